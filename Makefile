@@ -1,0 +1,63 @@
+# Every target sets itself up: a fresh clone needs Python 3.11+, pip and make, nothing else.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# The CPU build is what the tests need; a range would pull gigabytes of CUDA.
+TORCH ?= torch==2.13.0
+JOBS ?= 4
+
+.PHONY: help setup demo test test-all lint format bench sim soak clean
+
+help:
+	@echo "make demo      watch a job survive a killed worker and a killed node"
+	@echo "make test      lint, types and the whole test suite"
+	@echo "make test-all  the test suite on Python 3.11, 3.12 and 3.13"
+	@echo "make sim       10,000 seeds of simulated faults against the real machines"
+	@echo "make bench     comparisons with torchrun and others, side by side"
+	@echo "make soak      long runs with real processes"
+	@echo "make lint      ruff and mypy only;   make format  let ruff rewrite"
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	@$(BIN)/python -m pip install --quiet '$(TORCH)' \
+		|| echo "no $(TORCH) for this Python: the tests that need torch will skip by name"
+	@touch $@
+
+demo: setup
+	$(BIN)/python -m holdfast demo
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+test: lint
+	$(BIN)/python -m pytest -n $(JOBS)
+
+test-all: setup
+	@for v in 3.11 3.12 3.13; do \
+		if ! command -v python$$v >/dev/null || ! python$$v -c '' 2>/dev/null; then \
+			echo "== Python $$v: not installed, skipped"; continue; fi; \
+		echo "== Python $$v"; \
+		$(MAKE) --no-print-directory setup PYTHON=python$$v VENV=.venv-$$v || exit 1; \
+		.venv-$$v/bin/python -m pytest -n $(JOBS) -q || exit 1; \
+	done
+
+sim: setup
+	$(BIN)/python -m holdfast.sim --seeds 10000 --nodes 5:64
+
+soak: setup
+	$(BIN)/python -m bench.garbage --frames 1000000
+
+bench: setup
+	$(BIN)/python -m bench
+
+clean:
+	rm -rf .venv .venv-3.* build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -1,0 +1,85 @@
+"""Every error that Holdfast raises, split by whose fault it is.
+
+- `UsageError`: the caller's. The message says what to change.
+- `PeerError`: the other side's. It sent something that no correct peer sends.
+- `Unavailable`: the environment's. A retry may help.
+- `InternalError`: ours. Please report it.
+
+A worker's death is not an exception but a failure record. The rendezvous errors keep the names that users of
+TorchElastic know, and each also says whose fault it is.
+"""
+
+from __future__ import annotations
+
+
+class HoldfastError(Exception):
+    """The root of all errors raised by Holdfast."""
+
+
+class UsageError(HoldfastError, ValueError):
+    """The caller asked for something that cannot be; the message says what to change."""
+
+
+class PeerError(HoldfastError):
+    """The other side of a connection broke the protocol or refused us."""
+
+
+class Unavailable(HoldfastError):
+    """Something outside is missing or out of reach for now; a retry may help."""
+
+
+class InternalError(HoldfastError):
+    """Holdfast broke one of its own rules; please report this."""
+
+
+# -- the wire ------------------------------------------------------------------------------------------------
+
+
+class FrameError(PeerError):
+    """Bytes arrived that are not a frame of ours."""
+
+
+class HandshakeError(PeerError):
+    """The other side did not prove the shared secret, or speaks another version."""
+
+
+class ConnectionLost(Unavailable, ConnectionError):
+    """The connection to the coordinator is gone."""
+
+
+# -- the store -----------------------------------------------------------------------------------------------
+
+
+class StoreTimeoutError(Unavailable, TimeoutError):
+    """A key did not appear in time."""
+
+
+class StoreLimitError(UsageError):
+    """A key, a value or the whole store would grow beyond its limit."""
+
+
+# -- rendezvous, with the names that TorchElastic gave them ------------------------------------------------------
+
+
+class RendezvousError(HoldfastError):
+    """The root of what can go wrong while agents agree."""
+
+
+class RendezvousClosedError(RendezvousError):
+    """The run is closed: it ended, and its id cannot be used again."""
+
+
+class RendezvousTimeoutError(RendezvousError, TimeoutError):
+    """Not enough nodes came together in time."""
+
+
+class RendezvousConnectionError(RendezvousError, Unavailable):
+    """The coordinator cannot be reached."""
+
+
+class RendezvousStateError(RendezvousError):
+    """This node's settings or state do not fit the run it asked to join."""
+
+
+class RendezvousGracefulExitError(RendezvousError):
+    """This node left the run politely; nothing is wrong."""

@@ -1,0 +1,57 @@
+"""A fact: something that happened, recorded once, from which logs, events, metrics and the dashboard are made."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+_log = logging.getLogger("holdfast")
+
+Listener = Callable[["Fact"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One thing that happened: its kind, the sentence a person reads, and the same as data."""
+
+    kind: str
+    sentence: str
+    data: dict[str, Any] = field(default_factory=dict)
+    level: int = logging.INFO
+
+
+class FactBook:
+    """The one place that hands each fact to everybody who listens.
+
+    A listener that raises is reported once by name and goes on being called: telling about a job must never
+    disturb the job.
+    """
+
+    def __init__(self) -> None:
+        self._listeners: list[Listener] = [_write_log]
+        self._reported: set[int] = set()
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Call `listener` with every fact from now on; returns the function that stops it."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def publish(self, fact: Fact) -> None:
+        """Hand one fact to every listener."""
+        for listener in tuple(self._listeners):
+            try:
+                listener(fact)
+            except Exception:  # noqa: BLE001 - a stranger's listener may raise anything
+                if id(listener) not in self._reported:
+                    self._reported.add(id(listener))
+                    _log.exception("the fact listener %r raised; it will not be reported again", listener)
+
+
+def _write_log(fact: Fact) -> None:
+    _log.log(fact.level, "%s", fact.sentence)
+
+
+#: The book of this process.
+facts = FactBook()

@@ -1,0 +1,107 @@
+"""The channel: a blocking connection that asks one question at a time. For code that is a guest in a user's process."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import ssl
+import time
+from typing import Generic, TypeVar
+
+from holdfast.errors import ConnectionLost, HandshakeError
+from holdfast.wire.address import Endpoint
+from holdfast.wire.frames import FRAME_BYTES_MAX, Codec, FrameReader, Message
+from holdfast.wire.handshake import NONCE_BYTES, Challenge, Refused, prove, verify
+
+M = TypeVar("M", bound=Message)
+_READ_BYTES = 256 * 1024
+
+
+class Channel(Generic[M]):
+    """A proven connection used by one thread at a time; it starts no thread and no loop."""
+
+    def __init__(self, sock: socket.socket, codec: Codec[M]) -> None:
+        self._socket = sock
+        self._codec = codec
+        self._reader = FrameReader(FRAME_BYTES_MAX)
+        self._bodies: list[bytes] = []
+
+    @classmethod
+    def connect(
+        cls,
+        endpoint: Endpoint,
+        codec: Codec[M],
+        secret: bytes,
+        *,
+        timeout_s: float = 10.0,
+        tls: ssl.SSLContext | None = None,
+    ) -> Channel[M]:
+        """Connect and hold the handshake; raises `ConnectionLost` or `HandshakeError` with the reason."""
+        deadline = time.monotonic() + timeout_s
+        sock: socket.socket | None = None
+        try:
+            sock = socket.create_connection((endpoint.host, endpoint.port), timeout=timeout_s)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if tls is not None:
+                sock = tls.wrap_socket(sock, server_hostname=endpoint.host)
+            channel = cls(sock, codec)
+            channel._shake(secret, deadline)
+        except BaseException as error:
+            if sock is not None:
+                sock.close()
+            if isinstance(error, ssl.SSLError):
+                raise HandshakeError(f"TLS with {endpoint} failed: {error.reason or error}") from None
+            if isinstance(error, OSError) and not isinstance(error, ConnectionLost):
+                raise ConnectionLost(f"cannot reach {endpoint}: {error.strerror or error}") from None
+            raise
+        return channel
+
+    def ask(self, message: M, deadline: float | None = None) -> M:
+        """Send one message and return the answer.
+
+        `deadline` is on the monotonic clock. After any error the channel is of no more use: close it.
+        """
+        self.send(message, deadline)
+        return self.receive(deadline)
+
+    def send(self, message: M, deadline: float | None = None) -> None:
+        """Send one message."""
+        try:
+            self._socket.settimeout(_remaining(deadline))
+            self._socket.sendall(self._codec.encode(message))
+        except OSError as error:
+            raise ConnectionLost(f"the coordinator is out of reach: {error}") from None
+
+    def receive(self, deadline: float | None = None) -> M:
+        """Wait for the next message."""
+        try:
+            while not self._bodies:
+                self._socket.settimeout(_remaining(deadline))
+                data = self._socket.recv(_READ_BYTES)
+                if not data:
+                    raise ConnectionLost("the coordinator closed the connection")
+                self._bodies.extend(self._reader.feed(data))
+        except ConnectionLost:
+            raise
+        except OSError as error:
+            raise ConnectionLost(f"the coordinator is out of reach: {error}") from None
+        message = self._codec.decode(self._bodies.pop(0))
+        if isinstance(message, Refused):
+            raise HandshakeError(message.reason)
+        return message
+
+    def close(self) -> None:
+        """End the connection."""
+        self._socket.close()
+
+    def _shake(self, secret: bytes, deadline: float) -> None:
+        challenge = self.receive(deadline)
+        if not isinstance(challenge, Challenge):
+            raise HandshakeError(f"expected a challenge, got {type(challenge).__name__}")
+        proof = prove(secret, challenge, secrets.token_bytes(NONCE_BYTES))
+        verify(secret, challenge, proof, self.ask(proof, deadline))  # type: ignore[arg-type]
+
+
+def _remaining(deadline: float | None) -> float | None:
+    """Return the socket timeout for a deadline; a deadline that has passed still gets one look at the socket."""
+    return None if deadline is None else max(deadline - time.monotonic(), 0.001)

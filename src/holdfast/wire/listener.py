@@ -1,0 +1,268 @@
+"""The listener: accepts connections, holds the handshake, keeps the limits, and hands proven messages on.
+
+A stranger gets `HELLO_BYTES_MAX` bytes and `handshake_timeout_s` seconds to prove the secret. Whatever goes wrong costs
+the sender its connection and nothing else; the reason is told to it where it can be told, and to us as a fact.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import socket
+import ssl
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from holdfast.errors import FrameError, Unavailable, UsageError
+from holdfast.facts import Fact, facts
+from holdfast.wire.address import Endpoint
+from holdfast.wire.frames import FRAME_BYTES_MAX, HELLO_BYTES_MAX, Codec, FrameReader, Message
+from holdfast.wire.handshake import NONCE_BYTES, Challenge, Proof, Refused, judge
+
+M = TypeVar("M", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a listener lets others make it hold."""
+
+    connections_max: int = 16_384
+    handshake_timeout_s: float = 10.0
+    frame_bytes_max: int = FRAME_BYTES_MAX
+    #: Bytes waiting to be read by one peer; one that reads slower than it asks loses its connection.
+    pending_bytes_max: int = 4 * FRAME_BYTES_MAX
+
+
+class Service(Protocol):
+    """What a listener serves: told of proven peers only, always from the loop's thread."""
+
+    def opened(self, peer: Peer[Any]) -> None:
+        """A peer has proven the secret."""
+
+    def received(self, peer: Peer[Any], message: Any) -> None:
+        """A proven peer sent a message."""
+
+    def closed(self, peer: Peer[Any], reason: str) -> None:
+        """A proven peer's connection is gone."""
+
+
+class Peer(asyncio.Protocol, Generic[M]):
+    """One accepted connection."""
+
+    __slots__ = ("_challenge", "_listener", "_reader", "_reason", "_transport", "address", "local_address", "session")
+
+    def __init__(self, listener: Listener[M]) -> None:
+        self._listener = listener
+        self._reader = FrameReader(HELLO_BYTES_MAX)
+        self._challenge: Challenge | None = None
+        self._transport: asyncio.Transport | None = None
+        self._reason = "the connection was closed by the other side"
+        self.address = ""
+        self.local_address = ""
+        #: Free for the service to hang its own state on.
+        self.session: Any = None
+
+    def __str__(self) -> str:
+        return self.address or "a stranger"
+
+    def send(self, message: M) -> None:
+        """Send one message; does nothing when the connection is gone."""
+        self.send_frame(self._listener.codec.encode(message))
+
+    def send_frame(self, frame: bytes) -> None:
+        """Send an encoded message, so that one message to many peers is encoded once."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        transport.write(frame)
+        if transport.get_write_buffer_size() > self._listener.limits.pending_bytes_max:
+            self.drop("it does not read what it asked for")
+
+    def refuse(self, reason: str) -> None:
+        """Tell the peer why, then end the connection."""
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
+            self._reason = reason
+            transport.write(self._listener.codec.encode(Refused(reason)))  # type: ignore[arg-type]
+            transport.close()
+
+    def drop(self, reason: str) -> None:
+        """End the connection at once."""
+        if self._transport is not None:
+            self._reason = reason
+            self._transport.abort()
+
+    # -- called by the loop ----------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Greet, or turn away when there are too many already."""
+        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
+        self._transport = transport  # type: ignore[assignment]
+        peername, sockname = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+        self.address = peername[0] if peername else ""
+        self.local_address = sockname[0] if sockname else ""
+        self._listener._greet(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Cut frames, hold the handshake, hand on what a proven peer says."""
+        try:
+            for body in self._reader.feed(data):
+                message = self._listener.codec.decode(body)
+                if self._challenge is not None:
+                    self._judge(message)
+                else:
+                    self._listener.service.received(self, message)
+                if self._transport is None or self._transport.is_closing():
+                    return
+        except FrameError as error:
+            self._listener._complain(self, str(error))
+            self.refuse(str(error))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Forget the connection."""
+        proven = self._transport is not None and self._challenge is None
+        self._transport = None
+        self._listener._forget(self)
+        if proven:
+            self._listener.service.closed(self, f"the connection broke ({error})" if error else self._reason)
+
+    def _challenge_with(self, challenge: Challenge) -> None:
+        self._challenge = challenge
+        self.send(challenge)  # type: ignore[arg-type]
+
+    def _judge(self, message: Message) -> None:
+        assert self._challenge is not None
+        if isinstance(message, Proof):
+            answer = judge(self._listener.secret, self._challenge, message, self.address)
+        else:
+            answer = Refused(f"the handshake comes first, not {type(message).__name__}")
+        if isinstance(answer, Refused):
+            self._listener._complain(self, answer.reason)
+            self.refuse(answer.reason)
+            return
+        self._challenge = None
+        self._reader.bytes_max = self._listener.limits.frame_bytes_max
+        self._listener._admit(self)
+        self.send(answer)  # type: ignore[arg-type]
+        self._listener.service.opened(self)
+
+
+class Listener(Generic[M]):
+    """A listening port and its connections."""
+
+    def __init__(
+        self,
+        service: Service,
+        codec: Codec[M],
+        secret: bytes,
+        limits: Limits = Limits(),  # noqa: B008 - frozen
+    ) -> None:
+        self.service = service
+        self.codec = codec
+        self.secret = secret
+        self.limits = limits
+        self._server: asyncio.Server | None = None
+        self._peers: set[Peer[M]] = set()
+        # Oldest first, so that one look at the front finds who has run out of time.
+        self._strangers: dict[Peer[M], float] = {}
+        self._sweep: asyncio.TimerHandle | None = None
+
+    async def open(self, endpoint: Endpoint, tls: ssl.SSLContext | None = None) -> Endpoint:
+        """Listen on the endpoint and return it with the port that was given."""
+        loop = asyncio.get_running_loop()
+        try:
+            sockets = _bind(endpoint)
+        except OSError as error:
+            raise Unavailable(
+                f"cannot listen on {endpoint}: {error.strerror or error}; "
+                "free the port, or give another one (port 0 takes any free one)"
+            ) from None
+        self._server = await loop.create_server(
+            lambda: Peer(self), sock=sockets[0], ssl=tls, backlog=4096
+        )  # further sockets of a name with several addresses are served by the same factory
+        self._more = [
+            await loop.create_server(lambda: Peer(self), sock=each, ssl=tls, backlog=4096) for each in sockets[1:]
+        ]
+        return Endpoint(endpoint.host, sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        """Stop listening and end every connection."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+        for server in [self._server, *getattr(self, "_more", [])]:
+            if server is not None:
+                server.close()
+        for peer in list(self._peers | self._strangers.keys()):
+            peer.drop("the coordinator has stopped")
+        await asyncio.sleep(0)  # lets the aborted transports report their end
+
+    # -- called by peers -------------------------------------------------------------------------------------
+
+    def _greet(self, peer: Peer[M]) -> None:
+        if len(self._peers) + len(self._strangers) >= self.limits.connections_max:
+            reason = f"the limit of {self.limits.connections_max} connections is reached"
+            self._complain(peer, reason)
+            peer._challenge = Challenge(b"", guarded=True)  # never answered: it is not proven
+            peer.refuse(reason)
+            return
+        loop = asyncio.get_running_loop()
+        self._strangers[peer] = loop.time() + self.limits.handshake_timeout_s
+        if self._sweep is None:
+            self._sweep = loop.call_later(self.limits.handshake_timeout_s, self._drop_silent)
+        peer._challenge_with(Challenge(secrets.token_bytes(NONCE_BYTES), guarded=bool(self.secret)))
+
+    def _admit(self, peer: Peer[M]) -> None:
+        self._strangers.pop(peer, None)
+        self._peers.add(peer)
+
+    def _forget(self, peer: Peer[M]) -> None:
+        self._strangers.pop(peer, None)
+        self._peers.discard(peer)
+
+    def _drop_silent(self) -> None:
+        loop = asyncio.get_running_loop()
+        for peer, deadline in list(self._strangers.items()):
+            if deadline > loop.time():
+                break
+            reason = f"no handshake within {self.limits.handshake_timeout_s:g} s"
+            self._complain(peer, reason)
+            peer.refuse(reason)
+            peer.drop(reason)
+        first = next(iter(self._strangers.values()), None)
+        self._sweep = None if first is None else loop.call_at(max(first, loop.time() + 0.05), self._drop_silent)
+
+    def _complain(self, peer: Peer[M], reason: str) -> None:
+        facts.publish(
+            Fact("connection_refused", f"refused {peer}: {reason}", {"peer": peer.address, "reason": reason}, logging.WARNING)
+        )
+
+
+def _bind(endpoint: Endpoint) -> list[socket.socket]:
+    """Bind every address that the host name means; a wildcard or a name the host does not own is the caller's to choose."""
+    try:
+        found = socket.getaddrinfo(
+            endpoint.host or None, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except socket.gaierror as error:
+        raise UsageError(f"cannot listen on {endpoint}: {error.strerror}") from None
+    sockets: list[socket.socket] = []
+    errors: list[OSError] = []
+    port = endpoint.port
+    for family, kind, protocol, _, address in dict.fromkeys(found):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind((address[0], port, *address[2:]))
+            sock.setblocking(False)
+        except OSError as error:
+            sock.close()
+            errors.append(error)
+            continue
+        port = sock.getsockname()[1]  # the second address of a name takes the first one's port
+        sockets.append(sock)
+    if not sockets:
+        raise errors[0]
+    return sockets
