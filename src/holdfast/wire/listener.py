@@ -50,7 +50,16 @@ class Service(Protocol):
 class Peer(asyncio.Protocol, Generic[M]):
     """One accepted connection."""
 
-    __slots__ = ("_challenge", "_listener", "_reader", "_reason", "_transport", "address", "local_address", "session")
+    __slots__ = (
+        "_challenge",
+        "_listener",
+        "_reader",
+        "_reason",
+        "_transport",
+        "address",
+        "local_address",
+        "session",
+    )
 
     def __init__(self, listener: Listener[M]) -> None:
         self._listener = listener
@@ -234,7 +243,12 @@ class Listener(Generic[M]):
 
     def _complain(self, peer: Peer[M], reason: str) -> None:
         facts.publish(
-            Fact("connection_refused", f"refused {peer}: {reason}", {"peer": peer.address, "reason": reason}, logging.WARNING)
+            Fact(
+                "connection_refused",
+                f"refused {peer}: {reason}",
+                {"peer": peer.address, "reason": reason},
+                logging.WARNING,
+            )
         )
 
 

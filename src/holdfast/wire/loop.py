@@ -65,5 +65,5 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     with contextlib.suppress(ImportError):
         import uvloop
 
-        return uvloop.new_event_loop()  # type: ignore[no-any-return]
+        return uvloop.new_event_loop()
     return asyncio.new_event_loop()

@@ -1,0 +1,1 @@
+"""The coordinator: the server that holds rounds, leases and the store."""

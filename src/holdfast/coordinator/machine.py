@@ -1,0 +1,298 @@
+"""The coordinator: connections on one side, runs and the store on the other. Pure.
+
+It knows which connection speaks for which node of which run, hands every message to the run it belongs to, and
+turns what a run says to a node into what is sent on a connection. A node has one connection; a newer one takes over
+from an older one, whose end then means nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.coordinator.events import (
+    CloseAsked,
+    DropRound,
+    NodeBeat,
+    NodeDone,
+    NodeDropped,
+    NodeFailed,
+    NodeJoined,
+    NodeLeft,
+    Note,
+    RunEvent,
+    Save,
+    Tell,
+)
+from holdfast.coordinator.messages import (
+    RUN_CHARS_MAX,
+    Beat,
+    Close,
+    Closed,
+    Done,
+    Fail,
+    Join,
+    Leave,
+    Query,
+    Rejected,
+    Report,
+    Resend,
+    RoundId,
+)
+from holdfast.coordinator.record import RunRecord
+from holdfast.coordinator.run import RunMachine
+from holdfast.facts import Fact
+from holdfast.machine import Tick
+from holdfast.store.machine import Asked, PeerGone, SpaceDropped, StoreMachine
+from holdfast.store.messages import STORE_REQUESTS
+from holdfast.wire.frames import Message
+
+#: Runs that one coordinator holds at the same time; the oldest closed ones make room.
+RUNS_MAX = 4096
+
+# -- events --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """A connection has proven the secret; `reached_as` is our own address on it."""
+
+    peer: Hashable
+    address: str
+    reached_as: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message arrived."""
+
+    peer: Hashable
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """A connection is gone."""
+
+    peer: Hashable
+    reason: str
+
+
+CoordinatorEvent = Connected | Received | Disconnected | Tick
+
+# -- effects -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send one message to connections."""
+
+    peers: tuple[Hashable, ...]
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class SaveRun:
+    """Make a run's record durable before any effect behind this one is carried out."""
+
+    run: str
+    record: RunRecord
+
+
+CoordinatorEffect = Send | SaveRun | Note
+
+
+@dataclass(slots=True)
+class Session:
+    """One connection: where it comes from and, once it has joined, which node it speaks for."""
+
+    address: str
+    reached_as: str
+    run: str = ""
+    node: str = ""
+    #: Whether it has ever asked the store, so that the store needs to hear of its end.
+    asked: bool = False
+
+
+def round_space(run: str, round_id: RoundId) -> str:
+    """Return the store's namespace of one round; nothing in it is ever read in another."""
+    return f"{run}/{round_id}"
+
+
+def run_space(run: str) -> str:
+    """Return the store's namespace of a whole run."""
+    return f"{run}/"
+
+
+class CoordinatorMachine:
+    """Decides for all runs of one coordinator; see the module's opening."""
+
+    def __init__(
+        self,
+        make_nonce: Callable[[], str],
+        records: Mapping[str, RunRecord] | None = None,
+        now: float = 0.0,
+    ) -> None:
+        self._make_nonce = make_nonce
+        self.runs: dict[str, RunMachine] = {
+            run: RunMachine(run, make_nonce, record, now) for run, record in (records or {}).items()
+        }
+        self.store = StoreMachine(make_nonce())
+        self.sessions: dict[Hashable, Session] = {}
+        #: Which connection speaks for a node, by (run, node).
+        self._peers: dict[tuple[str, str], Hashable] = {}
+        self._out: list[CoordinatorEffect] = []
+
+    # -- the contract ----------------------------------------------------------------------------------------
+
+    def handle(self, event: CoordinatorEvent, now: float) -> list[CoordinatorEffect]:
+        """Decide what one event means."""
+        if type(event) is Received:
+            message = event.message
+            if isinstance(message, STORE_REQUESTS):
+                self._ask_store(event.peer, message, now)
+            else:
+                self._on_message(event.peer, message, now)
+        elif type(event) is Connected:
+            self.sessions[event.peer] = Session(event.address, event.reached_as)
+        elif type(event) is Disconnected:
+            self._on_disconnect(event.peer, event.reason, now)
+        else:
+            self._tick(now)
+        effects, self._out = self._out, []
+        return effects
+
+    def wakeup(self) -> float | None:
+        """Say when time alone changes something."""
+        times = [when for run in self.runs.values() if (when := run.wakeup()) is not None]
+        if (when := self.store.wakeup()) is not None:
+            times.append(when)
+        return min(times, default=None)
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        for (run, node), peer in self._peers.items():
+            session = self.sessions[peer]
+            assert (session.run, session.node) == (run, node), f"two connections speak for {node}"
+        for machine in self.runs.values():
+            machine.check()
+        self.store.check()
+
+    def snapshot(self) -> dict[str, Any]:
+        """Describe the coordinator as plain data."""
+        return {
+            "runs": [run.snapshot() for run in self.runs.values()],
+            "connections": len(self.sessions),
+            "store": self.store.snapshot(),
+        }
+
+    # -- events ----------------------------------------------------------------------------------------------
+
+    def _on_message(self, peer: Hashable, message: Message, now: float) -> None:
+        session = self.sessions[peer]
+        match message:
+            case Join():
+                self._on_join(peer, session, message, now)
+            case Query():
+                self._send((peer,), Report([run.report(now) for run in self._asked_for(message.run)]))
+            case Close() if session.node:
+                self._run(session.run, CloseAsked(message.reason), now)
+            case _ if not session.node:
+                self._send((peer,), Resend())
+            case Beat():
+                self._run(session.run, NodeBeat(session.node, message), now)
+            case Fail():
+                self._run(session.run, NodeFailed(session.node, message), now)
+            case Done():
+                self._run(session.run, NodeDone(session.node, message.seq, message.round), now)
+            case Leave():
+                self._run(session.run, NodeLeft(session.node, message.seq, message.reason), now)
+            case _:
+                self._send((peer,), Rejected(f"a node does not send {type(message).__name__}"))
+
+    def _on_join(self, peer: Hashable, session: Session, join: Join, now: float) -> None:
+        if not join.run or len(join.run) > RUN_CHARS_MAX or "/" in join.run:
+            self._send(
+                (peer,), Rejected(f"'{join.run[:40]}' cannot be a run id: 1 to {RUN_CHARS_MAX} characters, no /")
+            )
+            return
+        if join.run not in self.runs and not self._make_room():
+            self._send((peer,), Rejected(f"this coordinator holds {RUNS_MAX} runs already"))
+            return
+        key = (join.run, join.spec.node)
+        if session.node and (session.run, session.node) != key:
+            self._send((peer,), Rejected("a connection speaks for one node of one run"))
+            return
+        session.run, session.node = key
+        self._peers[key] = peer
+        self._run(join.run, NodeJoined(join, session.address, session.reached_as), now)
+
+    def _on_disconnect(self, peer: Hashable, reason: str, now: float) -> None:
+        session = self.sessions.pop(peer, None)
+        if session is None:
+            return
+        if session.asked:
+            self._from_store(self.store.handle(PeerGone(peer), now))
+        key = (session.run, session.node)
+        if self._peers.get(key) == peer:
+            del self._peers[key]
+            self._run(session.run, NodeDropped(session.node, reason), now)
+
+    def _tick(self, now: float) -> None:
+        for run, machine in list(self.runs.items()):
+            when = machine.wakeup()
+            if when is not None and when <= now:
+                self._run(run, Tick(), now)
+        when = self.store.wakeup()
+        if when is not None and when <= now:
+            self._from_store(self.store.handle(Tick(), now))
+
+    # -- runs and store ----------------------------------------------------------------------------------------
+
+    def _run(self, run: str, event: RunEvent, now: float) -> None:
+        machine = self.runs.get(run)
+        if machine is None:
+            machine = self.runs[run] = RunMachine(run, self._make_nonce, now=now)
+        for effect in machine.handle(event, now):
+            match effect:
+                case Tell():
+                    peers = tuple(peer for node in effect.nodes if (peer := self._peers.get((run, node))) is not None)
+                    self._send(peers, effect.message)
+                    if isinstance(effect.message, Closed):
+                        self._from_store(self.store.handle(SpaceDropped(run_space(run)), now))
+                case Save():
+                    self._out.append(SaveRun(run, effect.record))
+                case DropRound():
+                    self._from_store(self.store.handle(SpaceDropped(round_space(run, effect.round)), now))
+                case Note():
+                    self._out.append(effect)
+
+    def _make_room(self) -> bool:
+        """Say whether one more run may be held, forgetting the oldest closed one if need be."""
+        if len(self.runs) < RUNS_MAX:
+            return True
+        spent = next((name for name, run in self.runs.items() if run.closed is not None), None)
+        if spent is None:
+            return False
+        del self.runs[spent]
+        self._out.append(Note(Fact("run_forgotten", f"forgot the closed run '{spent}'", {"run": spent}, logging.DEBUG)))
+        return True
+
+    def _asked_for(self, run: str) -> list[RunMachine]:
+        if not run:
+            return list(self.runs.values())
+        return [self.runs[run]] if run in self.runs else []
+
+    def _ask_store(self, peer: Hashable, request: Any, now: float) -> None:
+        self.sessions[peer].asked = True
+        self._from_store(self.store.handle(Asked(peer, request), now))
+
+    def _from_store(self, answers: list[Any]) -> None:
+        for answer in answers:
+            self._out.append(Send((answer.peer,), answer.reply))
+
+    def _send(self, peers: tuple[Hashable, ...], message: Message) -> None:
+        if peers:
+            self._out.append(Send(peers, message))

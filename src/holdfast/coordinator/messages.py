@@ -1,0 +1,235 @@
+"""What agents and the coordinator say to each other about rounds. Pure.
+
+Everything here may be lost, doubled or delayed without harm: a node's `seq` tells old words from new ones, its `join`
+counter says which ask a round answers, and every beat repeats what the node believes, so that whichever side
+is behind is told again.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import msgspec
+
+from holdfast.wire.frames import Message
+
+#: What a run's id may look like; it becomes part of store keys and file names.
+RUN_CHARS_MAX = 256
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True):
+    """The base of data inside messages; new fields go to the end with a default."""
+
+
+class Admit(enum.StrEnum):
+    """When a late node may break a running round to get in."""
+
+    AT_ONCE = "at-once"
+    RESTART = "restart"
+    EVERY = "every"
+
+
+class RunSettings(Record, frozen=True):
+    """What all nodes of a run agree on; the first node to join brings it."""
+
+    min_nodes: int
+    max_nodes: int
+    max_restarts: int = 0
+    #: The longest that a first gathering waits between min and max nodes ...
+    last_call_s: float = 30.0
+    #: ... which ends early when nobody has arrived for this long.
+    quiet_s: float = 3.0
+    admit: Admit = Admit.AT_ONCE
+    #: With `Admit.EVERY`: a round lasts at least this long before a newcomer may break it.
+    admit_every_s: float = 0.0
+    #: How long a live node may take from the breaking of a round to its rejoin before it is counted out.
+    rejoin_timeout_s: float = 600.0
+    #: How long a restarted coordinator waits for the members of the round it finds running.
+    recovery_s: float = 10.0
+
+
+class NodeSpec(Record, frozen=True):
+    """One node: what it brings and how it wants to be known."""
+
+    node: str
+    host: str
+    role: str
+    local_world_size: int
+    #: A port that the node holds free for the first worker of the round, should it become rank 0.
+    port: int
+    #: Overrides the address by which the node reaches the coordinator.
+    address: str = ""
+    #: The rank that the user asked for, or -1.
+    node_rank: int = -1
+    lease_s: float = 5.0
+    hosts_coordinator: bool = False
+
+
+class RoundId(Record, frozen=True):
+    """A round's number, and a nonce that no other round has, not even one with the same number elsewhere."""
+
+    number: int
+    nonce: str
+
+    def __str__(self) -> str:
+        return f"{self.number}.{self.nonce}"
+
+
+class Place(Record, frozen=True):
+    """One node's place in a round: all it needs to number its workers and find the first one."""
+
+    round: RoundId
+    #: This node's rank among the nodes, and how many nodes there are.
+    group_rank: int
+    group_world_size: int
+    #: The global rank of this node's first worker, and how many workers there are.
+    first_rank: int
+    world_size: int
+    #: The same within this node's role.
+    first_role_rank: int
+    role_world_size: int
+    #: Where the round's rank 0 lives: its node's address and the port held there.
+    master_addr: str
+    master_port: int
+    restarts_used: int = 0
+    #: This node's own address, as the others may use it.
+    address: str = ""
+
+
+class Phase(enum.IntEnum):
+    """What a node says it is doing."""
+
+    WAITING = 0  # no workers; it wants a round
+    RUNNING = 1  # workers of a round are, or may be, running
+    STOPPING = 2  # the round is over for this node; its workers are being stopped
+    DONE = 3  # its workers have all finished well
+
+
+class Cause(Record, frozen=True):
+    """Why a node gave up a round: a sentence, whether it is only a victim of another failure, and details as data."""
+
+    sentence: str
+    victim: bool = False
+    detail: dict[str, Any] = {}  # noqa: RUF012 - msgspec copies defaults
+
+
+# -- from a node ---------------------------------------------------------------------------------------------
+
+
+class Join(Message, frozen=True, tag=10):
+    """All that the coordinator needs to know of a node: sent to ask for a round, and again on every new connection."""
+
+    seq: int
+    run: str
+    spec: NodeSpec
+    settings: RunSettings
+    phase: Phase
+    #: Counts this node's asks for a round.
+    join: int
+    #: The round that the node is in, or has just given up.
+    place: Place | None = None
+    cause: Cause | None = None
+
+
+class Beat(Message, frozen=True, tag=11):
+    """Proof of life, and what the node believes."""
+
+    seq: int
+    phase: Phase
+    join: int
+    round: RoundId | None
+
+
+class Fail(Message, frozen=True, tag=12):
+    """This node gives up the round because of a failure; everybody should know at once."""
+
+    seq: int
+    round: RoundId
+    cause: Cause
+
+
+class Done(Message, frozen=True, tag=13):
+    """All workers of this node have finished well."""
+
+    seq: int
+    round: RoundId
+
+
+class Leave(Message, frozen=True, tag=14):
+    """This node leaves the run on purpose."""
+
+    seq: int
+    reason: str
+
+
+class Close(Message, frozen=True, tag=15):
+    """The run is over for everybody."""
+
+    seq: int
+    reason: str
+
+
+class Query(Message, frozen=True, tag=16):
+    """Asks for the state of one run, or of all with the empty id; needs no join."""
+
+    run: str = ""
+
+
+# -- from the coordinator ------------------------------------------------------------------------------------
+
+
+class Sealed(Message, frozen=True, tag=20):
+    """A round was agreed; this is your place in it. Answers the ask with this number."""
+
+    join: int
+    place: Place
+
+
+class Broken(Message, frozen=True, tag=21):
+    """The round is over: stop its workers, then join again (or not, when `final`)."""
+
+    round: RoundId
+    reason: str
+    final: bool = False
+
+
+class Ack(Message, frozen=True, tag=22):
+    """A beat was heard. The sentence says where the run stands."""
+
+    sentence: str
+    nodes_waiting: int
+
+
+class Resend(Message, frozen=True, tag=23):
+    """The coordinator does not know what the node speaks of: send a `Join`."""
+
+
+class Newcomers(Message, frozen=True, tag=24):
+    """So many nodes wait to be admitted."""
+
+    nodes_waiting: int
+
+
+class Closed(Message, frozen=True, tag=25):
+    """The run is over and its id is spent. `cause` is the root cause where it failed."""
+
+    reason: str
+    failed: bool
+    cause: Cause | None = None
+
+
+class Rejected(Message, frozen=True, tag=26):
+    """This node cannot take part, for this reason."""
+
+    reason: str
+
+
+class Report(Message, frozen=True, tag=27):
+    """The answer to a query: plain data for people and programs."""
+
+    runs: list[dict[str, Any]]
+
+
+NODE_TYPES = (Join, Beat, Fail, Done, Leave, Close, Query)
+COORDINATOR_TYPES = (Sealed, Broken, Ack, Resend, Newcomers, Closed, Rejected, Report)

@@ -1,0 +1,156 @@
+"""Who gets which rank. Pure.
+
+The rules, strongest first:
+
+1. survivors keep their order;
+2. nodes on one host stand side by side;
+3. a newcomer takes the place of a node that was lost, of its own host where there is one;
+4. a first round honours the node ranks that users asked for, then puts the coordinator's host first, then orders hosts the
+   way people count (node7 before node66), then by arrival.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdfast.coordinator.messages import NodeSpec, Place, RoundId
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A node that may be in the next round; `order` is its arrival, `address` where others reach it."""
+
+    spec: NodeSpec
+    order: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Who sat where in the round before."""
+
+    node: str
+    host: str
+
+
+def choose(previous: Sequence[Seat], candidates: Sequence[Candidate], max_nodes: int) -> list[Candidate]:
+    """Pick at most `max_nodes`: survivors first, then those whose asked-for rank is lost, then by arrival."""
+    if len(candidates) <= max_nodes:
+        return list(candidates)
+    seats = {seat.node: rank for rank, seat in enumerate(previous)}
+
+    def priority(candidate: Candidate) -> tuple[int, int]:
+        if candidate.spec.node in seats:
+            return (0, seats[candidate.spec.node])
+        return (1, candidate.order)
+
+    return sorted(candidates, key=priority)[:max_nodes]
+
+
+def arrange(previous: Sequence[Seat], chosen: Sequence[Candidate]) -> list[Candidate | Seat]:
+    """Put the chosen nodes in rank order; a `Seat` left in the line is a lost place that nobody has taken yet."""
+    by_node = {candidate.spec.node: candidate for candidate in chosen}
+    if not any(seat.node in by_node for seat in previous):
+        return list(_first_order(chosen))
+    seated = {seat.node for seat in previous}
+    newcomers: dict[str, list[Candidate]] = {}
+    for candidate in _host_order([each for each in chosen if each.spec.node not in seated]):
+        newcomers.setdefault(candidate.spec.host, []).append(candidate)
+    line = [by_node.get(seat.node, seat) for seat in previous]
+    return _seat_beside_hosts(_fill_lost_places(line, newcomers), newcomers)
+
+
+def places(order: Sequence[Candidate], round_id: RoundId, restarts_used: int) -> list[Place]:
+    """Number every worker: one place per node, in rank order."""
+    world_size = sum(candidate.spec.local_world_size for candidate in order)
+    role_sizes: dict[str, int] = {}
+    for candidate in order:
+        role = candidate.spec.role
+        role_sizes[role] = role_sizes.get(role, 0) + candidate.spec.local_world_size
+    result: list[Place] = []
+    first_rank = 0
+    first_role_ranks = dict.fromkeys(role_sizes, 0)
+    for group_rank, candidate in enumerate(order):
+        spec = candidate.spec
+        result.append(
+            Place(
+                round=round_id,
+                group_rank=group_rank,
+                group_world_size=len(order),
+                first_rank=first_rank,
+                world_size=world_size,
+                first_role_rank=first_role_ranks[spec.role],
+                role_world_size=role_sizes[spec.role],
+                master_addr=order[0].address,
+                master_port=order[0].spec.port,
+                restarts_used=restarts_used,
+                address=candidate.address,
+            )
+        )
+        first_rank += spec.local_world_size
+        first_role_ranks[spec.role] += spec.local_world_size
+    return result
+
+
+def natural_key(text: str) -> tuple[tuple[int, int, str], ...]:
+    """Sort text the way people count: numbers inside it by value."""
+    return tuple((1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.split(r"([0-9]+)", text) if part)
+
+
+def _first_order(chosen: Sequence[Candidate]) -> list[Candidate]:
+    result: list[Candidate | None] = [None] * len(chosen)
+    rest: list[Candidate] = []
+    for candidate in sorted(chosen, key=lambda each: each.order):
+        wish = candidate.spec.node_rank
+        if 0 <= wish < len(chosen) and result[wish] is None:
+            result[wish] = candidate
+        else:
+            rest.append(candidate)
+    unplaced = iter(_host_order(rest))
+    return [candidate if candidate is not None else next(unplaced) for candidate in result]
+
+
+def _host_order(candidates: Sequence[Candidate]) -> list[Candidate]:
+    first_hosts = {candidate.spec.host for candidate in candidates if candidate.spec.hosts_coordinator}
+    return sorted(
+        candidates,
+        key=lambda each: (
+            each.spec.node_rank if each.spec.node_rank >= 0 else len(candidates),
+            each.spec.host not in first_hosts,
+            natural_key(each.spec.host),
+            not each.spec.hosts_coordinator,
+            each.order,
+        ),
+    )
+
+
+def _fill_lost_places(line: list[Candidate | Seat], newcomers: dict[str, list[Candidate]]) -> list[Candidate | Seat]:
+    """Give lost places to newcomers, first to those of the lost node's own host; takes those placed out of `newcomers`."""
+    line = [
+        newcomers[entry.host].pop(0) if isinstance(entry, Seat) and newcomers.get(entry.host) else entry
+        for entry in line
+    ]
+    # A newcomer whose host has others in line belongs beside them, not in a distant gap.
+    present = {entry.spec.host for entry in line if isinstance(entry, Candidate)}
+    strangers = iter([host for host, nodes in newcomers.items() if nodes and host not in present])
+    for index, entry in enumerate(line):
+        if isinstance(entry, Seat) and (host := next(strangers, None)) is not None:
+            line[index] = newcomers[host].pop(0)
+    return line
+
+
+def _seat_beside_hosts(
+    line: Sequence[Candidate | Seat], newcomers: dict[str, list[Candidate]]
+) -> list[Candidate | Seat]:
+    """Put every newcomer that is left behind the last node of its host, or at the end."""
+    last = {entry.spec.host: index for index, entry in enumerate(line) if isinstance(entry, Candidate)}
+    result: list[Candidate | Seat] = []
+    for index, entry in enumerate(line):
+        result.append(entry)
+        if isinstance(entry, Candidate) and last[entry.spec.host] == index:
+            result.extend(newcomers.pop(entry.spec.host, []))
+    for nodes in newcomers.values():
+        result.extend(nodes)
+    return result

@@ -1,0 +1,22 @@
+"""What a coordinator must still know after a restart. Pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.coordinator.messages import RoundId, RunSettings
+from holdfast.coordinator.ranks import Seat
+
+
+class RunRecord(msgspec.Struct, frozen=True):
+    """The lasting facts of one run: small, and written before anybody acts on them."""
+
+    version: int = 1
+    last_number: int = 0
+    restarts_used: int = 0
+    closed: str | None = None
+    failed: bool = False
+    settings: RunSettings | None = None
+    #: The round that was running, with its seats in rank order.
+    round: RoundId | None = None
+    seats: list[Seat] = []

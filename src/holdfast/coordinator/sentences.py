@@ -1,0 +1,91 @@
+"""Every wait has a sentence: what `status`, the log and the dashboard print about a run. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.coordinator.messages import Admit, Phase
+
+if TYPE_CHECKING:
+    from holdfast.coordinator.run import RunMachine
+
+NAMES_TOLD_MAX = 4
+#: How long a lost node is mentioned.
+LOSS_TOLD_S = 60.0
+
+
+def describe(run: RunMachine, now: float, node: str | None = None) -> str:
+    """Say where a run stands and, given a node, what that node waits for."""
+    if run.closed is not None:
+        return f"closed: {run.closed.reason}"
+    round_ = run.round
+    if run.recover_by is not None and round_ is not None:
+        left = max(run.recover_by - now, 0)
+        return (
+            f"the coordinator restarted; {len(round_.places)} of {round_.size} nodes of round {round_.id.number} "
+            f"are back; the rest have {left:.1f} s"
+        )
+    if round_ is not None and round_.broken is None:
+        return "; ".join(_running_clauses(run, now, node))
+    return "; ".join(_gathering_clauses(run, now))
+
+
+def names(hosts: Sequence[str]) -> str:
+    """List a few names and count the rest."""
+    told = list(dict.fromkeys(hosts))
+    if len(told) <= NAMES_TOLD_MAX:
+        return ", ".join(told[:-2] + [" and ".join(told[-2:])])
+    return f"{', '.join(told[:NAMES_TOLD_MAX])} and {len(told) - NAMES_TOLD_MAX} more"
+
+
+def count(number: int, noun: str) -> str:
+    """Count a noun: `1 node`, `2 nodes`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _running_clauses(run: RunMachine, now: float, node: str | None) -> list[str]:
+    round_, settings = run.round, run.settings
+    assert round_ is not None
+    clauses = [f"round {round_.id.number}: {count(round_.size, 'node')}"]
+    if round_.done:
+        clauses.append(f"{len(round_.done)} of {round_.size} done")
+    if settings is None or not run.waiting:
+        return clauses
+    mine = node in run.nodes and run.nodes[node].phase is Phase.WAITING if node else False
+    who = "this node" if mine else count(run.waiting, "node")
+    if round_.size >= settings.max_nodes:
+        clauses.append(f"{who} standing by as spare: the round is full")
+    elif round_.done:
+        clauses.append(f"{who} waiting, but the work is being finished")
+    elif settings.admit is Admit.EVERY:
+        left = max(round_.sealed_at + settings.admit_every_s - now, 0)
+        clauses.append(f"{who} waiting to be admitted in {left:.1f} s")
+    else:
+        clauses.append(f"{who} waiting to be admitted at the next restart")
+    return clauses
+
+
+def _gathering_clauses(run: RunMachine, now: float) -> list[str]:
+    settings = run.settings
+    if settings is None:
+        return ["no node has come yet"]
+    goal = settings.max_nodes if run.waiting >= settings.min_nodes else settings.min_nodes
+    at_least = "at least " if goal < settings.max_nodes else ""
+    clauses = [f"{run.waiting} of {at_least}{goal} nodes{_present(run)}"]
+    clauses += [f"{host} lost {now - when:.1f} s ago" for when, host in run.lost if now - when < LOSS_TOLD_S]
+    late = [node.name for node in run.nodes.values() if node.phase is not Phase.WAITING]
+    if late:
+        clauses.append(f"waiting for {names(late)} to stop workers and rejoin")
+    elif run.waiting < settings.min_nodes:
+        clauses.append(f"waiting for {settings.min_nodes - run.waiting} more")
+    elif (ends := run.last_call_ends()) is not None:
+        clauses.append(f"last call in {max(ends - now, 0):.1f} s")
+    return clauses
+
+
+def _present(run: RunMachine) -> str:
+    """Name those who are there while they are few; of many, a count says enough."""
+    if not 0 < run.waiting <= NAMES_TOLD_MAX:
+        return ""
+    return f" ({names([node.name for node in run.nodes.values() if node.phase is Phase.WAITING])})"

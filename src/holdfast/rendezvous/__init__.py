@@ -1,0 +1,1 @@
+"""Who takes part: the rendezvous API, its backends, and the native one."""

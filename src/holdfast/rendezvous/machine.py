@@ -1,0 +1,454 @@
+"""A member: one node's side of the agreement. Pure.
+
+It keeps one connection to the coordinator open, asks for rounds, proves life, and tells its owner (an agent, or a
+blocking handler) what was agreed and what broke. It does not know workers: its owner says when they run, fail, finish or
+have stopped.
+
+                  ask                Sealed
+    IDLE ───────────────▶ WAITING ───────────▶ RUNNING ──finish──▶ DONE
+      ▲                      ▲                    │ Broken, fail      │ Broken
+      │                      │ ask (workers are   ▼                   │
+   leave, Closed             └── stopped) ──── STOPPING ◀─────────────┘
+
+The rules:
+
+1. A lost connection changes nothing here but the need for a new one: workers go on, and the next connection
+   starts with a `Join` that says all that this node knows.
+2. An ask ends in a round, in the end of the run, or at its deadline with a sentence that says what was missing.
+3. Every word carries a growing `seq`; only the answer to the latest ask counts.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from holdfast.coordinator.messages import (
+    Ack,
+    Beat,
+    Broken,
+    Cause,
+    Close,
+    Closed,
+    Done,
+    Fail,
+    Join,
+    Leave,
+    Newcomers,
+    NodeSpec,
+    Phase,
+    Place,
+    Rejected,
+    Resend,
+    RunSettings,
+    Sealed,
+)
+from holdfast.machine import Tick
+from holdfast.wire.frames import Message
+
+RETRY_S_MIN = 0.05
+RETRY_S_MAX = 1.0
+#: So many beats fit into a lease: two may be lost before the third is late.
+BEATS_PER_LEASE = 3
+
+
+class State(enum.StrEnum):
+    """Where a member stands."""
+
+    IDLE = "idle"
+    WAITING = "waiting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    DONE = "done"
+    ENDED = "ended"
+
+
+IN_ROUND = frozenset({State.RUNNING, State.STOPPING, State.DONE})
+_PHASES = {
+    State.WAITING: Phase.WAITING,
+    State.RUNNING: Phase.RUNNING,
+    State.STOPPING: Phase.STOPPING,
+    State.DONE: Phase.DONE,
+}
+
+# -- events from the owner -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """No workers run here now; ask for a round. `port` is held free for rank 0, `cause` says what ended the last round."""
+
+    port: int
+    deadline: float
+    cause: Cause | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """The round cannot go on because of a failure here."""
+
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """All workers here have finished well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Depart:
+    """Leave the run politely."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shut:
+    """End the run for everybody."""
+
+    reason: str
+
+
+# -- events from the connection ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUp:
+    """The connection stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkDown:
+    """The connection broke, or could not be made. `final` when trying again cannot help."""
+
+    reason: str
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """The coordinator said something."""
+
+    message: Message
+
+
+MemberEvent = Ask | GiveUp | Finish | Depart | Shut | LinkUp | LinkDown | Heard | Tick
+
+# -- effects -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLink:
+    """Try to connect; the outcome is reported as `LinkUp` or `LinkDown`."""
+
+
+@dataclass(frozen=True, slots=True)
+class DropLink:
+    """Close the connection, or stop trying, once what was sent is out; not reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Send a message on the connection."""
+
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class RoundSealed:
+    """The answer to the ask: this node's place."""
+
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class RoundBroken:
+    """The round that this node is in is over; stop its workers."""
+
+    place: Place
+    reason: str
+    final: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """The run is over for this node: it was closed, or this node may not take part."""
+
+    reason: str
+    failed: bool
+    rejected: bool = False
+    cause: Cause | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AskFailed:
+    """The ask ran into its deadline, or the coordinator will never be reached."""
+
+    reason: str
+    connected: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NewcomersWait:
+    """So many nodes wait to be admitted to the running round."""
+
+    nodes_waiting: int
+
+
+MemberEffect = OpenLink | DropLink | Say | RoundSealed | RoundBroken | RunEnded | AskFailed | NewcomersWait
+
+
+class MemberMachine:
+    """Decides for one node; see the module's opening. `jitter` returns a number from 0 to 1."""
+
+    def __init__(self, run: str, spec: NodeSpec, settings: RunSettings, jitter: Callable[[], float]) -> None:
+        self.run = run
+        self.spec = spec
+        self.settings = settings
+        self.state = State.IDLE
+        #: The round that this node is in, or was in last.
+        self.place: Place | None = None
+        self.nodes_waiting = 0
+        self._jitter = jitter
+        self._seq = 0
+        self._join = 0
+        self._cause: Cause | None = None
+        self._deadline: float | None = None
+        self._linked = False
+        #: Whether a connection is wanted, and being made or waited for.
+        self._wanted = False
+        self._retry_at: float | None = None
+        self._retry_s = RETRY_S_MIN
+        self._beat_at: float | None = None
+        self._heard_at = 0.0
+        self._heard_sentence = ""
+        self._link_trouble = "not connected yet"
+        self._out: list[MemberEffect] = []
+
+    # -- the contract ----------------------------------------------------------------------------------------
+
+    def handle(self, event: MemberEvent, now: float) -> list[MemberEffect]:
+        """Decide what one event means."""
+        match event:
+            case Ask():
+                self._on_ask(event, now)
+            case GiveUp():
+                self._on_give_up(event)
+            case Finish():
+                if self.state is State.RUNNING and self.place is not None:
+                    self.state = State.DONE
+                    self._say(Done(self._next_seq(), self.place.round))
+            case Depart():
+                self._on_depart(event.reason)
+            case Shut():
+                if self.state is not State.ENDED:
+                    self._say(Close(self._next_seq(), event.reason))
+            case LinkUp():
+                self._on_link_up(now)
+            case LinkDown():
+                self._on_link_down(event, now)
+            case Heard():
+                if self._linked:
+                    self._heard_at = now
+                    self._on_message(event.message)
+            case Tick():
+                pass
+        self._on_time(now)
+        effects, self._out = self._out, []
+        return effects
+
+    def wakeup(self) -> float | None:
+        """Say when time alone changes something."""
+        times = [self._retry_at, self._deadline, self._beat_at]
+        if self._linked:
+            times.append(self._heard_at + self.spec.lease_s)
+        return min((when for when in times if when is not None), default=None)
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        assert (self.place is not None) or self.state not in IN_ROUND, f"{self.state} without a round"
+        assert self._deadline is None or self.state is State.WAITING, f"a deadline while {self.state}"
+        assert not (self._linked and self._retry_at is not None), "retrying while connected"
+        if self.state is State.ENDED:
+            assert not self._wanted, "a connection after the end"
+
+    def snapshot(self) -> dict[str, Any]:
+        """Describe the member as plain data."""
+        return {
+            "run": self.run,
+            "node": self.spec.node,
+            "state": self.state.value,
+            "connected": self._linked,
+            "round": self.place.round.number if self.place else 0,
+            "join": self._join,
+            "nodes_waiting": self.nodes_waiting,
+        }
+
+    def sentence(self) -> str:
+        """Say what this node waits for, in the coordinator's words where it can be reached."""
+        if not self._linked and self.state not in (State.IDLE, State.ENDED):
+            return f"the coordinator is out of reach ({self._link_trouble}); trying again"
+        return self._heard_sentence or f"{self.state.value}"
+
+    # -- the owner -------------------------------------------------------------------------------------------
+
+    def _on_ask(self, ask: Ask, now: float) -> None:
+        if self.state is State.ENDED:
+            return
+        if self.state is not State.WAITING:
+            self._join += 1
+        self.state = State.WAITING
+        self.nodes_waiting = 0
+        self.spec = msgspec.structs.replace(self.spec, port=ask.port)
+        self._cause = ask.cause or self._cause
+        self._deadline = ask.deadline
+        if self._linked:
+            self._say_join()
+        elif not self._wanted:
+            self._wanted = True
+            self._out.append(OpenLink())
+
+    def _on_give_up(self, event: GiveUp) -> None:
+        if self.state not in (State.RUNNING, State.DONE) or self.place is None:
+            return
+        self.state = State.STOPPING
+        self._cause = event.cause
+        self._say(Fail(self._next_seq(), self.place.round, event.cause))
+
+    def _on_depart(self, reason: str) -> None:
+        if self.state is not State.ENDED:
+            self._say(Leave(self._next_seq(), reason))
+            self._end()
+
+    # -- the connection --------------------------------------------------------------------------------------
+
+    def _on_link_up(self, now: float) -> None:
+        if not self._wanted:
+            self._out.append(DropLink())
+            return
+        self._linked = True
+        self._retry_s = RETRY_S_MIN
+        self._heard_at = now
+        self._beat_at = now + self.spec.lease_s / BEATS_PER_LEASE
+        if self.state in _PHASES:
+            self._say_join()
+
+    def _on_link_down(self, event: LinkDown, now: float) -> None:
+        self._linked = False
+        self._beat_at = None
+        self._link_trouble = event.reason
+        if not self._wanted:
+            return
+        if event.final:
+            self._fail_ask(event.reason)
+            return
+        # A first retry at once tells a broken connection from a dead coordinator; then back off.
+        self._retry_at = now + self._retry_s * (0.5 + self._jitter()) if self._retry_s > RETRY_S_MIN else now
+        self._retry_s = min(self._retry_s * 2, RETRY_S_MAX)
+
+    def _on_time(self, now: float) -> None:
+        if self._retry_at is not None and now >= self._retry_at:
+            self._retry_at = None
+            self._out.append(OpenLink())
+        if self._deadline is not None and now >= self._deadline:
+            self._fail_ask(self.sentence())
+        if self._linked and now >= self._heard_at + self.spec.lease_s:
+            self._out.append(DropLink())
+            self._on_link_down(LinkDown(f"the coordinator was silent for {self.spec.lease_s:g} s"), now)
+        if self._beat_at is not None and now >= self._beat_at:
+            self._beat_at = now + self.spec.lease_s / BEATS_PER_LEASE
+            if self.state in _PHASES:
+                round_id = self.place.round if self.place is not None else None
+                self._say(Beat(self._next_seq(), _PHASES[self.state], self._join, round_id))
+
+    # -- the coordinator -------------------------------------------------------------------------------------
+
+    def _on_message(self, message: Message) -> None:
+        match message:
+            case Sealed():
+                self._on_sealed(message)
+            case Broken():
+                self._on_broken(message)
+            case Ack():
+                self._heard_sentence = message.sentence
+                self._on_newcomers(message.nodes_waiting)
+            case Newcomers():
+                self._on_newcomers(message.nodes_waiting)
+            case Resend():
+                if self.state in _PHASES:
+                    self._say_join()
+            case Closed():
+                self._on_ended(RunEnded(message.reason, message.failed, cause=message.cause))
+            case Rejected():
+                self._on_ended(RunEnded(message.reason, failed=True, rejected=True))
+            case _:
+                pass  # words of a newer coordinator that an older node need not understand
+
+    def _on_sealed(self, message: Sealed) -> None:
+        if self.state is State.WAITING and message.join == self._join:
+            self.state = State.RUNNING
+            self.place = message.place
+            self._cause = None
+            self._deadline = None
+            self._heard_sentence = f"round {message.place.round.number} is running"
+            self._out.append(RoundSealed(message.place))
+
+    def _on_broken(self, message: Broken) -> None:
+        place = self.place
+        if place is not None and place.round == message.round and self.state in (State.RUNNING, State.DONE):
+            self.state = State.STOPPING
+            self._out.append(RoundBroken(place, message.reason, message.final))
+
+    def _on_newcomers(self, nodes_waiting: int) -> None:
+        changed = nodes_waiting != self.nodes_waiting
+        self.nodes_waiting = nodes_waiting
+        if changed and self.state is State.RUNNING:
+            self._out.append(NewcomersWait(nodes_waiting))
+
+    def _on_ended(self, ended: RunEnded) -> None:
+        if self.state is not State.ENDED:
+            self._end()
+            self._out.append(ended)
+
+    # -- small things ----------------------------------------------------------------------------------------
+
+    def _fail_ask(self, reason: str) -> None:
+        """Give an ask back unanswered; the node leaves, since nobody waits for its round any more."""
+        if self.state is State.WAITING:
+            connected = self._linked
+            self._say(Leave(self._next_seq(), "it gave up waiting"))
+            self._end()
+            self._out.append(AskFailed(reason, connected))
+
+    def _end(self) -> None:
+        self.state = State.ENDED
+        self._deadline = self._retry_at = self._beat_at = None
+        if self._wanted:
+            self._out.append(DropLink())
+        self._wanted = self._linked = False
+
+    def _say_join(self) -> None:
+        self._say(
+            Join(
+                seq=self._next_seq(),
+                run=self.run,
+                spec=self.spec,
+                settings=self.settings,
+                phase=_PHASES[self.state],
+                join=self._join,
+                place=self.place,
+                cause=self._cause,
+            )
+        )
+
+    def _say(self, message: Message) -> None:
+        if self._linked:
+            self._out.append(Say(message))
+
+    def _next_seq(self) -> int:
+        self._seq += 1
+        return self._seq
