@@ -38,6 +38,10 @@ class FactBook:
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
+    def warn(self, kind: str, sentence: str, **data: Any) -> None:
+        """Publish something that a person should look at."""
+        self.publish(Fact(kind, sentence, data, logging.WARNING))
+
     def publish(self, fact: Fact) -> None:
         """Hand one fact to every listener."""
         for listener in tuple(self._listeners):

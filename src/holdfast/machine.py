@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 Event = TypeVar("Event", contravariant=True)
-Effect = TypeVar("Effect", covariant=True)
+Effect = TypeVar("Effect")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from an older one, whose end then means nothing.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -43,7 +42,6 @@ from holdfast.coordinator.messages import (
 )
 from holdfast.coordinator.record import RunRecord
 from holdfast.coordinator.run import RunMachine
-from holdfast.facts import Fact
 from holdfast.machine import Tick
 from holdfast.store.machine import Asked, PeerGone, SpaceDropped, StoreMachine
 from holdfast.store.messages import STORE_REQUESTS
@@ -101,7 +99,14 @@ class SaveRun:
     record: RunRecord
 
 
-CoordinatorEffect = Send | SaveRun | Note
+@dataclass(frozen=True, slots=True)
+class ForgetRun:
+    """Remove the record of a run that made room for another."""
+
+    run: str
+
+
+CoordinatorEffect = Send | SaveRun | ForgetRun | Note
 
 
 @dataclass(slots=True)
@@ -187,6 +192,10 @@ class CoordinatorMachine:
             "connections": len(self.sessions),
             "store": self.store.snapshot(),
         }
+
+    def speaks_for(self, node: str) -> bool:
+        """Say whether a connection speaks for a node, of whichever run."""
+        return any(session.node == node for session in self.sessions.values())
 
     # -- events ----------------------------------------------------------------------------------------------
 
@@ -277,7 +286,7 @@ class CoordinatorMachine:
         if spent is None:
             return False
         del self.runs[spent]
-        self._out.append(Note(Fact("run_forgotten", f"forgot the closed run '{spent}'", {"run": spent}, logging.DEBUG)))
+        self._out.append(ForgetRun(spent))
         return True
 
     def _asked_for(self, run: str) -> list[RunMachine]:

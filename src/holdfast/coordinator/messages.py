@@ -47,6 +47,8 @@ class RunSettings(Record, frozen=True):
     rejoin_timeout_s: float = 600.0
     #: How long a restarted coordinator waits for the members of the round it finds running.
     recovery_s: float = 10.0
+    #: Whether the node ranks that users gave are binding: each must be given, and given once.
+    fixed_ranks: bool = False
 
 
 class NodeSpec(Record, frozen=True):
@@ -95,6 +97,9 @@ class Place(Record, frozen=True):
     restarts_used: int = 0
     #: This node's own address, as the others may use it.
     address: str = ""
+    #: The group rank of the agent that carries the coordinator inside it, or -1: should the coordinator die, that
+    #: agent died with it, and nobody need wait for its return.
+    coordinator_rank: int = -1
 
 
 class Phase(enum.IntEnum):
@@ -111,7 +116,7 @@ class Cause(Record, frozen=True):
 
     sentence: str
     victim: bool = False
-    detail: dict[str, Any] = {}  # noqa: RUF012 - msgspec copies defaults
+    detail: dict[str, Any] = {}
 
 
 # -- from a node ---------------------------------------------------------------------------------------------

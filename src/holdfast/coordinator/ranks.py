@@ -5,8 +5,8 @@ The rules, strongest first:
 1. survivors keep their order;
 2. nodes on one host stand side by side;
 3. a newcomer takes the place of a node that was lost, of its own host where there is one;
-4. a first round honours the node ranks that users asked for, then puts the coordinator's host first, then orders hosts the
-   way people count (node7 before node66), then by arrival.
+4. a first round honours the node ranks that users asked for, then puts the coordinator's host first, then orders
+   hosts the way people count (node7 before node66), then by arrival.
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ def places(order: Sequence[Candidate], round_id: RoundId, restarts_used: int) ->
     for candidate in order:
         role = candidate.spec.role
         role_sizes[role] = role_sizes.get(role, 0) + candidate.spec.local_world_size
+    coordinator_rank = next((rank for rank, each in enumerate(order) if each.spec.hosts_coordinator), -1)
     result: list[Place] = []
     first_rank = 0
     first_role_ranks = dict.fromkeys(role_sizes, 0)
@@ -87,6 +88,7 @@ def places(order: Sequence[Candidate], round_id: RoundId, restarts_used: int) ->
                 master_port=order[0].spec.port,
                 restarts_used=restarts_used,
                 address=candidate.address,
+                coordinator_rank=coordinator_rank,
             )
         )
         first_rank += spec.local_world_size
@@ -127,7 +129,7 @@ def _host_order(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _fill_lost_places(line: list[Candidate | Seat], newcomers: dict[str, list[Candidate]]) -> list[Candidate | Seat]:
-    """Give lost places to newcomers, first to those of the lost node's own host; takes those placed out of `newcomers`."""
+    """Give lost places to newcomers, own host first; takes those placed out of `newcomers`."""
     line = [
         newcomers[entry.host].pop(0) if isinstance(entry, Seat) and newcomers.get(entry.host) else entry
         for entry in line

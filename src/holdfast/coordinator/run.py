@@ -19,7 +19,8 @@ The rules:
 4. A round number is never used twice; the record is saved before anybody hears of a round.
 5. A failure is charged to the restart budget once per round, when all survivors are back and all causes are known:
    a victim's report may arrive before that of the failure that made it one.
-6. After a restart of the coordinator nothing is sealed until the members of the running round are back or their time is up.
+6. After a restart of the coordinator nothing is sealed until the members of the running round are back or their time
+   is up.
 7. When this machine itself was called late, silence is its own fault: leases get a moment more.
 """
 
@@ -116,6 +117,7 @@ class Node:
 
     @property
     def name(self) -> str:
+        """How people know it."""
         return self.spec.host
 
 
@@ -133,6 +135,8 @@ class Round:
     failures: list[tuple[str, Cause]] = field(default_factory=list)
     losses: list[str] = field(default_factory=list)
     charged: bool = False
+    #: After a restart of the coordinator: the rank of the agent that died with it, or -1.
+    dead_rank: int = -1
 
 
 class RunMachine:
@@ -441,6 +445,8 @@ class RunMachine:
         if spec.lease_s < LEASE_S_MIN:
             return f"{spec.host} asks for a lease of {spec.lease_s:g} s; the shortest is {LEASE_S_MIN:g} s"
         ours = self.settings
+        if theirs.fixed_ranks and (taken := self._rank_taken(spec)) is not None:
+            return taken
         if ours is None:
             return None
         if (theirs.min_nodes, theirs.max_nodes) != (ours.min_nodes, ours.max_nodes):
@@ -448,6 +454,12 @@ class RunMachine:
                 f"{spec.host} asks for {theirs.min_nodes}:{theirs.max_nodes} nodes, but run '{self.run}' was started with "
                 f"{ours.min_nodes}:{ours.max_nodes}; start every node with the same --nnodes"
             )
+        return None
+
+    def _rank_taken(self, spec: NodeSpec) -> str | None:
+        for node in self.nodes.values():
+            if node.spec.node_rank == spec.node_rank and node.spec.node != spec.node:
+                return f"{node.name} has node rank {spec.node_rank} already; give every node its own --node-rank"
         return None
 
     def _add(self, join: Join, now: float) -> Node:
@@ -605,9 +617,11 @@ class RunMachine:
                 self.stage = Stage.GATHERING  # REGROUPING -> GATHERING: nobody of the last round is left
         if self.waiting < settings.min_nodes:
             return
-        if self.stage is Stage.REGROUPING or self.waiting >= settings.max_nodes:
-            self._seal(now)
-        elif (ends := self.last_call_ends()) is not None and now >= ends:
+        if (
+            self.stage is Stage.REGROUPING
+            or self.waiting >= settings.max_nodes
+            or ((ends := self.last_call_ends()) is not None and now >= ends)
+        ):
             self._seal(now)
 
     def _holdups(self) -> bool:
@@ -633,6 +647,8 @@ class RunMachine:
             for node in self.nodes.values()
             if node.phase is Phase.WAITING
         ]
+        if settings.fixed_ranks:
+            self._line = []
         line = arrange(self._line, choose(self._line, candidates, settings.max_nodes))
         order = [entry for entry in line if isinstance(entry, Candidate)]
         if self.round is not None:
@@ -758,6 +774,7 @@ class RunMachine:
         if self.recover_by is not None and round_ is not None and place.round == round_.id:
             round_.places[node.spec.node] = place
             round_.hosts[node.spec.node] = node.spec.host
+            round_.dead_rank = place.coordinator_rank
 
     def _recover(self, round_id: RoundId, size: int, now: float, recovery_s: float) -> None:
         """Hold everything until the members of a running round are back."""
@@ -770,7 +787,8 @@ class RunMachine:
         assert round_ is not None
         assert recover_by is not None
         back = len(round_.places)
-        if back < round_.size and now < recover_by:
+        dead = round_.dead_rank >= 0 and all(p.group_rank != round_.dead_rank for p in round_.places.values())
+        if back + dead < round_.size and now < recover_by:
             return
         self.recover_by = None
         round_.places = dict(sorted(round_.places.items(), key=lambda item: item[1].group_rank))

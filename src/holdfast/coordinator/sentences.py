@@ -35,7 +35,7 @@ def names(hosts: Sequence[str]) -> str:
     """List a few names and count the rest."""
     told = list(dict.fromkeys(hosts))
     if len(told) <= NAMES_TOLD_MAX:
-        return ", ".join(told[:-2] + [" and ".join(told[-2:])])
+        return ", ".join([*told[:-2], " and ".join(told[-2:])])
     return f"{', '.join(told[:NAMES_TOLD_MAX])} and {len(told) - NAMES_TOLD_MAX} more"
 
 

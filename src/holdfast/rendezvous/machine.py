@@ -1,8 +1,8 @@
 """A member: one node's side of the agreement. Pure.
 
 It keeps one connection to the coordinator open, asks for rounds, proves life, and tells its owner (an agent, or a
-blocking handler) what was agreed and what broke. It does not know workers: its owner says when they run, fail, finish or
-have stopped.
+blocking handler) what was agreed and what broke. It does not know workers: its owner says when they run, fail,
+finish or have stopped.
 
                   ask                Sealed
     IDLE ───────────────▶ WAITING ───────────▶ RUNNING ──finish──▶ DONE
@@ -80,7 +80,7 @@ _PHASES = {
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """No workers run here now; ask for a round. `port` is held free for rank 0, `cause` says what ended the last round."""
+    """No workers run here now; ask for a round. `port` is held for rank 0, `cause` says what ended the last round."""
 
     port: int
     deadline: float
@@ -235,7 +235,7 @@ class MemberMachine:
         """Decide what one event means."""
         match event:
             case Ask():
-                self._on_ask(event, now)
+                self._on_ask(event)
             case GiveUp():
                 self._on_give_up(event)
             case Finish():
@@ -288,6 +288,10 @@ class MemberMachine:
             "nodes_waiting": self.nodes_waiting,
         }
 
+    def describe(self, **changes: Any) -> None:
+        """Change what this node says of itself; counts from its next `Join` on."""
+        self.spec = msgspec.structs.replace(self.spec, **changes)
+
     def sentence(self) -> str:
         """Say what this node waits for, in the coordinator's words where it can be reached."""
         if not self._linked and self.state not in (State.IDLE, State.ENDED):
@@ -296,14 +300,14 @@ class MemberMachine:
 
     # -- the owner -------------------------------------------------------------------------------------------
 
-    def _on_ask(self, ask: Ask, now: float) -> None:
+    def _on_ask(self, ask: Ask) -> None:
         if self.state is State.ENDED:
             return
         if self.state is not State.WAITING:
             self._join += 1
         self.state = State.WAITING
         self.nodes_waiting = 0
-        self.spec = msgspec.structs.replace(self.spec, port=ask.port)
+        self.describe(port=ask.port)
         self._cause = ask.cause or self._cause
         self._deadline = ask.deadline
         if self._linked:

@@ -21,6 +21,8 @@ from holdfast.wire.frames import FRAME_BYTES_MAX, HELLO_BYTES_MAX, Codec, FrameR
 from holdfast.wire.handshake import NONCE_BYTES, Challenge, Proof, Refused, judge
 
 M = TypeVar("M", bound=Message)
+#: How long a closing listener lets its peers read their last messages.
+FAREWELL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,12 @@ class Peer(asyncio.Protocol, Generic[M]):
             self._reason = reason
             transport.write(self._listener.codec.encode(Refused(reason)))  # type: ignore[arg-type]
             transport.close()
+
+    def finish(self, reason: str) -> None:
+        """End the connection once what was sent is out."""
+        if self._transport is not None:
+            self._reason = reason
+            self._transport.close()
 
     def drop(self, reason: str) -> None:
         """End the connection at once."""
@@ -202,9 +210,15 @@ class Listener(Generic[M]):
         for server in [self._server, *getattr(self, "_more", [])]:
             if server is not None:
                 server.close()
-        for peer in list(self._peers | self._strangers.keys()):
+        for peer in list(self._strangers):
             peer.drop("the coordinator has stopped")
-        await asyncio.sleep(0)  # lets the aborted transports report their end
+        for peer in list(self._peers):
+            peer.finish("the coordinator has stopped")
+        deadline = asyncio.get_running_loop().time() + FAREWELL_S
+        while self._peers and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.002)
+        for peer in list(self._peers):
+            peer.drop("it does not read")
 
     # -- called by peers -------------------------------------------------------------------------------------
 
@@ -253,7 +267,7 @@ class Listener(Generic[M]):
 
 
 def _bind(endpoint: Endpoint) -> list[socket.socket]:
-    """Bind every address that the host name means; a wildcard or a name the host does not own is the caller's to choose."""
+    """Bind every address that the host name means, all on one port; the empty name means every interface."""
     try:
         found = socket.getaddrinfo(
             endpoint.host or None, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

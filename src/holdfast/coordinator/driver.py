@@ -1,0 +1,121 @@
+"""The coordinator's driver: sockets in, effects out. No decisions.
+
+It runs on one event loop: its own process's (`holdfast serve`), or the background thread of an agent that embeds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import ssl
+import time
+from typing import Any
+
+from holdfast.coordinator.events import Note
+from holdfast.coordinator.machine import (
+    Connected,
+    CoordinatorEvent,
+    CoordinatorMachine,
+    Disconnected,
+    ForgetRun,
+    Received,
+    SaveRun,
+    Send,
+)
+from holdfast.coordinator.protocol import CODEC
+from holdfast.coordinator.records import RecordFolder
+from holdfast.facts import Fact, facts
+from holdfast.machine import Tick
+from holdfast.wire.address import Endpoint
+from holdfast.wire.frames import Message
+from holdfast.wire.listener import Limits, Listener, Peer
+
+#: Timers are not armed anew for less than this.
+_TIMER_STEP_S = 0.001
+
+
+class Coordinator:
+    """A coordinator on a port; all methods are called on its loop."""
+
+    def __init__(self, secret: bytes, records: RecordFolder | None = None, limits: Limits = Limits()) -> None:  # noqa: B008
+        self._records = records
+        self.machine = CoordinatorMachine(
+            make_nonce=lambda: secrets.token_hex(4),
+            records=records.load() if records else None,
+            now=time.monotonic(),
+        )
+        self._listener: Listener[Message] = Listener(self, CODEC, secret, limits)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = float("inf")
+
+    async def open(self, endpoint: Endpoint, tls: ssl.SSLContext | None = None) -> Endpoint:
+        """Listen, and return the endpoint with the port that was given."""
+        self._loop = asyncio.get_running_loop()
+        opened = await self._listener.open(endpoint, tls)
+        self._arm()
+        return opened
+
+    async def close(self) -> None:
+        """Stop listening and drop every connection; agents go on and look for the next coordinator."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._loop = None
+        await self._listener.close()
+
+    # -- called by the listener ------------------------------------------------------------------------------
+
+    def opened(self, peer: Peer[Any]) -> None:
+        """Note a proven connection."""
+        self._handle(Connected(peer, peer.address, peer.local_address))
+
+    def received(self, peer: Peer[Any], message: Message) -> None:
+        """Hand a message to the machine."""
+        self._handle(Received(peer, message))
+
+    def closed(self, peer: Peer[Any], reason: str) -> None:
+        """Note a connection's end."""
+        self._handle(Disconnected(peer, reason))
+
+    # -- the machine -----------------------------------------------------------------------------------------
+
+    def _handle(self, event: CoordinatorEvent) -> None:
+        for effect in self.machine.handle(event, time.monotonic()):
+            if type(effect) is Send:
+                frame = CODEC.encode(effect.message)
+                for peer in effect.peers:
+                    peer.send_frame(frame)  # type: ignore[attr-defined]
+            elif type(effect) is Note:
+                facts.publish(effect.fact)
+            elif type(effect) is SaveRun:
+                self._save(effect)
+            elif type(effect) is ForgetRun and self._records is not None:
+                self._records.forget(effect.run)
+        self._arm()
+
+    def _save(self, effect: SaveRun) -> None:
+        if self._records is None:
+            return
+        try:
+            self._records.save(effect.run, effect.record)
+        except OSError as error:
+            # Going on without the record costs a clean recovery after a crash; stopping would cost the job.
+            facts.publish(
+                Fact("record_unsaved", f"cannot save the record of '{effect.run}': {error}", level=logging.ERROR)
+            )
+
+    def _arm(self) -> None:
+        """Make sure that the loop calls us at the machine's wakeup; a timer that fires early does no harm."""
+        when = self.machine.wakeup()
+        if when is None or self._loop is None or when >= self._timer_at - _TIMER_STEP_S:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = when
+        self._timer = self._loop.call_later(max(when - time.monotonic(), 0.0), self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._timer_at = float("inf")
+        self._handle(Tick())

@@ -1,0 +1,214 @@
+"""A member's driver: its connection, its timer, and the coordinator that its agent may carry. No decisions.
+
+Everything here runs on the background loop; the owner's thread only posts events, and hears of effects through one
+callable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import random
+import socket
+import ssl
+import time
+from collections.abc import Callable
+
+from holdfast.coordinator.driver import Coordinator
+from holdfast.coordinator.protocol import CODEC
+from holdfast.errors import FrameError, HandshakeError, HoldfastError, Unavailable
+from holdfast.machine import Tick
+from holdfast.rendezvous.machine import (
+    DropLink,
+    Heard,
+    LinkDown,
+    LinkUp,
+    MemberEffect,
+    MemberEvent,
+    MemberMachine,
+    OpenLink,
+    Say,
+)
+from holdfast.wire.address import Endpoint
+from holdfast.wire.frames import Message
+from holdfast.wire.link import Link
+from holdfast.wire.tls import TlsFiles
+
+CONNECT_TIMEOUT_S = 10.0
+FAREWELL_S = 1.0
+
+
+class Host:
+    """The embedded coordinator of an agent that owns the endpoint's address.
+
+    Of several agents on one machine the first to bind the port carries the coordinator. Should its process die, the
+    next one that cannot connect takes its place. `endpoint` is where this process reaches it.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, secret: bytes, tls: TlsFiles | None, *, required: bool, owned: bool = True
+    ) -> None:
+        # A name may mean only loopback on its own host, and an address may belong to a gateway: only what is surely
+        # reachable as it stands is bound as it stands.
+        self._bound = endpoint if owned and _is_literal(endpoint.host) else Endpoint("", endpoint.port)
+        self.endpoint = endpoint if owned else Endpoint("localhost", endpoint.port)
+        self._secret = secret
+        self._tls = tls
+        self._required = required
+        self._coordinator: Coordinator | None = None
+
+    @property
+    def is_up(self) -> bool:
+        """Whether this process carries the coordinator."""
+        return self._coordinator is not None
+
+    async def try_open(self) -> bool:
+        """Carry the coordinator unless somebody else has the port; says whether this process does."""
+        if self._coordinator is not None:
+            return True
+        coordinator = Coordinator(self._secret)
+        try:
+            context = self._tls.server_context() if self._tls else None
+            opened = await coordinator.open(self._bound, context)
+        except Unavailable:
+            if self._required:
+                raise
+            return False
+        self.endpoint = Endpoint(self.endpoint.host, opened.port)
+        self._coordinator = coordinator
+        return True
+
+    async def close(self, farewell_of: str = "") -> None:
+        """Stop carrying the coordinator, once it has heard the last words of the node named."""
+        if self._coordinator is None:
+            return
+        deadline = time.monotonic() + FAREWELL_S
+        while self._coordinator.machine.speaks_for(farewell_of) and time.monotonic() < deadline:
+            await asyncio.sleep(0.002)
+        await self._coordinator.close()
+        self._coordinator = None
+
+
+class Member:
+    """Drives one `MemberMachine` over a real connection."""
+
+    def __init__(
+        self,
+        machine: MemberMachine,
+        endpoint: Endpoint,
+        secret: bytes,
+        on_effect: Callable[[MemberEffect], None],
+        *,
+        tls: ssl.SSLContext | None = None,
+        host: Host | None = None,
+    ) -> None:
+        self.machine = machine
+        self._endpoint = endpoint
+        self._secret = secret
+        self._on_effect = on_effect
+        self._tls = tls
+        self._host = host
+        self._link: Link[Message] | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+
+    def handle(self, event: MemberEvent) -> None:
+        """Hand an event to the machine and carry out what it answers."""
+        for effect in self.machine.handle(event, time.monotonic()):
+            match effect:
+                case OpenLink():
+                    self._opening = self._loop.create_task(self._open())
+                case DropLink():
+                    self._drop()
+                case Say():
+                    if self._link is not None:
+                        self._link.send(effect.message)
+                case _:
+                    self._on_effect(effect)
+        self._arm()
+
+    def close(self) -> None:
+        """Let go of the connection and the timer."""
+        self._drop()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def _open(self) -> None:
+        """Connect, carrying the coordinator ourselves where nobody answers and the address is ours."""
+        try:
+            if self._host is not None:
+                self.machine.describe(hosts_coordinator=await self._host.try_open())
+                self._endpoint = self._host.endpoint
+            self._link = await Link.connect(
+                self._endpoint,
+                CODEC,
+                self._secret,
+                self._on_message,
+                self._on_lost,
+                timeout_s=CONNECT_TIMEOUT_S,
+                tls=self._tls,
+            )
+        except (HandshakeError, FrameError) as error:
+            self.handle(LinkDown(str(error), final=True))
+        except HoldfastError as error:
+            self.handle(LinkDown(str(error)))
+        else:
+            self.handle(LinkUp())
+        finally:
+            self._opening = None
+
+    def _on_message(self, message: Message) -> None:
+        self.handle(Heard(message))
+
+    def _on_lost(self, reason: str) -> None:
+        self._link = None
+        self.handle(LinkDown(reason))
+
+    def _drop(self) -> None:
+        if self._opening is not None:
+            self._opening.cancel()
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        when = self.machine.wakeup()
+        if when is not None:
+            self._timer = self._loop.call_later(max(when - time.monotonic(), 0.0), self.handle, Tick())
+
+
+def owns_address(host: str) -> bool:
+    """Say whether an address that the host name means belongs to this machine."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except socket.gaierror:
+        return False
+    for family, kind, protocol, _, address in found:
+        try:
+            with socket.socket(family, kind, protocol) as sock:
+                sock.bind((address[0], 0, *address[2:]))
+                return True
+        except OSError as error:
+            if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                raise
+    return False
+
+
+def _is_literal(host: str) -> bool:
+    """Whether a host is an address, or the one name that everybody understands the same way."""
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host == "localhost"
+    return True
+
+
+def jitter() -> float:
+    """Return a number from 0 to 1, so that many nodes do not retry in step."""
+    return random.random()

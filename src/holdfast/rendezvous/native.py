@@ -1,0 +1,315 @@
+"""The native backend: a blocking handler over a member that is pushed, not polled.
+
+The agent that owns the endpoint's address carries the coordinator inside itself, unless somebody already listens
+there: a `holdfast serve`, or another agent on this machine.
+"""
+
+from __future__ import annotations
+
+import queue
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from holdfast.coordinator.machine import round_space, run_space
+from holdfast.coordinator.messages import Cause, NodeSpec, Place
+from holdfast.errors import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousGracefulExitError,
+    RendezvousStateError,
+    RendezvousTimeoutError,
+    UsageError,
+)
+from holdfast.facts import facts
+from holdfast.rendezvous.api import RendezvousHandler, RendezvousInfo, RendezvousParameters, RendezvousStoreInfo
+from holdfast.rendezvous.driver import Host, Member, jitter, owns_address
+from holdfast.rendezvous.machine import (
+    Ask,
+    AskFailed,
+    Depart,
+    Finish,
+    GiveUp,
+    MemberEffect,
+    MemberEvent,
+    MemberMachine,
+    RoundSealed,
+    RunEnded,
+    Shut,
+    State,
+)
+from holdfast.rendezvous.settings import NodeSettings, node_settings, run_settings
+from holdfast.store.client import StoreClient
+from holdfast.wire.address import Endpoint, parse_endpoint
+from holdfast.wire.loop import io_thread
+from holdfast.wire.ports import HeldPort
+from holdfast.wire.secret import Secret, find_secret, open_door_warning
+from holdfast.wire.tls import TlsFiles
+
+#: How long a farewell may take to be sent.
+GOODBYE_S = 2.0
+
+Outcome = RoundSealed | RunEnded | AskFailed
+
+
+class HoldfastRendezvousHandler(RendezvousHandler):
+    """One node's handler of the native rendezvous.
+
+    Beyond what every handler has: `sentence()` says what is being waited for, `listen()` tells of broken rounds the
+    moment they break, `place` holds every rank of this node, and `give_up`, `finish` and `leave` tell the others.
+    """
+
+    def __init__(self, params: RendezvousParameters) -> None:
+        if not params.run_id:
+            raise UsageError("a run needs an id: give --rdzv-id")
+        self._backend = params.backend
+        self._run_id = params.run_id
+        self._node = node_settings(params)
+        self._tls = TlsFiles.from_environ()
+        asked = parse_endpoint(params.endpoint)
+        self._secret = _secret(asked, self._node)
+        self._io = io_thread()
+        self._outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+        self._listeners: list[Callable[[MemberEffect], None]] = []
+        self._held: HeldPort | None = None
+        self._ended: RunEnded | None = None
+        self._left = False
+        self._host = self._find_host(asked)
+        self._endpoint = self._host.endpoint if self._host is not None else asked
+        self._member = self._make_member(params)
+
+    # -- what every handler has ----------------------------------------------------------------------------------
+
+    def get_backend(self) -> str:
+        """Return the backend's name as it was asked for."""
+        return self._backend
+
+    def get_run_id(self) -> str:
+        """Return the id of the run."""
+        return self._run_id
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Block until a round is agreed and return this node's part in it."""
+        place = self.next_round()
+        info = RendezvousStoreInfo(place.master_addr, place.master_port)
+        return RendezvousInfo(self.store(), place.group_rank, place.group_world_size, info)
+
+    def is_closed(self) -> bool:
+        """Say whether the run is over."""
+        return self._ended is not None
+
+    def set_closed(self) -> None:
+        """End the run for everybody."""
+        self._post(Shut(f"closed by {self._spec.host}"))
+
+    def num_nodes_waiting(self) -> int:
+        """Return how many nodes want into the round; at least one when the round is broken and must be formed anew."""
+        machine = self._member.machine
+        if machine.state is State.STOPPING:
+            return max(machine.nodes_waiting, 1)
+        return machine.nodes_waiting if machine.state is State.RUNNING else 0
+
+    def shutdown(self) -> bool:
+        """Close the run, leave it, and let go of everything."""
+        if self._ended is None:
+            self.set_closed()
+        return self.leave("shut down")
+
+    # -- what the native one adds ------------------------------------------------------------------------------
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where the coordinator is."""
+        return self._host.endpoint if self._host is not None else self._endpoint
+
+    @property
+    def secret(self) -> Secret:
+        """The shared secret in use."""
+        return self._secret
+
+    @property
+    def is_host(self) -> bool:
+        """Whether this process carries the coordinator."""
+        return self._host is not None and self._host.is_up
+
+    @property
+    def place(self) -> Place | None:
+        """This node's place in the current round, or in the last one."""
+        return self._member.machine.place
+
+    @property
+    def ended(self) -> RunEnded | None:
+        """How the run ended, once it has."""
+        return self._ended
+
+    def sentence(self) -> str:
+        """Say what this node is waiting for."""
+        return self._member.machine.sentence()
+
+    def describe_node(self, *, role: str, local_world_size: int, node_rank: int | None = None) -> None:
+        """Set what this node brings; counts from the next round on."""
+        self._node = replace(
+            self._node,
+            role=role,
+            local_world_size=local_world_size,
+            node_rank=self._node.node_rank if node_rank is None else node_rank,
+        )
+
+    def next_round(self, cause: Cause | None = None) -> Place:
+        """Block until a round is agreed; `cause` says what ended the one before."""
+        self.ask(cause)
+        try:
+            outcome = self._outcomes.get()
+        except BaseException:
+            # Interrupted while waiting: the others must not wait for a node that has given up.
+            self.leave("interrupted")
+            raise
+        return self._place_or_raise(outcome)
+
+    def ask(self, cause: Cause | None = None) -> None:
+        """Ask for a round and return at once; the answer goes to `next_round` or, as an effect, to the listeners."""
+        if self._left:
+            raise RendezvousGracefulExitError(f"this node has left run '{self._run_id}'")
+        if self._ended is not None:
+            self._outcomes.put(self._ended)
+            return
+        if self._held is not None:
+            self._held.close()
+        self._held = HeldPort()
+        deadline = time.monotonic() + self._node.join_timeout_s
+        self._io.call(self._ask_on_loop, Ask(self._held.port, deadline, cause))
+
+    def listen(self, listener: Callable[[MemberEffect], None]) -> None:
+        """Call `listener` on the background thread with everything the member learns; it must not block."""
+        self._listeners.append(listener)
+
+    def give_up(self, cause: Cause) -> None:
+        """Tell everybody at once that this node cannot go on with the round."""
+        self._post(GiveUp(cause))
+
+    def finish(self) -> None:
+        """Tell the coordinator that this node's workers have all finished well."""
+        self._post(Finish())
+
+    def leave(self, reason: str) -> bool:
+        """Leave the run politely; the others regroup at once, without waiting for a lease to run out."""
+        if self._left:
+            return True
+        self._left = True
+        if self._held is not None:
+            self._held.close()
+            self._held = None
+        try:
+            self._io.wait(self._goodbye(reason), GOODBYE_S)
+        except TimeoutError:
+            return False
+        return True
+
+    def store(self, *, whole_run: bool = False) -> StoreClient:
+        """Return the store of the current round, or of the whole run."""
+        place = self.place
+        run = self._run_id
+        space = run_space(run) if whole_run or place is None else round_space(run, place.round)
+        tls = self._tls.client_context() if self._tls else None
+        return StoreClient.connect(self.endpoint, space, secret=self._secret.key, tls=tls)
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    @property
+    def _spec(self) -> NodeSpec:
+        return self._member.machine.spec
+
+    def _find_host(self, asked: Endpoint) -> Host | None:
+        """Carry the coordinator where the endpoint's address is ours; port 0 is settled here, before anybody asks."""
+        told, owned = self._node.is_host, owns_address(asked.host)
+        if told is False or not (told or owned):
+            return None
+        host = Host(asked, self._secret.key, self._tls, required=bool(told) or asked.port == 0, owned=owned)
+        if asked.port == 0:
+            self._io.wait(host.try_open())
+        return host
+
+    def _make_member(self, params: RendezvousParameters) -> Member:
+        spec = NodeSpec(
+            node=secrets.token_hex(8),
+            host=socket.gethostname(),
+            role=self._node.role,
+            local_world_size=self._node.local_world_size,
+            port=0,
+            address=params.local_addr or "",
+            node_rank=self._node.node_rank,
+            lease_s=self._node.lease_s,
+        )
+        machine = MemberMachine(self._run_id, spec, run_settings(params), jitter)
+
+        async def make() -> Member:
+            return Member(
+                machine,
+                self._endpoint,
+                self._secret.key,
+                self._on_effect,
+                tls=self._tls.client_context() if self._tls else None,
+                host=self._host,
+            )
+
+        return self._io.wait(make())
+
+    def _post(self, event: MemberEvent) -> None:
+        if not self._left:
+            self._io.call(self._member.handle, event)
+
+    def _ask_on_loop(self, ask: Ask) -> None:
+        node = self._node
+        self._member.machine.describe(role=node.role, local_world_size=node.local_world_size, node_rank=node.node_rank)
+        self._member.handle(ask)
+
+    async def _goodbye(self, reason: str) -> None:
+        self._member.handle(Depart(reason))
+        self._member.close()
+        if self._host is not None:
+            await self._host.close(farewell_of=self._spec.node)
+
+    def _on_effect(self, effect: MemberEffect) -> None:
+        """Runs on the background thread."""
+        if isinstance(effect, RunEnded):
+            self._ended = effect
+        if isinstance(effect, RoundSealed | RunEnded | AskFailed):
+            self._outcomes.put(effect)
+        for listener in self._listeners:
+            listener(effect)
+
+    def _place_or_raise(self, outcome: Outcome) -> Place:
+        match outcome:
+            case RoundSealed():
+                return outcome.place
+            case RunEnded(rejected=True):
+                raise RendezvousStateError(outcome.reason)
+            case RunEnded():
+                raise RendezvousClosedError(f"run '{self._run_id}' is closed: {outcome.reason}")
+            case AskFailed(connected=False):
+                raise RendezvousConnectionError(
+                    f"no coordinator at {self.endpoint} for run '{self._run_id}': {outcome.reason}"
+                )
+            case AskFailed():
+                raise RendezvousTimeoutError(
+                    f"run '{self._run_id}' did not come together within {self._node.join_timeout_s:g} s: "
+                    f"{outcome.reason}"
+                )
+        raise RendezvousError(f"unexpected outcome {outcome}")
+
+
+def create_handler(params: RendezvousParameters) -> HoldfastRendezvousHandler:
+    """Make the native handler; registered as `holdfast` and, for torchrun's command lines, as `c10d`."""
+    return HoldfastRendezvousHandler(params)
+
+
+def _secret(endpoint: Endpoint, node: NodeSettings) -> Secret:
+    secret = find_secret(endpoint, node.secret_file)
+    if not secret.key:
+        if node.require_secret:
+            raise UsageError(f"{open_door_warning(endpoint)}; --require-secret refuses to go on without one")
+        facts.warn("open_door", open_door_warning(endpoint))
+    return secret

@@ -1,0 +1,93 @@
+"""Which backend makes which handler: registered in code or by entry point, ours through the same door as others'."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from importlib.metadata import EntryPoint, entry_points
+
+from holdfast.errors import RendezvousError, UsageError
+from holdfast.facts import Fact, facts
+from holdfast.rendezvous.api import RendezvousHandler, RendezvousParameters
+
+RendezvousHandlerCreator = Callable[[RendezvousParameters], RendezvousHandler]
+
+#: Entry points here are creators themselves.
+GROUP = "holdfast.rendezvous"
+#: Entry points here are functions that return a creator, as torchrun has it.
+TORCHRUN_GROUP = "torchrun.handlers"
+
+
+class RendezvousHandlerRegistry:
+    """Makes handlers by the name of their backend."""
+
+    def __init__(self) -> None:
+        self._creators: dict[str, RendezvousHandlerCreator] = {}
+
+    def register(self, backend: str, creator: RendezvousHandlerCreator) -> None:
+        """Add a backend; naming one twice with different creators is an error."""
+        if not backend:
+            raise UsageError("a rendezvous backend needs a name")
+        known = self._creators.get(backend)
+        if known is not None and known != creator:
+            raise UsageError(
+                f"the rendezvous backend '{backend}' cannot be registered with '{creator}': "
+                f"it already is with '{known}'"
+            )
+        self._creators[backend] = creator
+
+    def create_handler(self, params: RendezvousParameters) -> RendezvousHandler:
+        """Make the handler that the parameters name."""
+        creator = self._creators.get(params.backend)
+        if creator is None:
+            raise UsageError(
+                f"the rendezvous backend '{params.backend}' is not registered; "
+                f"there are: {', '.join(sorted(self._creators)) or 'none'}"
+            )
+        handler = creator(params)
+        if handler.get_backend() != params.backend:
+            raise RendezvousError(
+                f"the rendezvous backend '{params.backend}' made a handler that calls itself '{handler.get_backend()}'"
+            )
+        return handler
+
+
+class _GlobalRegistry(RendezvousHandlerRegistry):
+    """The registry that also knows what is installed; entry points are read when first needed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._discovered = False
+
+    def create_handler(self, params: RendezvousParameters) -> RendezvousHandler:
+        """Make the handler that the parameters name, looking among installed plugins as well."""
+        if params.backend not in self._creators:
+            self.discover(params.backend)
+        if params.backend not in self._creators and not self._discovered:
+            self._discovered = True
+            self.discover()
+        return super().create_handler(params)
+
+    def discover(self, backend: str | None = None) -> None:
+        """Register installed plugins, all or those of one name; a broken one is reported and costs only itself."""
+        for group, unwrap in ((GROUP, False), (TORCHRUN_GROUP, True)):
+            for point in entry_points(group=group):
+                if point.name not in self._creators and backend in (None, point.name):
+                    self._add(point, unwrap)
+
+    def _add(self, point: EntryPoint, unwrap: bool) -> None:
+        try:
+            loaded = point.load()
+            self.register(point.name, loaded() if unwrap else loaded)
+        except Exception as error:  # noqa: BLE001 - a plugin may fail in any way
+            sentence = f"the rendezvous plugin '{point.name}' ({point.value}) cannot be loaded: {error!r}"
+            facts.publish(Fact("plugin_broken", sentence, {"plugin": point.name}, logging.WARNING))
+
+
+#: The registry of this process.
+rendezvous_handler_registry: RendezvousHandlerRegistry = _GlobalRegistry()
+
+
+def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:
+    """Make the handler that the parameters name, from the registry of this process."""
+    return rendezvous_handler_registry.create_handler(params)

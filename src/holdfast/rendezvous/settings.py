@@ -1,0 +1,100 @@
+"""How the parameters of a rendezvous become settings of a run: our names, torchrun's names, their defaults. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from holdfast.coordinator.messages import Admit, RunSettings
+from holdfast.errors import UsageError
+from holdfast.rendezvous.api import RendezvousParameters
+
+LEASE_S = 5.0
+JOIN_TIMEOUT_S = 600.0
+
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h)?")
+_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """What a node decides for itself."""
+
+    lease_s: float
+    join_timeout_s: float
+    role: str
+    local_world_size: int
+    node_rank: int
+    is_host: bool | None
+    secret_file: str | None
+    require_secret: bool
+
+
+def run_settings(params: RendezvousParameters) -> RunSettings:
+    """Read what all nodes of a run agree on."""
+    admit, every_s = parse_admit(str(params.get("admit", Admit.AT_ONCE.value)))
+    return RunSettings(
+        min_nodes=params.min_nodes,
+        max_nodes=params.max_nodes,
+        max_restarts=params.get_as_int("max_restarts", 0) or 0,
+        last_call_s=_seconds(params, "last_call_timeout", 30.0),
+        quiet_s=_seconds(params, "quiet", 3.0),
+        admit=admit,
+        admit_every_s=every_s,
+        rejoin_timeout_s=_seconds(params, "rejoin_timeout", 600.0),
+        recovery_s=_seconds(params, "recovery_timeout", 10.0),
+        fixed_ranks=bool(params.get_as_bool("fixed_ranks", False)),
+    )
+
+
+def node_settings(params: RendezvousParameters) -> NodeSettings:
+    """Read what this node decides for itself."""
+    # torchrun hands its rendezvous timeout over as `timeout`, which its own c10d backend then ignores.
+    join_timeout_s = _seconds(params, "join_timeout", _seconds(params, "timeout", JOIN_TIMEOUT_S))
+    rank = params.get_as_int("node_rank")
+    return NodeSettings(
+        lease_s=_lease(params),
+        join_timeout_s=join_timeout_s,
+        role=str(params.get("role", "default")),
+        local_world_size=params.get_as_int("local_world_size", 1) or 1,
+        node_rank=-1 if rank is None else rank,
+        is_host=params.get_as_bool("is_host"),
+        secret_file=params.get("secret_file"),
+        require_secret=bool(params.get_as_bool("require_secret", False)),
+    )
+
+
+def parse_admit(text: str) -> tuple[Admit, float]:
+    """Read an admission policy: `at-once`, `restart`, or `every:10m`."""
+    name, _, period = text.strip().lower().replace("_", "-").partition(":")
+    if name in (Admit.AT_ONCE, Admit.RESTART) and not period:
+        return Admit(name), 0.0
+    if name == Admit.EVERY and period:
+        return Admit.EVERY, parse_duration(period)
+    raise UsageError(f"'{text}' is no admission policy: write at-once, restart, or every:TIME as in every:10m")
+
+
+def parse_duration(text: str | float) -> float:
+    """Read a length of time in seconds: `2.5`, `300ms`, `10m`, `1h`."""
+    match = _DURATION.fullmatch(str(text).strip().lower())
+    if match is None:
+        raise UsageError(f"'{text}' is no length of time: write seconds, or 300ms, 10m, 1h")
+    return float(match[1]) * _UNIT_S[match[2]]
+
+
+def _lease(params: RendezvousParameters) -> float:
+    interval = params.get_as_float("keep_alive_interval")
+    attempts = params.get_as_float("keep_alive_max_attempt")
+    if params.get("lease") is None and interval is not None:
+        return interval * (attempts if attempts is not None else 3)
+    return _seconds(params, "lease", LEASE_S)
+
+
+def _seconds(params: RendezvousParameters, key: str, default: float) -> float:
+    value = params.get(key)
+    if value is None:
+        return default
+    try:
+        return parse_duration(value)
+    except UsageError as error:
+        raise UsageError(f"the rendezvous setting '{key}': {error}") from None

@@ -1,0 +1,38 @@
+"""The static backend: the master's address and every node's rank are given by hand.
+
+It is the native rendezvous with nothing left to choose: all nodes must come, rank 0 carries the coordinator at the
+master's endpoint, and the ranks are binding. What torchrun's static backend lacks comes with it: peers are told of a
+failure, and every restart gets fresh names and a fresh port.
+"""
+
+from __future__ import annotations
+
+from holdfast.errors import UsageError
+from holdfast.rendezvous.api import RendezvousParameters
+from holdfast.rendezvous.native import HoldfastRendezvousHandler
+from holdfast.wire.address import parse_endpoint
+
+MASTER_PORT = 29500
+
+
+def create_handler(params: RendezvousParameters) -> HoldfastRendezvousHandler:
+    """Make the handler of a node whose rank is known."""
+    if params.min_nodes != params.max_nodes:
+        raise UsageError(
+            "the static backend has a fixed number of nodes: give --nnodes N, or use --rdzv-backend holdfast"
+        )
+    rank = params.get_as_int("node_rank", params.get_as_int("rank", 0)) or 0
+    if not 0 <= rank < params.max_nodes:
+        raise UsageError(f"--node-rank {rank} does not fit {params.max_nodes} nodes: use 0 to {params.max_nodes - 1}")
+    config = {"is_host": rank == 0, **params.config, "node_rank": rank, "fixed_ranks": True}
+    return HoldfastRendezvousHandler(
+        RendezvousParameters(
+            backend=params.backend,
+            endpoint=str(parse_endpoint(params.endpoint, MASTER_PORT)),
+            run_id=params.run_id,
+            min_nodes=params.min_nodes,
+            max_nodes=params.max_nodes,
+            local_addr=params.local_addr,
+            **config,
+        )
+    )

@@ -1,0 +1,41 @@
+"""A port held for somebody else: nobody can grab it, and the one it is meant for can still listen on it."""
+
+from __future__ import annotations
+
+import socket
+
+
+class HeldPort:
+    """A free TCP port of this host, kept free until `close`.
+
+    The socket is bound on every interface and never listens. The kernel hands the port to nobody else and refuses a
+    plain bind, but a server that binds with SO_REUSEADDR, as torch's TCPStore does, may listen on it.
+    """
+
+    def __init__(self) -> None:
+        self._socket = _bind()
+        self.port: int = self._socket.getsockname()[1]
+
+    def close(self) -> None:
+        """Let go of the port."""
+        self._socket.close()
+
+
+def _bind() -> socket.socket:
+    for family, address in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
+        try:
+            sock = socket.socket(family, socket.SOCK_STREAM)
+        except OSError:
+            continue  # a host without this family
+        try:
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind((address, 0))
+        except OSError:
+            sock.close()
+            if family == socket.AF_INET:
+                raise
+            continue
+        return sock
+    raise OSError("this host has neither IPv4 nor IPv6")
