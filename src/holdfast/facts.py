@@ -9,6 +9,8 @@ from typing import Any
 
 _log = logging.getLogger("holdfast")
 
+DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
+
 Listener = Callable[["Fact"], None]
 
 
@@ -19,7 +21,7 @@ class Fact:
     kind: str
     sentence: str
     data: dict[str, Any] = field(default_factory=dict)
-    level: int = logging.INFO
+    level: int = INFO
 
 
 class FactBook:
@@ -40,7 +42,7 @@ class FactBook:
 
     def warn(self, kind: str, sentence: str, **data: Any) -> None:
         """Publish something that a person should look at."""
-        self.publish(Fact(kind, sentence, data, logging.WARNING))
+        self.publish(Fact(kind, sentence, data, WARNING))
 
     def publish(self, fact: Fact) -> None:
         """Hand one fact to every listener."""

@@ -6,7 +6,6 @@ It runs on one event loop: its own process's (`holdfast serve`), or the backgrou
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 import ssl
 import time
@@ -25,12 +24,15 @@ from holdfast.coordinator.machine import (
 )
 from holdfast.coordinator.protocol import CODEC
 from holdfast.coordinator.records import RecordFolder
-from holdfast.facts import Fact, facts
+from holdfast.facts import ERROR, Fact, facts
 from holdfast.machine import Tick
 from holdfast.wire.address import Endpoint
 from holdfast.wire.frames import Message
 from holdfast.wire.listener import Limits, Listener, Peer
 
+#: Kinds of coordinator: one that an agent carries dies with it and may be replaced by another agent on its host; one
+#: that is served on its own is started again by whoever started it.
+EMBEDDED, SERVED = "embedded", "served"
 #: Timers are not armed anew for less than this.
 _TIMER_STEP_S = 0.001
 
@@ -38,14 +40,20 @@ _TIMER_STEP_S = 0.001
 class Coordinator:
     """A coordinator on a port; all methods are called on its loop."""
 
-    def __init__(self, secret: bytes, records: RecordFolder | None = None, limits: Limits = Limits()) -> None:  # noqa: B008
+    def __init__(
+        self,
+        secret: bytes,
+        records: RecordFolder | None = None,
+        limits: Limits = Limits(),  # noqa: B008 - frozen
+        kind: str = SERVED,
+    ) -> None:
         self._records = records
         self.machine = CoordinatorMachine(
             make_nonce=lambda: secrets.token_hex(4),
             records=records.load() if records else None,
             now=time.monotonic(),
         )
-        self._listener: Listener[Message] = Listener(self, CODEC, secret, limits)
+        self._listener: Listener[Message] = Listener(self, CODEC, secret, limits, kind)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
@@ -101,9 +109,7 @@ class Coordinator:
             self._records.save(effect.run, effect.record)
         except OSError as error:
             # Going on without the record costs a clean recovery after a crash; stopping would cost the job.
-            facts.publish(
-                Fact("record_unsaved", f"cannot save the record of '{effect.run}': {error}", level=logging.ERROR)
-            )
+            facts.publish(Fact("record_unsaved", f"cannot save the record of '{effect.run}': {error}", level=ERROR))
 
     def _arm(self) -> None:
         """Make sure that the loop calls us at the machine's wakeup; a timer that fires early does no harm."""

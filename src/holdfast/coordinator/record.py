@@ -17,6 +17,11 @@ class RunRecord(msgspec.Struct, frozen=True):
     closed: str | None = None
     failed: bool = False
     settings: RunSettings | None = None
-    #: The round that was running, with its seats in rank order.
+    #: The last round, with its seats in rank order; `broken` says why it is over, if it is.
     round: RoundId | None = None
     seats: list[Seat] = []
+    broken: str | None = None
+    #: How many of a broken round's members were still live, and so are worth waiting for.
+    survivors: int = 0
+    #: Whether the broken round's failures are in `restarts_used` already.
+    charged: bool = False

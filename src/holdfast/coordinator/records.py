@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from pathlib import Path
 from urllib.parse import quote, unquote
@@ -11,7 +10,7 @@ import msgspec
 
 from holdfast.coordinator.record import RunRecord
 from holdfast.errors import UsageError
-from holdfast.facts import Fact, facts
+from holdfast.facts import WARNING, Fact, facts
 
 _SUFFIX = ".json"
 
@@ -35,9 +34,7 @@ class RecordFolder:
                     path.read_bytes(), type=RunRecord
                 )
             except (OSError, msgspec.MsgspecError) as error:
-                facts.publish(
-                    Fact("record_unreadable", f"the record {path} is left out: {error}", level=logging.WARNING)
-                )
+                facts.publish(Fact("record_unreadable", f"the record {path} is left out: {error}", level=WARNING))
         return records
 
     def save(self, run: str, record: RunRecord) -> None:

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import enum
 import heapq
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -70,7 +69,7 @@ from holdfast.coordinator.messages import (
 )
 from holdfast.coordinator.ranks import Candidate, Seat, arrange, choose, places
 from holdfast.coordinator.record import RunRecord
-from holdfast.facts import Fact
+from holdfast.facts import INFO, WARNING, Fact
 from holdfast.machine import Tick
 from holdfast.wire.address import is_loopback
 from holdfast.wire.frames import Message
@@ -213,7 +212,7 @@ class RunMachine:
             times.append(max(self._expiries[0][0], self._no_expiry_before))
         if self.recover_by is not None:
             times.append(self.recover_by)
-        elif self.stage is Stage.GATHERING and (call := self.last_call_ends()) is not None:
+        elif self.stage is Stage.GATHERING and (call := self.last_call_ends()) is not None and not self._holdups():
             times.append(call)
         elif self.stage is Stage.SEALED and (admit := self._admission_opens()) is not None:
             times.append(admit)
@@ -270,7 +269,7 @@ class RunMachine:
 
     def record(self) -> RunRecord:
         """Return what must survive a restart of the coordinator."""
-        round_ = self.round if self.round is not None and self.round.broken is None else None
+        round_ = self.round
         return RunRecord(
             last_number=self.last_number,
             restarts_used=self.restarts_used,
@@ -278,7 +277,10 @@ class RunMachine:
             failed=self.closed.failed if self.closed else False,
             settings=self.settings,
             round=round_.id if round_ else None,
-            seats=[Seat(node, round_.hosts.get(node, "")) for node in round_.places] if round_ else [],
+            seats=[Seat(node, host) for node, host in round_.hosts.items()] if round_ else [],
+            broken=round_.broken if round_ else None,
+            survivors=sum(1 for node in round_.hosts if node in self.nodes) if round_ else 0,
+            charged=round_.charged if round_ else False,
         )
 
     def sentence(self, now: float, node: str | None = None) -> str:
@@ -517,7 +519,7 @@ class RunMachine:
             self.waiting -= 1
             self._min_changed(now)
         self.lost = [*self.lost, (now, node.name)][-LOSSES_TOLD_MAX:]
-        self._note("node_gone", sentence, {"node": name, "host": node.name}, logging.WARNING)
+        self._note("node_gone", sentence, {"node": name, "host": node.name}, WARNING)
         round_ = self.round
         if round_ is None or name not in round_.places or name in round_.done:
             return
@@ -591,6 +593,7 @@ class RunMachine:
             self._close(f"{root.sentence}; {spent}", failed=True, cause=root)
             return False
         self.restarts_used += 1
+        self._out.append(Save(self.record()))
         return True
 
     # -- rounds ----------------------------------------------------------------------------------------------
@@ -704,7 +707,7 @@ class RunMachine:
             "round_broken",
             f"round {round_.id.number} broke: {reason}",
             {"round": round_.id.number, "reason": reason},
-            logging.WARNING,
+            WARNING,
         )
 
     def _mark_done(self, node: Node) -> None:
@@ -758,7 +761,11 @@ class RunMachine:
             self.stage = Stage.CLOSED
         elif record.round is not None and record.settings is not None:
             self._line = list(record.seats)
-            self._recover(record.round, len(record.seats), now, record.settings.recovery_s)
+            size = len(record.seats) if record.broken is None else record.survivors
+            self._recover(record.round, size, now, record.settings.recovery_s)
+            if record.broken is not None and self.round is not None:
+                self.round.broken, self.round.charged = record.broken, record.charged
+                self.stage = Stage.REGROUPING
 
     def _learn(self, node: Node, place: Place, now: float) -> None:
         """Take from a node's place what a coordinator that lost its memory does not know."""
@@ -808,7 +815,7 @@ class RunMachine:
         if nodes:
             self._out.append(Tell(nodes, message))
 
-    def _note(self, kind: str, sentence: str, data: dict[str, Any], level: int = logging.INFO) -> None:
+    def _note(self, kind: str, sentence: str, data: dict[str, Any], level: int = INFO) -> None:
         self._out.append(Note(Fact(kind, sentence, {"run": self.run, **data}, level)))
 
     def _address(self, node: Node) -> str:

@@ -15,7 +15,7 @@ import ssl
 import time
 from collections.abc import Callable
 
-from holdfast.coordinator.driver import Coordinator
+from holdfast.coordinator.driver import EMBEDDED, Coordinator
 from holdfast.coordinator.protocol import CODEC
 from holdfast.errors import FrameError, HandshakeError, HoldfastError, Unavailable
 from holdfast.machine import Tick
@@ -67,7 +67,7 @@ class Host:
         """Carry the coordinator unless somebody else has the port; says whether this process does."""
         if self._coordinator is not None:
             return True
-        coordinator = Coordinator(self._secret)
+        coordinator = Coordinator(self._secret, kind=EMBEDDED)
         try:
             context = self._tls.server_context() if self._tls else None
             opened = await coordinator.open(self._bound, context)
@@ -109,6 +109,8 @@ class Member:
         self._on_effect = on_effect
         self._tls = tls
         self._host = host
+        #: Until somebody answers, and again when a coordinator that lived inside an agent is gone.
+        self._may_host = True
         self._link: Link[Message] | None = None
         self._opening: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -139,7 +141,7 @@ class Member:
     async def _open(self) -> None:
         """Connect, carrying the coordinator ourselves where nobody answers and the address is ours."""
         try:
-            if self._host is not None:
+            if self._host is not None and self._may_host:
                 self.machine.describe(hosts_coordinator=await self._host.try_open())
                 self._endpoint = self._host.endpoint
             self._link = await Link.connect(
@@ -156,6 +158,7 @@ class Member:
         except HoldfastError as error:
             self.handle(LinkDown(str(error)))
         else:
+            self._may_host = self._link.kind == EMBEDDED
             self.handle(LinkUp())
         finally:
             self._opening = None

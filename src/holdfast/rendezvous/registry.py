@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 
 from holdfast.errors import RendezvousError, UsageError
-from holdfast.facts import Fact, facts
+from holdfast.facts import WARNING, Fact, facts
 from holdfast.rendezvous.api import RendezvousHandler, RendezvousParameters
 
 RendezvousHandlerCreator = Callable[[RendezvousParameters], RendezvousHandler]
@@ -81,7 +80,7 @@ class _GlobalRegistry(RendezvousHandlerRegistry):
             self.register(point.name, loaded() if unwrap else loaded)
         except Exception as error:  # noqa: BLE001 - a plugin may fail in any way
             sentence = f"the rendezvous plugin '{point.name}' ({point.value}) cannot be loaded: {error!r}"
-            facts.publish(Fact("plugin_broken", sentence, {"plugin": point.name}, logging.WARNING))
+            facts.publish(Fact("plugin_broken", sentence, {"plugin": point.name}, WARNING))
 
 
 #: The registry of this process.

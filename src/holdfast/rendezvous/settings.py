@@ -1,4 +1,4 @@
-"""How the parameters of a rendezvous become settings of a run: our names, torchrun's names, their defaults. Pure."""
+"""How the parameters of a rendezvous become settings of a run: our names, torchrun's names, their defaults."""
 
 from __future__ import annotations
 

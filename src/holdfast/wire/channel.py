@@ -24,8 +24,8 @@ _LOOK_S = 1
 class Channel(Generic[M]):
     """A proven connection used by one thread at a time; it starts no thread and no loop.
 
-    A plain socket stays blocking, so that a question costs two system calls: a Python timeout would add a poll and a mode
-    switch to each, which together cost more than everything else. TLS has its own buffers and takes the long way.
+    A plain socket stays blocking, so that a question costs two system calls: a Python timeout would add a poll and
+    a mode switch to each. TLS has its own buffers and takes the long way.
     """
 
     def __init__(self, sock: socket.socket, codec: Codec[M]) -> None:

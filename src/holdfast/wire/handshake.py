@@ -34,10 +34,10 @@ class Proof(Message, frozen=True, tag=2):
 
 
 class Welcome(Message, frozen=True, tag=3):
-    """The server's proof in turn. `seen_as` is the client's address as the server sees it."""
+    """The server's proof in turn, and what kind of server it says it is."""
 
     mac: bytes
-    seen_as: str
+    kind: str
 
 
 class Refused(Message, frozen=True, tag=4):
@@ -66,13 +66,13 @@ def prove(secret: bytes, challenge: Challenge, nonce: bytes) -> Proof:
     return Proof(nonce, _mac(secret, b"client", challenge.nonce, nonce))
 
 
-def judge(secret: bytes, challenge: Challenge, proof: Proof, seen_as: str) -> Welcome | Refused:
+def judge(secret: bytes, challenge: Challenge, proof: Proof, kind: str = "") -> Welcome | Refused:
     """Accept or refuse a client's proof as the server."""
     if len(proof.nonce) != NONCE_BYTES:
         return Refused(f"a nonce has {NONCE_BYTES} bytes, not {len(proof.nonce)}")
     if not hmac.compare_digest(proof.mac, _mac(secret, b"client", challenge.nonce, proof.nonce)):
         return Refused(WRONG_SECRET)
-    return Welcome(_mac(secret, b"server", proof.nonce, challenge.nonce), seen_as)
+    return Welcome(_mac(secret, b"server", proof.nonce, challenge.nonce), kind)
 
 
 def verify(secret: bytes, challenge: Challenge, proof: Proof, answer: Message) -> Welcome:

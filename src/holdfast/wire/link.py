@@ -41,7 +41,8 @@ class Link(asyncio.Protocol, Generic[M]):
         self._reason = "the coordinator closed the connection"
         #: This side's address, by which it reaches the coordinator.
         self.local_address = ""
-        self.seen_as = ""
+        #: What kind of server answered.
+        self.kind = ""
 
     @classmethod
     async def connect(
@@ -67,7 +68,7 @@ class Link(asyncio.Protocol, Generic[M]):
                     ssl=tls,
                     server_hostname=endpoint.host if tls else None,
                 )
-                link.seen_as = (await link._opened).seen_as
+                link.kind = (await link._opened).kind
         except TimeoutError:
             link.close("it took too long")
             raise ConnectionLost(f"{endpoint} did not answer within {timeout_s:g} s") from None

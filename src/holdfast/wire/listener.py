@@ -7,7 +7,6 @@ the sender its connection and nothing else; the reason is told to it where it ca
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 import socket
 import ssl
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from holdfast.errors import FrameError, Unavailable, UsageError
-from holdfast.facts import Fact, facts
+from holdfast.facts import WARNING, Fact, facts
 from holdfast.wire.address import Endpoint
 from holdfast.wire.frames import FRAME_BYTES_MAX, HELLO_BYTES_MAX, Codec, FrameReader, Message
 from holdfast.wire.handshake import NONCE_BYTES, Challenge, Proof, Refused, judge
@@ -151,7 +150,7 @@ class Peer(asyncio.Protocol, Generic[M]):
     def _judge(self, message: Message) -> None:
         assert self._challenge is not None
         if isinstance(message, Proof):
-            answer = judge(self._listener.secret, self._challenge, message, self.address)
+            answer = judge(self._listener.secret, self._challenge, message, self._listener.kind)
         else:
             answer = Refused(f"the handshake comes first, not {type(message).__name__}")
         if isinstance(answer, Refused):
@@ -174,11 +173,14 @@ class Listener(Generic[M]):
         codec: Codec[M],
         secret: bytes,
         limits: Limits = Limits(),  # noqa: B008 - frozen
+        kind: str = "",
     ) -> None:
         self.service = service
         self.codec = codec
         self.secret = secret
         self.limits = limits
+        #: Told to every proven peer.
+        self.kind = kind
         self._server: asyncio.Server | None = None
         self._peers: set[Peer[M]] = set()
         # Oldest first, so that one look at the front finds who has run out of time.
@@ -261,7 +263,7 @@ class Listener(Generic[M]):
                 "connection_refused",
                 f"refused {peer}: {reason}",
                 {"peer": peer.address, "reason": reason},
-                logging.WARNING,
+                WARNING,
             )
         )
 

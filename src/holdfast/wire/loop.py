@@ -17,7 +17,7 @@ class IoThread:
     """Runs an event loop in a daemon thread; the rest of the process only hands work to it."""
 
     def __init__(self) -> None:
-        self.loop = _new_loop()
+        self.loop = new_loop()
         self._thread = threading.Thread(target=self._run, name="holdfast-io", daemon=True)
         self._thread.start()
 
@@ -61,7 +61,8 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def _new_loop() -> asyncio.AbstractEventLoop:
+def new_loop() -> asyncio.AbstractEventLoop:
+    """Return a fresh event loop, the fast kind where it is installed."""
     with contextlib.suppress(ImportError):
         import uvloop
 

@@ -1,0 +1,58 @@
+"""`holdfast rounds`: look into a coordinator."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import click
+
+from holdfast.cli.options import connection_options, tls_files
+from holdfast.coordinator.query import ask_coordinator
+from holdfast.wire.address import parse_endpoint
+from holdfast.wire.secret import find_secret
+
+
+@click.command()
+@click.argument("endpoint", default="localhost:29400")
+@click.option("--run-id", default="", help="Only this run.")
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+@click.option("--follow", is_flag=True, help="Ask again every second until Ctrl-C.")
+@connection_options
+def command(
+    endpoint: str,
+    run_id: str,
+    as_json: bool,
+    follow: bool,
+    secret_file: str | None,
+    tls_cert: str | None,
+    tls_key: str | None,
+    tls_ca: str | None,
+) -> None:
+    """Show the runs of the coordinator at ENDPOINT: nodes, rounds, restarts, and what each run waits for."""
+    where = parse_endpoint(endpoint)
+    secret = find_secret(where, secret_file).key
+    tls = tls_files(tls_cert, tls_key, tls_ca)
+    while True:
+        runs = ask_coordinator(where, secret, run_id, tls.client_context() if tls else None)
+        click.echo(json.dumps(runs, indent=None if follow else 2) if as_json else _render(runs, run_id))
+        if not follow:
+            return
+        time.sleep(1)
+
+
+def _render(runs: list[dict[str, Any]], run_id: str) -> str:
+    if not runs:
+        return f"no run '{run_id}' here" if run_id else "no runs"
+    return "\n".join(line for run in runs for line in _lines(run))
+
+
+def _lines(run: dict[str, Any]) -> list[str]:
+    restarts = f"{run['restarts_used']} of {run['max_restarts']} restarts used" if run["max_restarts"] else ""
+    lines = [f"{run['run']}: {run['sentence']}" + (f" ({restarts})" if restarts else "")]
+    for node in sorted(run["nodes"], key=lambda node: (node["rank"] is None, node["rank"])):
+        rank = "-" if node["rank"] is None else node["rank"]
+        gone = "" if node["connected"] else ", connection lost"
+        lines.append(f"  {rank!s:>4}  {node['host']:<24} {node['workers']} workers  {node['phase']}{gone}")
+    return lines

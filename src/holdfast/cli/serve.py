@@ -1,0 +1,85 @@
+"""`holdfast serve`: a coordinator in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from pathlib import Path
+
+import click
+
+from holdfast.cli.options import connection_options, tls_files
+from holdfast.coordinator.driver import Coordinator
+from holdfast.coordinator.records import RecordFolder
+from holdfast.errors import UsageError
+from holdfast.facts import Fact, facts
+from holdfast.wire.address import Endpoint, parse_endpoint
+from holdfast.wire.listener import Limits
+from holdfast.wire.loop import new_loop
+from holdfast.wire.secret import find_secret, open_door_warning, state_folder
+from holdfast.wire.tls import TlsFiles
+
+
+@click.command()
+@click.argument("endpoint", default="localhost:29400")
+@connection_options
+@click.option("--require-secret", is_flag=True, help="Refuse to serve without a secret.")
+@click.option(
+    "--state-dir",
+    type=click.Path(path_type=Path),
+    help="Where the records of runs are kept, so that a restarted coordinator goes on where it was. "
+    "Default: a folder of this user's state, one for each port.",
+)
+@click.option("--max-connections", type=click.IntRange(1), default=Limits().connections_max, show_default=True)
+@click.option("--quiet", is_flag=True, help="Say nothing but warnings.")
+def command(
+    endpoint: str,
+    secret_file: str | None,
+    tls_cert: str | None,
+    tls_key: str | None,
+    tls_ca: str | None,
+    require_secret: bool,
+    state_dir: Path | None,
+    max_connections: int,
+    quiet: bool,
+) -> None:
+    """Run a coordinator at ENDPOINT (host:port; port 0 takes a free one; 0.0.0.0 serves every interface).
+
+    Agents find it with --rdzv-endpoint. It serves any number of runs at once. If it dies, training goes on; start it
+    again on the same endpoint and the agents come back to it.
+
+    \b
+      holdfast serve                        this machine only
+      holdfast serve 0.0.0.0:29400 --secret-file job.secret
+    """
+    where = parse_endpoint(endpoint)
+    listen = Endpoint("", where.port) if where.host in ("0.0.0.0", "*") else where
+    secret = find_secret(where, secret_file)
+    if not secret.key:
+        if require_secret:
+            raise UsageError(f"{open_door_warning(where)}; --require-secret refuses to go on without one")
+        facts.warn("open_door", open_door_warning(where))
+    logging.basicConfig(format="%(message)s", level=logging.WARNING if quiet else logging.INFO, stream=sys.stderr)
+    folder = state_dir or (state_folder() / "coordinators" / str(where.port) if where.port else None)
+    coordinator = Coordinator(
+        secret.key, RecordFolder(folder) if folder is not None else None, Limits(connections_max=max_connections)
+    )
+    loop = new_loop()
+    try:
+        loop.run_until_complete(_serve(coordinator, listen, tls_files(tls_cert, tls_key, tls_ca), where))
+    finally:
+        loop.close()
+
+
+async def _serve(coordinator: Coordinator, listen: Endpoint, tls: TlsFiles | None, where: Endpoint) -> None:
+    opened = await coordinator.open(listen, tls.server_context() if tls else None)
+    click.echo(f"holdfast coordinator at {Endpoint(where.host, opened.port)}")
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    await stop.wait()
+    facts.publish(Fact("coordinator_stopping", "stopping; agents go on and look for the next coordinator here"))
+    await coordinator.close()

@@ -1,0 +1,29 @@
+"""Ask a coordinator how its runs stand, without taking part in one."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from typing import Any
+
+from holdfast.coordinator.messages import Query, Report
+from holdfast.coordinator.protocol import CODEC
+from holdfast.errors import PeerError
+from holdfast.wire.address import Endpoint
+from holdfast.wire.channel import Channel
+
+QUERY_TIMEOUT_S = 10.0
+
+
+def ask_coordinator(
+    endpoint: Endpoint, secret: bytes, run_id: str = "", tls: ssl.SSLContext | None = None
+) -> list[dict[str, Any]]:
+    """Return a description of every run, or of one; each has a `sentence` that says where it stands."""
+    channel = Channel.connect(endpoint, CODEC, secret, timeout_s=QUERY_TIMEOUT_S, tls=tls)
+    try:
+        answer = channel.ask(Query(run_id), time.monotonic() + QUERY_TIMEOUT_S)
+    finally:
+        channel.close()
+    if not isinstance(answer, Report):
+        raise PeerError(f"the coordinator answered a query with {type(answer).__name__}")
+    return answer.runs

@@ -1,0 +1,182 @@
+"""A store made of questions: every method becomes one request, and one method gets it answered."""
+
+from __future__ import annotations
+
+import operator
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, cast
+
+from holdfast.errors import (
+    HoldfastError,
+    PeerError,
+    StoreLimitError,
+    StoreTimeoutError,
+    Unavailable,
+    UsageError,
+)
+from holdfast.store.api import TIMEOUT_S, Store, to_bytes, to_seconds
+from holdfast.store.messages import (
+    REQUEST_BYTES_MAX,
+    Fault,
+    StoreAdd,
+    StoreAppend,
+    StoreCheck,
+    StoreCompareSet,
+    StoreDelete,
+    StoreFailed,
+    StoreGet,
+    StoreListKeys,
+    StoreMultiGet,
+    StoreMultiSet,
+    StoreNumKeys,
+    StoreQueueLen,
+    StoreQueuePop,
+    StoreQueuePush,
+    StoreSet,
+    StoreWait,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import timedelta
+
+_ERRORS: dict[Fault, type[HoldfastError]] = {
+    Fault.TIMEOUT: StoreTimeoutError,
+    Fault.LIMIT: StoreLimitError,
+    Fault.USAGE: UsageError,
+    Fault.DROPPED: Unavailable,
+    Fault.PROTOCOL: PeerError,
+}
+
+
+class AskingStore(Store):
+    """The part that a store over the wire and one in memory share."""
+
+    def __init__(self, space: str, timeout: timedelta | float = TIMEOUT_S) -> None:
+        super().__init__(timeout)
+        self.space = space
+
+    @abstractmethod
+    def _ask(self, timeout_s: float, kind: Any, *fields: Any) -> Any:
+        """Have `kind(id, space, *fields)` answered and return the reply, or raise what `failure` makes of it.
+
+        A waiting question has its timeout as the last field too.
+        """
+
+    def set(self, key: str, value: str | bytes) -> None:
+        """Give a key a value, in place of the one it may have."""
+        self._ask(self._timeout_s, StoreSet, _key(key), _fitting(value))
+
+    def get(self, key: str, timeout: timedelta | float | None = None) -> bytes:
+        """Return a key's value, waiting until it has one."""
+        timeout_s = self._timeout_s if timeout is None else to_seconds(timeout)
+        return self._ask(timeout_s, StoreGet, _key(key), timeout_s).value  # type: ignore[no-any-return]
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to the number that a key holds as decimal text, 0 if it is missing, and return the sum."""
+        reply = self._ask(self._timeout_s, StoreAdd, _key(key), _int64(amount))
+        return reply.number  # type: ignore[no-any-return]
+
+    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
+        """Set a key that holds `expected`, or is missing while that is empty; return what is there now."""
+        reply = self._ask(self._timeout_s, StoreCompareSet, _key(key), *_all_fitting([expected, desired]))
+        return reply.value  # type: ignore[no-any-return]
+
+    def append(self, key: str, value: str | bytes) -> None:
+        """Add to the end of a key's value; a missing key counts as empty."""
+        self._ask(self._timeout_s, StoreAppend, _key(key), _fitting(value))
+
+    def delete_key(self, key: str) -> bool:
+        """Remove a key and say whether it was there; a queue of that name stays."""
+        return bool(self._ask(self._timeout_s, StoreDelete, _key(key)).number)
+
+    def multi_get(self, keys: Sequence[str], timeout: timedelta | float | None = None) -> list[bytes]:
+        """Return the values of all keys in their order, waiting until every one is there."""
+        timeout_s = self._timeout_s if timeout is None else to_seconds(timeout)
+        reply = self._ask(timeout_s, StoreMultiGet, _listed(keys), timeout_s)
+        return reply.values  # type: ignore[no-any-return]
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
+        """Set all keys or, where a limit forbids it, none."""
+        if len(keys) != len(values):
+            raise UsageError(f"{len(keys)} keys and {len(values)} values were given; there must be as many of each")
+        self._ask(self._timeout_s, StoreMultiSet, _listed(keys), _all_fitting(values))
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | float | None = None) -> None:
+        """Return once every key is there; a queue that holds something counts too."""
+        timeout_s = self._timeout_s if timeout is None else to_seconds(timeout)
+        self._ask(timeout_s, StoreWait, _listed(keys), timeout_s)
+
+    def check(self, keys: Sequence[str]) -> bool:
+        """Say at once whether every key is there; a queue that holds something counts too."""
+        return bool(self._ask(self._timeout_s, StoreCheck, _listed(keys)).number)
+
+    def num_keys(self, prefix: str = "") -> int:
+        """Count the keys that start with `prefix`; queues are no keys."""
+        return self._ask(self._timeout_s, StoreNumKeys, _key(prefix)).number  # type: ignore[no-any-return]
+
+    def list_keys(self, prefix: str = "") -> list[str]:
+        """Name the keys that start with `prefix`, oldest first; queues are no keys."""
+        return self._ask(self._timeout_s, StoreListKeys, _key(prefix)).keys  # type: ignore[no-any-return]
+
+    def queue_push(self, key: str, value: str | bytes) -> None:
+        """Add a value to the end of a queue."""
+        self._ask(self._timeout_s, StoreQueuePush, _key(key), _fitting(value))
+
+    def queue_pop(self, key: str, block: bool = True, timeout: timedelta | float | None = None) -> bytes:
+        """Take the oldest value of a queue; an empty one is waited for, unless `block` is false."""
+        timeout_s = self._timeout_s if timeout is None else to_seconds(timeout)
+        reply = self._ask(timeout_s, StoreQueuePop, _key(key), timeout_s if block else 0.0)
+        return reply.value  # type: ignore[no-any-return]
+
+    def queue_len(self, key: str) -> int:
+        """Count the values in a queue."""
+        return self._ask(self._timeout_s, StoreQueueLen, _key(key)).number  # type: ignore[no-any-return]
+
+
+def failure(reply: StoreFailed) -> HoldfastError:
+    """Return the error that a refusal stands for."""
+    return _ERRORS[reply.fault](reply.reason)
+
+
+def _key(key: str) -> str:
+    if not isinstance(key, str):
+        raise UsageError(f"a key is text, not {type(key).__name__}")
+    return key
+
+
+def _listed(keys: Sequence[str]) -> list[str]:
+    if isinstance(keys, str):
+        raise UsageError(f"a list of keys is needed, not the one key '{keys}'")
+    listed = keys if type(keys) is list else list(keys)
+    try:
+        size = len("".join(listed))  # the fastest way to see that all of them are text
+    except TypeError:
+        raise UsageError("every key must be text") from None
+    if size > REQUEST_BYTES_MAX:
+        raise StoreLimitError(f"the {len(listed)} keys are too long to be sent at once")
+    return listed
+
+
+def _fitting(value: str | bytes) -> bytes:
+    value = to_bytes(value)
+    if len(value) > REQUEST_BYTES_MAX:
+        raise StoreLimitError(f"a value of {len(value)} bytes is over the limit of {REQUEST_BYTES_MAX} for one request")
+    return value
+
+
+def _all_fitting(values: Sequence[str | bytes]) -> list[bytes]:
+    # Whoever sends many values sends bytes; then one look is enough for all.
+    plain = set(map(type, values)) == {bytes}
+    fitting = cast("list[bytes]", list(values)) if plain else list(map(to_bytes, values))
+    size = sum(map(len, fitting)) + 5 * len(fitting)
+    if size > REQUEST_BYTES_MAX:
+        raise StoreLimitError(f"values of {size} bytes are over the limit of {REQUEST_BYTES_MAX} for one request")
+    return fitting
+
+
+def _int64(amount: int) -> int:
+    amount = operator.index(amount)
+    if not -(2**63) <= amount < 2**63:
+        raise UsageError(f"{amount} does not fit 64 bits")
+    return amount

@@ -1,0 +1,1 @@
+"""What tests of Holdfast and of its plugins need: contract suites, and servers that fail on demand."""

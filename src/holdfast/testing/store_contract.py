@@ -1,0 +1,309 @@
+"""What every store must do. Give it a way to make one, and it checks the whole interface.
+
+    @pytest.mark.parametrize("case", store_cases(), ids=lambda case: case.__name__)
+    def test_contract(case):
+        case(make_my_store)
+
+`make()` returns a store without keys, and `make()` called again another object for the same keys. A case
+fails with an `AssertionError`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from holdfast.errors import StoreTimeoutError, UsageError
+
+#: How long a case waits for another thread before it fails.
+PATIENCE_S = 30.0
+SHORT_S = 0.02
+
+Make = Callable[[], Any]
+Case = Callable[[Make], None]
+
+_cases: list[Case] = []
+
+
+def store_cases() -> list[Case]:
+    """Return every case, in a fixed order."""
+    return list(_cases)
+
+
+def _case(function: Case) -> Case:
+    _cases.append(function)
+    return function
+
+
+def _raises(kind: type[BaseException], function: Callable[..., object], *args: Any) -> str:
+    try:
+        result = function(*args)
+    except kind as error:
+        return str(error)
+    raise AssertionError(f"expected {kind.__name__}, got {result!r}")
+
+
+def _in_thread(function: Callable[[], object]) -> Callable[[], Any]:
+    """Start `function` in a thread; the returned function waits for its result and raises what it raised."""
+    result: list[Any] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            result.append(function())
+        except BaseException as error:  # noqa: BLE001 - it is raised again by whoever asks for the result
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+
+    def join() -> Any:
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive(), "it still waits"
+        if errors:
+            raise errors[0]
+        return result[0]
+
+    return join
+
+
+# -- one key ------------------------------------------------------------------------------------------------
+
+
+@_case
+def a_value_that_was_set_is_got(make: Make) -> None:
+    """Text comes back as its UTF-8 bytes, bytes as they were, and the last value wins."""
+    store = make()
+    store.set("text", "größe")
+    store.set("bytes", b"\x00\xff\x80")
+    store.set("empty", "")
+    store.set("twice", "1")
+    store.set("twice", "2")
+
+    assert store.get("text") == "größe".encode()
+    assert store.get("bytes") == b"\x00\xff\x80"
+    assert store.get("empty") == b""
+    assert store.get("twice") == b"2"
+
+
+@_case
+def a_get_waits_for_its_key(make: Make) -> None:
+    """A thread in `get` is woken by another's `set` and holds it up no longer than that."""
+    reader, writer = make(), make()
+    join = _in_thread(lambda: reader.get("late"))
+    writer.set("other", "1")
+    writer.set("late", "now")
+
+    assert join() == b"now"
+
+
+@_case
+def a_key_that_does_not_come_is_named(make: Make) -> None:
+    """Every way of waiting gives up at its timeout, and the error names what was missing."""
+    store = make()
+    store.set("there", "1")
+    store.set_timeout(timedelta(seconds=SHORT_S))
+
+    assert store.timeout == timedelta(seconds=SHORT_S)
+    assert "absent'" in _raises(StoreTimeoutError, store.get, "absent")
+    message = _raises(StoreTimeoutError, store.multi_get, ["there", "absent"])
+    assert "absent'" in message
+    assert "there'" not in message
+    assert "absent'" in _raises(StoreTimeoutError, store.wait, ["absent", "there"])
+    assert "absent'" in _raises(StoreTimeoutError, store.wait, ["absent"], timedelta(seconds=SHORT_S))
+
+
+@_case
+def a_number_is_added_to(make: Make) -> None:
+    """A missing key counts as 0, the number is kept as decimal text, and what is no number is refused."""
+    store = make()
+
+    assert store.add("n", 5) == 5
+    assert store.add("n", -7) == -2
+    assert store.get("n") == b"-2"
+    assert store.add("n", 0) == -2
+    store.set("n", "40")
+    assert store.add("n", 2) == 42
+    store.set("word", "forty")
+    assert "word'" in _raises(UsageError, store.add, "word", 1)
+    assert store.get("word") == b"forty"
+
+
+@_case
+def adding_from_many_threads_loses_nothing(make: Make) -> None:
+    """Each of many concurrent `add`s gets its own sum."""
+    store = make()
+    joins = [_in_thread(lambda: [store.add("n", 1) for _ in range(25)]) for _ in range(8)]
+    sums = [each for join in joins for each in join()]
+
+    assert sorted(sums) == list(range(1, 201))
+
+
+@_case
+def compare_set_sets_only_what_is_expected(make: Make) -> None:
+    """It has torch's four outcomes."""
+    store = make()
+
+    assert store.compare_set("k", "something", "new") == b"something"
+    assert not store.check(["k"])
+    assert store.compare_set("k", "", "first") == b"first"
+    assert store.compare_set("k", "other", "second") == b"first"
+    assert store.compare_set("k", "first", b"\xff") == b"\xff"
+    assert store.get("k") == b"\xff"
+    store.set("empty", "")
+    assert store.compare_set("empty", "", "full") == b"full"
+
+
+@_case
+def compare_set_has_one_winner(make: Make) -> None:
+    """Of many that try to be first, all see the same one."""
+    store = make()
+    joins = [_in_thread(partial(store.compare_set, "leader", "", str(number))) for number in range(8)]
+    seen = [join() for join in joins]
+
+    assert seen == [store.get("leader")] * 8
+
+
+@_case
+def append_adds_to_the_end(make: Make) -> None:
+    """A missing key counts as empty, and appending to one wakes who waits for it."""
+    store = make()
+    join = _in_thread(lambda: store.wait(["log"]))
+    store.append("log", "a")
+    join()
+    store.append("log", b"b")
+
+    assert store.get("log") == b"ab"
+
+
+@_case
+def a_deleted_key_is_gone(make: Make) -> None:
+    """`delete_key` says whether there was anything, and the key can come back."""
+    store = make()
+    store.set("k", "1")
+
+    assert store.delete_key("k") is True
+    assert store.delete_key("k") is False
+    assert not store.check(["k"])
+    _raises(StoreTimeoutError, store.wait, ["k"], timedelta(seconds=SHORT_S))
+    store.set("k", "2")
+    assert store.get("k") == b"2"
+
+
+# -- several keys -------------------------------------------------------------------------------------------
+
+
+@_case
+def several_keys_are_set_and_got_at_once(make: Make) -> None:
+    """Values come in the order asked, a key may be asked twice, and lists must fit each other."""
+    store = make()
+    store.multi_set(["a", "b", "c"], ["1", b"\xff", ""])
+
+    assert store.multi_get(["c", "a", "b", "a"]) == [b"", b"1", b"\xff", b"1"]
+    assert store.multi_get([]) == []
+    store.multi_set([], [])
+    _raises(UsageError, store.multi_set, ["a", "b"], ["1"])
+    assert store.get("a") == b"1"
+    assert store.has_extended_api()
+
+
+@_case
+def waiting_for_several_keys_waits_for_all(make: Make) -> None:
+    """`wait` and `multi_get` return once the last key is there."""
+    store, writer = make(), make()
+    joins = [
+        _in_thread(lambda: store.multi_get(["a", "b"])),
+        _in_thread(lambda: store.wait(["b", "a", "b"])),
+    ]
+    writer.set("a", "1")
+    writer.multi_set(["x", "b"], ["0", "2"])
+
+    assert [join() for join in joins] == [[b"1", b"2"], None]
+    store.wait([])
+    store.wait(["a", "b"])
+
+
+@_case
+def check_tells_without_waiting(make: Make) -> None:
+    """It is true only of keys that are all there; of none it is true."""
+    store = make()
+    store.set("a", "1")
+
+    assert store.check(["a"]) is True
+    assert store.check(["a", "b"]) is False
+    assert store.check([]) is True
+
+
+@_case
+def keys_are_counted_and_listed(make: Make) -> None:
+    """Only what this store can see counts, and queues are no keys."""
+    store = make()
+    assert store.num_keys() == 0
+    assert store.list_keys() == []
+    store.multi_set(["b", "a"], ["1", "2"])
+    store.add("n", 1)
+    store.queue_push("q", "1")
+    store.delete_key("a")
+
+    assert store.num_keys() == 2
+    assert sorted(store.list_keys()) == ["b", "n"]
+
+
+@_case
+def objects_share_keys_and_not_timeouts(make: Make) -> None:
+    """A clone sees the same keys and has a timeout of its own."""
+    store = make()
+    store.set_timeout(timedelta(seconds=60))
+    clone = store.clone()
+    clone.set("k", "1")
+    clone.set_timeout(timedelta(seconds=5))
+
+    assert store.get("k") == b"1"
+    assert store.timeout == timedelta(seconds=60)
+    assert clone.timeout == timedelta(seconds=5)
+
+
+# -- queues -------------------------------------------------------------------------------------------------
+
+
+@_case
+def a_queue_gives_what_came_first(make: Make) -> None:
+    """Values leave in the order they came; an empty queue is waited for or reported."""
+    store = make()
+    store.queue_push("q", "1")
+    store.queue_push("q", b"\xff")
+
+    assert store.queue_len("q") == 2
+    assert store.check(["q"]) is True
+    store.wait(["q"])
+    assert store.queue_pop("q") == b"1"
+    assert store.queue_pop("q", False) == b"\xff"
+    assert store.queue_len("q") == 0
+    assert store.check(["q"]) is False
+    assert "q'" in _raises(StoreTimeoutError, store.queue_pop, "q", False)
+    store.set_timeout(timedelta(seconds=SHORT_S))
+    _raises(StoreTimeoutError, store.queue_pop, "q")
+
+
+@_case
+def a_queued_value_is_taken_once(make: Make) -> None:
+    """Of several that wait at a queue, each value wakes one."""
+    store, writer = make(), make()
+    joins = [_in_thread(lambda: store.queue_pop("q")) for _ in range(4)]
+    for number in range(4):
+        writer.queue_push("q", str(number))
+
+    assert sorted(join() for join in joins) == [b"0", b"1", b"2", b"3"]
+
+
+@_case
+def a_barrier_lets_all_go_together(make: Make) -> None:
+    """Nobody passes before the last has come, and the same barrier serves again."""
+    store = make()
+    for _ in range(3):
+        joins = [_in_thread(lambda: store.barrier("b", 3)) for _ in range(3)]
+        assert [join() for join in joins] == [None] * 3
+    _raises(StoreTimeoutError, store.barrier, "alone", 2, timedelta(seconds=SHORT_S))
