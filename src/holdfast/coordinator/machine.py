@@ -117,6 +117,8 @@ class Session:
     reached_as: str
     run: str = ""
     node: str = ""
+    #: The `seq` of its last `Join`, which tells a newer connection of a node from an older one.
+    seq: int = 0
     #: Whether it has ever asked the store, so that the store needs to hear of its end.
     asked: bool = False
 
@@ -235,6 +237,10 @@ class CoordinatorMachine:
             self._send((peer,), Rejected("a connection speaks for one node of one run"))
             return
         session.run, session.node = key
+        session.seq = max(session.seq, join.seq)
+        speaker = self._peers.get(key)
+        if speaker is not None and self.sessions[speaker].seq > join.seq:
+            return  # said on an older connection, before the present one
         self._peers[key] = peer
         self._run(join.run, NodeJoined(join, session.address, session.reached_as), now)
 

@@ -49,6 +49,8 @@ class RunSettings(Record, frozen=True):
     recovery_s: float = 10.0
     #: Whether the node ranks that users gave are binding: each must be given, and given once.
     fixed_ranks: bool = False
+    #: How many nodes may stand by beyond `max_nodes`; -1 for any number.
+    spares: int = -1
 
 
 class NodeSpec(Record, frozen=True):
@@ -208,6 +210,9 @@ class Ack(Message, frozen=True, tag=22):
 
 class Resend(Message, frozen=True, tag=23):
     """The coordinator does not know what the node speaks of: send a `Join`."""
+
+    #: The ask with this number was answered by a round that is over, whether or not the node has heard of it: ask anew.
+    void: int = -1
 
 
 class Newcomers(Message, frozen=True, tag=24):

@@ -79,6 +79,8 @@ DROP_GRACE_S = 0.1
 #: A call this much later than asked for means that the coordinator itself was stopped or starved.
 LATE_S = 0.5
 FAILURES_KEPT_MAX = 64
+#: Of so many nodes that are gone it is remembered what they said last, so that words that come late are known as old.
+GONE_KEPT_MAX = 4096
 LOSSES_TOLD_MAX = 4
 LEASE_S_MIN = 0.05
 
@@ -168,6 +170,8 @@ class RunMachine:
         self._announced = False
         self._no_expiry_before = float("-inf")
         self.lost: list[tuple[float, str]] = []
+        #: The last `seq` and the last answered ask of nodes that are gone.
+        self._gone: dict[str, tuple[int, int]] = {}
         self._reached_as = ""
         self._out: list[RunEffect] = []
         self._asked_wakeup: float | None = None
@@ -178,6 +182,8 @@ class RunMachine:
 
     def handle(self, event: RunEvent, now: float) -> list[RunEffect]:
         """Decide what one event means."""
+        if self.closed is not None and not isinstance(event, NodeJoined | NodeBeat):
+            return []  # closed is final; whoever still asks is told so
         if self._asked_wakeup is not None and now - self._asked_wakeup > LATE_S:
             self._no_expiry_before = now + self._longest_lease() / 2
         match event:
@@ -277,7 +283,7 @@ class RunMachine:
             failed=self.closed.failed if self.closed else False,
             settings=self.settings,
             round=round_.id if round_ else None,
-            seats=[Seat(node, host) for node, host in round_.hosts.items()] if round_ else [],
+            seats=self._seats(round_) if round_ else [],
             broken=round_.broken if round_ else None,
             survivors=sum(1 for node in round_.hosts if node in self.nodes) if round_ else 0,
             charged=round_.charged if round_ else False,
@@ -302,7 +308,7 @@ class RunMachine:
             self._tell((name,), self.closed)
             return
         node = self.nodes.get(name)
-        if node is not None and join.seq <= node.seq:
+        if join.seq <= (node.seq if node is not None else self._gone.get(name, (0, -1))[0]):
             return
         if node is None:
             if (misfit := self._misfit(join)) is not None:
@@ -325,11 +331,12 @@ class RunMachine:
 
     def _on_wait(self, node: Node, join: Join, now: float) -> None:
         round_ = self.round
-        if round_ is not None and node.spec.node in round_.places and round_.broken is None:
-            if join.join == node.sealed_join:
-                # It has not heard of its round yet.
-                self._tell((node.spec.node,), Sealed(join.join, round_.places[node.spec.node]))
-                return
+        running = round_ is not None and node.spec.node in round_.places and round_.broken is None
+        if join.join == node.sealed_join:
+            # It has not heard yet of the round that answers this ask; if that is over, it never shall.
+            self._tell_answer(node, running)
+            return
+        if running:
             self._set_phase(node, Phase.WAITING, now)
             node.join = join.join
             self._give_up(node, join.cause, now)
@@ -384,8 +391,8 @@ class RunMachine:
         if beat.phase is Phase.WAITING:
             if node.phase is Phase.WAITING and node.join == beat.join:
                 return
-            if node.phase is Phase.RUNNING and node.sealed_join == beat.join and round_ is not None:
-                self._tell(name, Sealed(beat.join, round_.places[node.spec.node]))
+            if node.sealed_join == beat.join:
+                self._tell_answer(node, node.phase is Phase.RUNNING)
             else:
                 self._tell(name, Resend())
         elif not current:
@@ -398,6 +405,14 @@ class RunMachine:
                 self._tell(name, Broken(round_.id, round_.broken))
         elif beat.phase is not node.phase:
             self._tell(name, Resend())
+
+    def _tell_answer(self, node: Node, running: bool) -> None:
+        """Tell a node again what became of its ask."""
+        name = node.spec.node
+        if running and self.round is not None:
+            self._tell((name,), Sealed(node.sealed_join, self.round.places[name]))
+        else:
+            self._tell((name,), Resend(void=node.sealed_join))
 
     def _on_fail(self, name: str, fail: Fail, now: float) -> None:
         node = self.nodes.get(name)
@@ -477,6 +492,7 @@ class RunMachine:
             Phase.STOPPING,
             join.join,
             now + join.spec.lease_s,
+            sealed_join=self._gone.pop(join.spec.node, (0, -1))[1],
         )
         self.nodes[join.spec.node] = node
         self._expire_at(node, node.expires_at)
@@ -513,6 +529,9 @@ class RunMachine:
         """Forget a node that is gone, and break its round unless its work was done."""
         name = node.spec.node
         del self.nodes[name]
+        self._gone[name] = (node.seq, node.sealed_join)
+        if len(self._gone) > GONE_KEPT_MAX:
+            del self._gone[next(iter(self._gone))]
         if node.dropped is not None:
             self._dropped -= 1
         if node.phase is Phase.WAITING:
@@ -799,15 +818,23 @@ class RunMachine:
             return
         self.recover_by = None
         round_.places = dict(sorted(round_.places.items(), key=lambda item: item[1].group_rank))
-        if back == round_.size:
-            self._line = [Seat(name, round_.hosts[name]) for name in round_.places]
-            self._note("recovered", f"all {back} nodes of round {round_.id.number} are back", {"nodes": back})
-        elif round_.broken is None:
-            missing = [host for name, host in round_.hosts.items() if name not in round_.places]
+        self._line = self._seats(round_)
+        missing = [host for name, host in round_.hosts.items() if name not in round_.places]
+        if missing or back < round_.size:
             who = sentences.names(missing) if missing else f"{round_.size - back} of {round_.size} nodes"
             round_.losses.append(who)
-            self._break(f"{who} did not come back after the coordinator restarted", now)
+            if round_.broken is None:
+                self._break(f"{who} did not come back after the coordinator restarted", now)
+        else:
+            self._note("recovered", f"all {back} nodes of round {round_.id.number} are back", {"nodes": back})
         self._settle(now)
+
+    def _seats(self, round_: Round) -> list[Seat]:
+        """Return a round's members in rank order; only one that is learned from its nodes must be sorted for that."""
+        names = list(round_.hosts)
+        if not self._line:
+            names.sort(key=lambda name: round_.places[name].group_rank)
+        return [Seat(name, round_.hosts[name]) for name in names]
 
     # -- small things ----------------------------------------------------------------------------------------
 

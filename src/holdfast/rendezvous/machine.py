@@ -217,6 +217,8 @@ class MemberMachine:
         self._seq = 0
         self._join = 0
         self._cause: Cause | None = None
+        #: Why the owner wants the run to end; said again until the coordinator says that it has.
+        self._shut_reason: str | None = None
         self._deadline: float | None = None
         self._linked = False
         #: Whether a connection is wanted, and being made or waited for.
@@ -246,7 +248,8 @@ class MemberMachine:
                 self._on_depart(event.reason)
             case Shut():
                 if self.state is not State.ENDED:
-                    self._say(Close(self._next_seq(), event.reason))
+                    self._shut_reason = event.reason
+                    self._say_close()
             case LinkUp():
                 self._on_link_up(now)
             case LinkDown():
@@ -340,6 +343,7 @@ class MemberMachine:
         self._beat_at = now + self.spec.lease_s / BEATS_PER_LEASE
         if self.state in _PHASES:
             self._say_join()
+            self._say_close()
 
     def _on_link_down(self, event: LinkDown, now: float) -> None:
         self._linked = False
@@ -368,6 +372,7 @@ class MemberMachine:
             if self.state in _PHASES:
                 round_id = self.place.round if self.place is not None else None
                 self._say(Beat(self._next_seq(), _PHASES[self.state], self._join, round_id))
+                self._say_close()
 
     # -- the coordinator -------------------------------------------------------------------------------------
 
@@ -383,6 +388,8 @@ class MemberMachine:
             case Newcomers():
                 self._on_newcomers(message.nodes_waiting)
             case Resend():
+                if self.state is State.WAITING and message.void == self._join:
+                    self._join += 1
                 if self.state in _PHASES:
                     self._say_join()
             case Closed():
@@ -448,6 +455,10 @@ class MemberMachine:
                 cause=self._cause,
             )
         )
+
+    def _say_close(self) -> None:
+        if self._shut_reason is not None:
+            self._say(Close(self._next_seq(), self._shut_reason))
 
     def _say(self, message: Message) -> None:
         if self._linked:

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+import msgspec
+
 from holdfast.coordinator.machine import round_space, run_space
 from holdfast.coordinator.messages import Cause, NodeSpec, Place
 from holdfast.errors import (
@@ -93,9 +95,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Block until a round is agreed and return this node's part in it."""
-        place = self.next_round()
-        info = RendezvousStoreInfo(place.master_addr, place.master_port)
-        return RendezvousInfo(self.store(), place.group_rank, place.group_world_size, info)
+        return self._info(self.next_round())
 
     def is_closed(self) -> bool:
         """Say whether the run is over."""
@@ -174,13 +174,22 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         if self._left:
             raise RendezvousGracefulExitError(f"this node has left run '{self._run_id}'")
         if self._ended is not None:
-            self._outcomes.put(self._ended)
+            self._on_effect(self._ended)
             return
         if self._held is not None:
             self._held.close()
         self._held = HeldPort()
         deadline = time.monotonic() + self._node.join_timeout_s
         self._io.call(self._ask_on_loop, Ask(self._held.port, deadline, cause))
+
+    def take_round(self) -> RendezvousInfo:
+        """Return the round that an `ask` was answered with, or raise why there is none; does not wait."""
+        return self._info(self._place_or_raise(self._outcomes.get_nowait()))
+
+    def allow_restarts(self, max_restarts: int) -> None:
+        """Set how many restarts the job may have; counts if this node is the first to join."""
+        settings = self._member.machine.settings
+        self._member.machine.settings = msgspec.structs.replace(settings, max_restarts=max_restarts)
 
     def listen(self, listener: Callable[[MemberEffect], None]) -> None:
         """Call `listener` on the background thread with everything the member learns; it must not block."""
@@ -256,6 +265,10 @@ class HoldfastRendezvousHandler(RendezvousHandler):
             )
 
         return self._io.wait(make())
+
+    def _info(self, place: Place) -> RendezvousInfo:
+        master = RendezvousStoreInfo(place.master_addr, place.master_port)
+        return RendezvousInfo(self.store(), place.group_rank, place.group_world_size, master)
 
     def _post(self, event: MemberEvent) -> None:
         if not self._left:

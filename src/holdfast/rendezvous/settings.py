@@ -43,6 +43,7 @@ def run_settings(params: RendezvousParameters) -> RunSettings:
         admit_every_s=every_s,
         rejoin_timeout_s=_seconds(params, "rejoin_timeout", 600.0),
         recovery_s=_seconds(params, "recovery_timeout", 10.0),
+        spares=_count(params, "spares"),
         fixed_ranks=bool(params.get_as_bool("fixed_ranks", False)),
     )
 
@@ -51,13 +52,12 @@ def node_settings(params: RendezvousParameters) -> NodeSettings:
     """Read what this node decides for itself."""
     # torchrun hands its rendezvous timeout over as `timeout`, which its own c10d backend then ignores.
     join_timeout_s = _seconds(params, "join_timeout", _seconds(params, "timeout", JOIN_TIMEOUT_S))
-    rank = params.get_as_int("node_rank")
     return NodeSettings(
         lease_s=_lease(params),
         join_timeout_s=join_timeout_s,
         role=str(params.get("role", "default")),
         local_world_size=params.get_as_int("local_world_size", 1) or 1,
-        node_rank=-1 if rank is None else rank,
+        node_rank=_count(params, "node_rank"),
         is_host=params.get_as_bool("is_host"),
         secret_file=params.get("secret_file"),
         require_secret=bool(params.get_as_bool("require_secret", False)),
@@ -80,6 +80,11 @@ def parse_duration(text: str | float) -> float:
     if match is None:
         raise UsageError(f"'{text}' is no length of time: write seconds, or 300ms, 10m, 1h")
     return float(match[1]) * _UNIT_S[match[2]]
+
+
+def _count(params: RendezvousParameters, key: str) -> int:
+    value = params.get_as_int(key)
+    return -1 if value is None else value
 
 
 def _lease(params: RendezvousParameters) -> float:

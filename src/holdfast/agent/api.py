@@ -1,0 +1,166 @@
+"""The agent as users know and extend it: specs, worker groups, results, and the interface of an agent.
+
+The names are those of TorchElastic; a launcher or an agent written against them works here.
+"""
+
+from __future__ import annotations
+
+import enum
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.errors import UsageError
+from holdfast.failures import ProcessFailure
+from holdfast.rendezvous import RendezvousHandler
+from holdfast.workers.plan import Module, Program, Script
+
+DEFAULT_ROLE = "default"
+
+
+@dataclass
+class WorkerSpec:
+    """What an agent runs on its node: how many workers, of what, and how it meets the other nodes."""
+
+    role: str = DEFAULT_ROLE
+    local_world_size: int = 1
+    rdzv_handler: RendezvousHandler = None  # type: ignore[assignment] # checked below; earlier fields have defaults
+    #: The older name of `entrypoint`.
+    fn: Callable[..., Any] | None = None
+    #: A function, or the program to run: its path, or one of `holdfast.workers`' Script, Module and Program.
+    entrypoint: Callable[..., Any] | str | Program | Script | Module | None = None
+    args: tuple[Any, ...] = ()
+    max_restarts: int = 3
+    monitor_interval: float = 0.1
+    master_port: int | None = None
+    master_addr: str | None = None
+    local_addr: str | None = None
+    event_log_handler: str = "null"
+    numa_options: Any = None
+    duplicate_stdout_filters: list[str] | None = None
+    duplicate_stderr_filters: list[str] | None = None
+    virtual_local_rank: bool = False
+
+    def __post_init__(self) -> None:
+        if self.local_world_size < 1:
+            raise UsageError(f"local_world_size must be at least 1, not {self.local_world_size}")
+        if self.monitor_interval <= 0:
+            raise UsageError(f"monitor_interval must be more than 0 seconds, not {self.monitor_interval}")
+        if self.max_restarts < 0:
+            raise UsageError(f"max_restarts must not be negative, not {self.max_restarts}")
+        if self.fn is not None:
+            warnings.warn("WorkerSpec.fn is deprecated; use entrypoint", DeprecationWarning, stacklevel=3)
+            self.entrypoint = self.entrypoint or self.fn
+        if not self.entrypoint:
+            raise UsageError("a WorkerSpec needs an entrypoint: a function, or the program to run")
+        if self.rdzv_handler is None:
+            raise UsageError("a WorkerSpec needs an rdzv_handler; see holdfast.rendezvous.get_rendezvous_handler")
+
+    def get_entrypoint_name(self) -> str:
+        """Return the function's or the program's name, for messages."""
+        match self.entrypoint:
+            case str():
+                return self.entrypoint.rpartition("/")[2]
+            case Script():
+                return self.entrypoint.path.rpartition("/")[2]
+            case Module():
+                return self.entrypoint.name
+            case Program():
+                return self.entrypoint.argv[0].rpartition("/")[2]
+        return getattr(self.entrypoint, "__qualname__", repr(self.entrypoint))
+
+
+class Worker:
+    """One worker of a group; ranks are -1 until a round gives them."""
+
+    __slots__ = ("global_rank", "id", "local_rank", "role_rank", "role_world_size", "world_size")
+
+    def __init__(
+        self,
+        local_rank: int,
+        global_rank: int = -1,
+        role_rank: int = -1,
+        world_size: int = -1,
+        role_world_size: int = -1,
+    ) -> None:
+        self.id: Any = None
+        self.local_rank = local_rank
+        self.global_rank = global_rank
+        self.role_rank = role_rank
+        self.world_size = world_size
+        self.role_world_size = role_world_size
+
+    def __repr__(self) -> str:
+        return (
+            f"Worker(local_rank={self.local_rank}, global_rank={self.global_rank}, role_rank={self.role_rank}, "
+            f"world_size={self.world_size}, role_world_size={self.role_world_size})"
+        )
+
+
+class WorkerState(enum.StrEnum):
+    """What is known of a group of workers."""
+
+    UNKNOWN = "UNKNOWN"
+    INIT = "INIT"
+    HEALTHY = "HEALTHY"
+    UNHEALTHY = "UNHEALTHY"
+    STOPPED = "STOPPED"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+
+    @staticmethod
+    def is_running(state: WorkerState) -> bool:
+        """Say whether workers in this state run."""
+        return state in (WorkerState.HEALTHY, WorkerState.UNHEALTHY)
+
+
+class WorkerGroup:
+    """The workers of one node, and what the current round says about them."""
+
+    __slots__ = (
+        "group_rank",
+        "group_world_size",
+        "master_addr",
+        "master_port",
+        "spec",
+        "state",
+        "store",
+        "workers",
+    )
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self.spec = spec
+        self.workers = [Worker(local_rank) for local_rank in range(spec.local_world_size)]
+        self.store: Any = None
+        self.group_rank: int | None = None
+        self.group_world_size: int | None = None
+        self.master_addr: str | None = None
+        self.master_port: int | None = None
+        self.state = WorkerState.INIT
+
+
+@dataclass
+class RunResult:
+    """How a run went: by global rank, what each worker returned, or how it failed."""
+
+    state: WorkerState
+    return_values: dict[int, Any] = field(default_factory=dict)
+    failures: dict[int, ProcessFailure] = field(default_factory=dict)
+
+    def is_failed(self) -> bool:
+        """Say whether any worker failed."""
+        return self.state == WorkerState.FAILED
+
+
+class ElasticAgent(ABC):
+    """Runs and watches the workers of one node. `SimpleElasticAgent` has most of what an agent needs."""
+
+    @abstractmethod
+    def run(self, role: str = DEFAULT_ROLE) -> RunResult:
+        """Take part until the run is over here, and say how it went."""
+
+    @abstractmethod
+    def get_worker_group(self, role: str = DEFAULT_ROLE) -> WorkerGroup:
+        """Return the group of workers; for reading only."""

@@ -1,0 +1,377 @@
+"""The agent of a node: workers are processes of this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+from holdfast.agent.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
+from holdfast.agent.environment import RoundView, WorkerView, fill_local_rank, worker_environment
+from holdfast.agent.machine import AgentRules, Signalled
+from holdfast.agent.simple import SimpleElasticAgent
+from holdfast.coordinator.machine import round_space
+from holdfast.coordinator.messages import Cause
+from holdfast.errors import UsageError
+from holdfast.facts import WARNING, Fact, facts
+from holdfast.failures import Failure, ProcessFailure
+from holdfast.failures.verdict import root_cause
+from holdfast.rendezvous.native import HoldfastRendezvousHandler
+from holdfast.wire.secret import SECRET_FILE_VARIABLE
+from holdfast.workers import (
+    DefaultLogsSpecs,
+    Function,
+    Gang,
+    LogOptions,
+    LogsDest,
+    LogsSpecs,
+    Module,
+    Program,
+    Script,
+    Template,
+    WorkerExited,
+    WorkerPlan,
+    bind,
+    render_prefix,
+)
+from holdfast.workers.plan import Entry
+
+ENDPOINT_VARIABLE, SPACE_VARIABLE = "HOLDFAST_ENDPOINT", "HOLDFAST_STORE_SPACE"
+PREFIX_TEMPLATE = "[${role_name}${local_rank}]:"
+STACKS_TIMEOUT_S = 10.0
+#: How often the wait for a template looks for a signal.
+TEMPLATE_LOOK_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class LocalOptions:
+    """What our own agent can do beyond TorchElastic's."""
+
+    #: Modules that a template process imports once; workers are forked from it.
+    preload: tuple[str, ...] = ()
+    backoff_s: float = 0.0
+    backoff_s_max: float = 60.0
+    forward_signals: tuple[signal.Signals, ...] = ()
+    #: Bytes kept of each log file; None keeps all.
+    log_bytes_max: int | None = None
+    #: How long some workers may have finished while others go on before the others' stacks are reported.
+    half_finished_s: float | None = None
+
+
+class LocalElasticAgent(SimpleElasticAgent):
+    """Starts workers as local processes, and notices the moment that one ends."""
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        logs_specs: LogsSpecs | None = None,
+        start_method: str = "spawn",
+        exit_barrier_timeout: float = 300,
+        log_line_prefix_template: str | None = None,
+        shutdown_timeout: float = 30,
+        health_check_server: Any = None,
+        uninterruptible_state_timeout: float | None = None,
+        *,
+        signals_to_handle: str | None = None,
+        options: LocalOptions = LocalOptions(),  # noqa: B008 - frozen
+    ) -> None:
+        del uninterruptible_state_timeout  # a stop never waits for a worker in state D longer than its limit
+        self._options = options
+        self.forward_signals = options.forward_signals
+        self.signals_to_handle = signals_to_handle
+        super().__init__(spec, exit_barrier_timeout, shutdown_timeout)
+        self._logs_specs = logs_specs or DefaultLogsSpecs()
+        self._start_method = start_method
+        self._prefix_template = log_line_prefix_template
+        self._health_check_server = health_check_server
+        self._gang: Gang | None = None
+        self._template: Template | None = None
+        self._failures: dict[int, Failure] = {}
+        self._half_finished_at: float | None = None
+
+    # -- starting --------------------------------------------------------------------------------------------------
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        envs = self._environments(worker_group)
+        dest = self._logs_specs.reify(envs)
+        self._gang = Gang(
+            self._plans(worker_group.spec, envs),
+            dest,
+            self._log_options(worker_group, envs),
+            template=self._ready_template(),
+        )
+        self._half_finished_at = None
+        self._failures = {}
+        self._gang.start()
+        self._tell_start(worker_group, dest)
+        return dict(self._gang.pids())
+
+    def _environments(self, group: WorkerGroup) -> dict[int, dict[str, str]]:
+        spec = group.spec
+        place = self._meeting.place
+        used = place.restarts_used if place is not None else spec.max_restarts - self._remaining_restarts
+        view = RoundView(
+            run_id=spec.rdzv_handler.get_run_id(),
+            role=spec.role,
+            local_world_size=spec.local_world_size,
+            group_rank=group.group_rank or 0,
+            group_world_size=group.group_world_size or 1,
+            master_addr=group.master_addr or "",
+            master_port=group.master_port or 0,
+            restart_count=used,
+            max_restarts=spec.max_restarts,
+            use_agent_store=spec.rdzv_handler.use_agent_store,
+            round_number=place.round.number if place is not None else None,
+            extra=self._coordinator_variables(spec),
+        )
+        return {
+            worker.local_rank: worker_environment(
+                os.environ,
+                view,
+                WorkerView(
+                    worker.local_rank, worker.global_rank, worker.world_size, worker.role_rank, worker.role_world_size
+                ),
+                virtual_local_rank=spec.virtual_local_rank,
+            )
+            for worker in group.workers
+        }
+
+    def _coordinator_variables(self, spec: WorkerSpec) -> dict[str, str]:
+        """Tell workers where the coordinator is, so that they can use its store."""
+        handler = spec.rdzv_handler
+        if not isinstance(handler, HoldfastRendezvousHandler) or handler.place is None:
+            return {}
+        variables = {
+            ENDPOINT_VARIABLE: str(handler.endpoint),
+            SPACE_VARIABLE: round_space(handler.get_run_id(), handler.place.round),
+        }
+        if handler.secret.origin.startswith("file "):
+            variables[SECRET_FILE_VARIABLE] = handler.secret.origin.removeprefix("file ")
+        return variables
+
+    def _plans(self, spec: WorkerSpec, envs: dict[int, dict[str, str]]) -> list[WorkerPlan]:
+        cpus = bind(spec.numa_options, spec.local_world_size)
+        return [WorkerPlan(rank, self._entry(spec, rank), env, cpus=cpus.get(rank)) for rank, env in envs.items()]
+
+    def _entry(self, spec: WorkerSpec, local_rank: int) -> Entry:
+        match spec.entrypoint:
+            case Script(path, args):
+                return Script(path, fill_local_rank(args, local_rank))
+            case Module(name, args):
+                return Module(name, fill_local_rank(args, local_rank))
+            case Program(argv):
+                return Program(fill_local_rank(argv, local_rank))
+            case str():
+                return Program((spec.entrypoint, *fill_local_rank(tuple(map(str, spec.args)), local_rank)))
+            case _ if callable(spec.entrypoint):
+                return Function(spec.entrypoint, spec.args, self._start_method)
+        raise UsageError(f"{spec.entrypoint!r} is neither a function nor a program")
+
+    def _log_options(self, group: WorkerGroup, envs: dict[int, dict[str, str]]) -> LogOptions:
+        template = self._prefix_template or os.environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") or PREFIX_TEMPLATE
+        spec = group.spec
+        return LogOptions(
+            prefixes={rank: render_prefix(template, self._prefix_values(env, rank)) for rank, env in envs.items()},
+            stdout_filters=spec.duplicate_stdout_filters or (),
+            stderr_filters=spec.duplicate_stderr_filters or (),
+            bytes_max=self._options.log_bytes_max,
+        )
+
+    @staticmethod
+    def _prefix_values(env: dict[str, str], local_rank: int) -> dict[str, object]:
+        host = socket.gethostname()
+        return {"role_name": env["ROLE_NAME"], "local_rank": local_rank, "rank": env["RANK"], "hostname": host}
+
+    # -- warm starts -----------------------------------------------------------------------------------------------
+
+    def warm_up(self) -> None:
+        """Begin to import what workers will need, in the background."""
+        if self._options.preload and self._template is None:
+            several = self._worker_group.spec.local_world_size > 1
+            base = {"OMP_NUM_THREADS": "1"} if several and "OMP_NUM_THREADS" not in os.environ else {}
+            self._template = Template(self._options.preload, {**os.environ, **base})
+
+    def _ready_template(self) -> Template | None:
+        """Wait for the template's imports: they cost a worker that is started cold just as much, each."""
+        self.warm_up()
+        template = self._template
+        if template is None:
+            return None
+        while template.importing and not self._inbox.holds(Signalled):
+            template.wait_ready(TEMPLATE_LOOK_S)
+        if template.usable or template.importing:
+            return template
+        facts.publish(Fact("template_unusable", f"starting workers cold: {template.why_not}", level=WARNING))
+        template.close()
+        self._template = None
+        self._options = replace(self._options, preload=())
+        return None
+
+    # -- watching --------------------------------------------------------------------------------------------------
+
+    def _watched(self) -> tuple[int, ...]:
+        return (self._gang.fileno(),) if self._gang is not None else ()
+
+    def _watch_deadline(self) -> float | None:
+        times = [self._half_finished_at] if self._half_finished_at is not None else []
+        if self._gang is not None and (deadline := self._gang.deadline()) is not None:
+            times.append(deadline)
+        return min(times, default=None)
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        gang = self._gang
+        assert gang is not None
+        ended = gang.take_exits()
+        failed = [exited for exited in ended if exited.failed]
+        if failed:
+            for exited in failed:
+                self._failures[exited.local_rank] = self._examine(gang, exited)
+            return RunResult(WorkerState.FAILED, failures=self._process_failures(worker_group, gang, failed))
+        if gang.running():
+            self._watch_half_finished(gang)
+            return RunResult(WorkerState.HEALTHY)
+        values = self._return_values(worker_group, gang)
+        self._close_gang()
+        return RunResult(WorkerState.SUCCEEDED, return_values=values)
+
+    def _examine(self, gang: Gang, exited: WorkerExited) -> Failure:
+        place = self._meeting.place
+        return replace(
+            gang.failure(exited),
+            host=socket.gethostname(),
+            node=self._worker_group.group_rank,
+            round=place.round.number if place is not None else None,
+        )
+
+    def _process_failures(
+        self, group: WorkerGroup, gang: Gang, failed: list[WorkerExited]
+    ) -> dict[int, ProcessFailure]:
+        ranks = {worker.local_rank: worker.global_rank for worker in group.workers}
+        return {
+            ranks[exited.local_rank]: ProcessFailure(
+                exited.local_rank, exited.pid, exited.exit_code, gang.error_file(exited.local_rank)
+            )
+            for exited in failed
+        }
+
+    def _return_values(self, group: WorkerGroup, gang: Gang) -> dict[int, Any]:
+        if not callable(group.spec.entrypoint):
+            return {worker.global_rank: None for worker in group.workers}
+        return {worker.global_rank: gang.return_value(worker.local_rank) for worker in group.workers}
+
+    def _cause_of(self, result: RunResult) -> Cause:
+        del result
+        return _as_cause(list(self._failures.values()))
+
+    def _watch_half_finished(self, gang: Gang) -> None:
+        """Report, once, where the rest hang when some workers finished long ago."""
+        limit = self._options.half_finished_s
+        if limit is None or not gang.exits():
+            return
+        now = time.monotonic()
+        if self._half_finished_at is None:
+            self._half_finished_at = now + limit
+        elif now >= self._half_finished_at:
+            self._half_finished_at = float("inf")
+            running = {rank: pid for rank, pid in gang.pids().items() if rank in gang.running()}
+            stacks = "\n".join(f"local rank {rank}:\n{_stack(pid)}" for rank, pid in running.items())
+            facts.publish(
+                Fact(
+                    "half_finished",
+                    f"{len(gang.exits())} of {len(gang.plans)} workers finished {limit:g} s ago, "
+                    f"the others go on:\n{stacks}",
+                    {"running": sorted(running)},
+                    WARNING,
+                )
+            )
+
+    # -- stopping --------------------------------------------------------------------------------------------------
+
+    def _stop_workers(self, worker_group: WorkerGroup) -> None:
+        del worker_group
+        if self._gang is not None:
+            self._gang.stop(signal.SIGTERM, self._shutdown_timeout)
+            self._close_gang()
+
+    def _ask_stop(self, number: int, grace_s: float) -> bool:
+        if self._gang is None:
+            return True
+        self._gang.ask_stop(number, grace_s)
+        return self._has_stopped()
+
+    def _has_stopped(self) -> bool:
+        gang = self._gang
+        if gang is None:
+            return True
+        for exited in gang.take_exits():
+            if exited.failed:
+                self._failures[exited.local_rank] = self._examine(gang, exited)
+        if gang.stopped is None:
+            return False
+        self._close_gang()
+        return True
+
+    def _late_cause(self) -> Cause | None:
+        failures = list(self._failures.values())
+        return _as_cause(failures) if any(failure.is_true for failure in failures) else None
+
+    def _pass_signal(self, number: int) -> None:
+        if self._gang is not None:
+            self._gang.send(number)
+
+    def _close_gang(self) -> None:
+        if self._gang is not None:
+            self._gang.close()
+            self._gang = None
+
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
+        if self._gang is not None:
+            self._gang.stop(death_sig, timeout)
+            self._close_gang()
+        if self._template is not None:
+            self._template.close()
+            self._template = None
+
+    def _rules(self) -> AgentRules:
+        return replace(super()._rules(), backoff_s=self._options.backoff_s, backoff_s_max=self._options.backoff_s_max)
+
+    def _tell_start(self, group: WorkerGroup, dest: LogsDest) -> None:
+        place = self._meeting.place
+        number = place.round.number if place is not None else 0
+        world = group.workers[0].world_size
+        ranks = f"ranks {group.workers[0].global_rank}-{group.workers[-1].global_rank}"
+        facts.publish(
+            Fact(
+                "workers_started",
+                f"round {number}: node {group.group_rank} of {group.group_world_size}, {ranks} of {world}",
+                {
+                    "round": number,
+                    "group_rank": group.group_rank,
+                    "group_world_size": group.group_world_size,
+                    "world_size": world,
+                    "pids": sorted(self._gang.pids().values()) if self._gang is not None else [],
+                    "logs": os.path.dirname(os.path.dirname(next(iter(dest.error_files.values()), ""))),  # noqa: PTH120
+                },
+            )
+        )
+
+
+def _as_cause(failures: list[Failure]) -> Cause:
+    verdict = root_cause(failures)
+    return Cause(verdict.sentence, victim=not verdict.cause.is_true, detail=verdict.cause.to_json())
+
+
+def _stack(pid: int) -> str:
+    """Where a process is, where py-spy is installed to tell."""
+    program = shutil.which("py-spy")
+    if program is None:
+        return "  (install py-spy to see where it is)"
+    done = subprocess.run(
+        [program, "dump", "--pid", str(pid)], capture_output=True, text=True, timeout=STACKS_TIMEOUT_S, check=False
+    )
+    return done.stdout if done.returncode == 0 else f"  (py-spy: {done.stderr.strip()})"

@@ -1,0 +1,387 @@
+"""The agent's driver and its scaffolding: one loop that waits, and the methods that an agent of your own fills in.
+
+The loop takes out of one inbox what signal handlers and the rendezvous have left there, looks at the workers, and hands
+each event to the machine, whose effects it carries out by the methods below. A rendezvous of ours pushes; any other is
+polled every `monitor_interval`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from abc import abstractmethod
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from holdfast.agent.api import DEFAULT_ROLE, ElasticAgent, RunResult, WorkerGroup, WorkerSpec, WorkerState
+from holdfast.agent.inbox import Inbox
+from holdfast.agent.machine import (
+    AgentEffect,
+    AgentEvent,
+    AgentMachine,
+    AgentRules,
+    Begin,
+    End,
+    LeaveRun,
+    Outcome,
+    RoundLost,
+    RunOver,
+    Signalled,
+    SignalPassing,
+    SignalWorkers,
+    Stage,
+    StartWorkers,
+    StopWorkers,
+    TellFailure,
+    TellFinished,
+    WorkerFailed,
+    WorkersFinished,
+    WorkersStarted,
+    WorkersStopped,
+)
+from holdfast.agent.meeting import Meeting, meet
+from holdfast.agent.ranks import RoleInstanceInfo, assign_ranks
+from holdfast.coordinator.messages import Cause
+from holdfast.errors import RendezvousGracefulExitError, UsageError
+from holdfast.facts import Fact, facts
+from holdfast.machine import Tick
+from holdfast.rendezvous import RendezvousInfo, RendezvousStoreInfo, as_rendezvous_info
+from holdfast.workers import SignalException
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
+SIGNALS_DEFAULT = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+
+
+class SimpleElasticAgent(ElasticAgent):
+    """An agent for one role's workers; fill in how they are started, stopped and watched."""
+
+    def __init__(self, spec: WorkerSpec, exit_barrier_timeout: float = 300, shutdown_timeout: float = 30) -> None:
+        self._worker_group = WorkerGroup(spec)
+        self._exit_barrier_timeout = exit_barrier_timeout
+        self._shutdown_timeout = shutdown_timeout
+        self._remaining_restarts = spec.max_restarts
+        self._store: Any = None
+        self._inbox: Inbox[AgentEvent] = Inbox()
+        self._meeting: Meeting = meet(spec, self._inbox)
+        self._machine = AgentMachine(self._rules())
+        self._result = RunResult(WorkerState.UNKNOWN)
+        self._outcome: Outcome | None = None
+        self._restart_count = 0
+
+    # -- what an agent of your own fills in ------------------------------------------------------------------------
+
+    @abstractmethod
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        """Start the group's workers and return an id for each local rank."""
+
+    @abstractmethod
+    def _stop_workers(self, worker_group: WorkerGroup) -> None:
+        """Stop every worker of the group; returns when none runs."""
+
+    @abstractmethod
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        """Look at the workers without waiting and say how they are."""
+
+    @abstractmethod
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
+        """Give back whatever the agent holds; called once, at the end."""
+
+    # -- what may be changed ---------------------------------------------------------------------------------------
+
+    def _rules(self) -> AgentRules:
+        """How this agent behaves."""
+        spec = self._worker_group.spec
+        return AgentRules(
+            max_restarts=None if self._meeting.counts_restarts else spec.max_restarts,
+            shutdown_timeout_s=self._shutdown_timeout,
+            exit_barrier_timeout_s=self._exit_barrier_timeout,
+        )
+
+    def _watched(self) -> tuple[int, ...]:
+        """Descriptors that become readable when the workers should be looked at; none means: poll."""
+        return ()
+
+    def _watch_deadline(self) -> float | None:
+        """The monotonic time at which the workers should be looked at in any case."""
+        return None
+
+    def _ask_stop(self, number: int, grace_s: float) -> bool:
+        """Begin to stop the workers; says whether they have stopped already. By default it waits for them."""
+        del number, grace_s
+        self._stop_workers(self._worker_group)
+        return True
+
+    def _pass_signal(self, number: int) -> None:
+        """Pass a signal on to the workers; an agent of your own that cannot simply does not."""
+        del number
+
+    def _has_stopped(self) -> bool:
+        """Say whether a stop that was begun is over."""
+        return True
+
+    def _cause_of(self, result: RunResult) -> Cause:
+        """Say in a sentence why the workers failed."""
+        rank, failure = min(result.failures.items(), default=(-1, None))
+        if failure is None:
+            return Cause("a worker failed")
+        ended = failure.signal_name() if failure.exitcode < 0 else f"exit code {failure.exitcode}"
+        return Cause(f"rank {rank} ended with {ended}")
+
+    # -- what every agent does -------------------------------------------------------------------------------------
+
+    def get_worker_group(self, role: str = DEFAULT_ROLE) -> WorkerGroup:
+        """Return the group of workers; for reading only."""
+        del role
+        return self._worker_group
+
+    def run(self, role: str = DEFAULT_ROLE) -> RunResult:
+        """Take part until the run is over here.
+
+        Raises `SignalException` where a signal ended it, and what the rendezvous raises where no round came about.
+        """
+        shutdown_called = False
+        try:
+            with self._signals():
+                return self._invoke_run(role)
+        except RendezvousGracefulExitError as left:
+            facts.publish(Fact("agent_left", str(left)))
+            return RunResult(WorkerState.STOPPED)
+        except SignalException as exception:
+            self._shutdown(exception.sigval)
+            shutdown_called = True
+            raise
+        finally:
+            if not shutdown_called:
+                self._shutdown()
+
+    def _invoke_run(self, role: str = DEFAULT_ROLE) -> RunResult:
+        """Hand events to the machine and carry out what it answers, until it ends."""
+        del role
+        event: AgentEvent | None = Begin()
+        while self._outcome is None:
+            for effect in self._machine.handle(event or Tick(), time.monotonic()):
+                self._perform(effect)
+            event = None if self._outcome is not None else self._next_event()
+        return self._conclude(self._outcome)
+
+    def _next_event(self) -> AgentEvent:
+        """Wait for the next thing that happens."""
+        while True:
+            if (event := self._inbox.take()) is not None:
+                return event
+            if (event := self._look_at_workers()) is not None:
+                return event
+            wakeup = self._machine.wakeup()
+            if wakeup is not None and time.monotonic() >= wakeup:
+                return Tick()
+            self._inbox.wait(self._patience(wakeup), *self._watched())
+
+    def _patience(self, wakeup: float | None) -> float | None:
+        """How long the loop may wait before it must look around by itself."""
+        now = time.monotonic()
+        times = [when - now for when in (wakeup, self._watch_deadline()) if when is not None]
+        polls_workers = self._machine.stage is Stage.RUNNING and not self._watched()
+        if polls_workers or (self._machine.stage is Stage.RUNNING and self._meeting.is_polled):
+            times.append(self._worker_group.spec.monitor_interval)
+        return min(times, default=None)
+
+    def _look_at_workers(self) -> AgentEvent | None:
+        group = self._worker_group
+        if self._machine.stage is Stage.STOPPING:
+            return WorkersStopped(self._late_cause()) if self._has_stopped() else None
+        if self._machine.stage is not Stage.RUNNING:
+            return None
+        result = self._monitor_workers(group)
+        group.state = result.state
+        if result.state == WorkerState.SUCCEEDED:
+            self._result = result
+            return WorkersFinished(hosting=self._meeting.is_host)
+        if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
+            self._result = result
+            return WorkerFailed(self._cause_of(result))
+        if result.state != WorkerState.HEALTHY:
+            raise RuntimeError(f"the workers are in state {result.state.name}, which an agent cannot go on from")
+        waiting = self._meeting.poll()
+        return RoundLost(f"{waiting} node{'s' if waiting > 1 else ''} want to join") if waiting else None
+
+    def _late_cause(self) -> Cause | None:
+        """A better cause that came to light while the workers were being stopped."""
+        return None
+
+    # -- effects ---------------------------------------------------------------------------------------------------
+
+    def _perform(self, effect: AgentEffect) -> None:
+        match effect:
+            case StartWorkers():
+                self._meeting.cause = effect.cause
+                self._start()
+            case StopWorkers():
+                facts.publish(Fact("workers_stopping", f"stopping workers: {effect.reason}", {"reason": effect.reason}))
+                if self._ask_stop(effect.number, effect.grace_s):
+                    self._inbox.put(WorkersStopped(self._late_cause()))
+            case SignalWorkers():
+                self._pass_signal(effect.number)
+            case TellFailure():
+                self._remaining_restarts = max(self._remaining_restarts - 1, 0)
+                self._meeting.tell_failure(effect.cause)
+            case TellFinished():
+                self._meeting.tell_finished()
+                if self._meeting.is_polled:
+                    self._exit_barrier()
+                    self._inbox.put(RunOver("finished", failed=False))
+            case LeaveRun():
+                self._meeting.leave(effect.reason)
+            case End():
+                self._outcome = effect.outcome
+
+    def _start(self) -> None:
+        """Ask for a round and start its workers; whatever comes of it goes to the machine."""
+        if self._restart_count:
+            self._restart_workers(self._worker_group)
+        else:
+            self._initialize_workers(self._worker_group)
+        self._restart_count += 1
+
+    def _initialize_workers(self, worker_group: WorkerGroup) -> None:
+        """Agree on a round, number the workers, start them."""
+        try:
+            self._rendezvous(worker_group)
+        except _Instead as instead:
+            self._inbox.put(instead.event)
+            return
+        worker_group.state = WorkerState.INIT
+        ids = self._start_workers(worker_group)
+        for worker in worker_group.workers:
+            worker.id = ids[worker.local_rank]
+        worker_group.state = WorkerState.HEALTHY
+        self._inbox.put(WorkersStarted())
+
+    def _restart_workers(self, worker_group: WorkerGroup) -> None:
+        """Start anew in a fresh round; the old workers have been stopped by now."""
+        self._initialize_workers(worker_group)
+
+    def _rendezvous(self, worker_group: WorkerGroup) -> None:
+        """Block until a round is agreed, and number the workers by it."""
+        spec = worker_group.spec
+        while self._meeting.ask():
+            event = self._inbox.take()
+            if isinstance(event, RunOver | Signalled):
+                raise _Instead(event)
+            if self._meeting.answered():
+                break
+            self._meeting.tell_wait()
+            self._inbox.wait(self._meeting.wait_step_s)
+        info = as_rendezvous_info(self._meeting.round())
+        worker_group.store = self._store = info.store
+        worker_group.group_rank = info.rank
+        worker_group.group_world_size = info.world_size
+        master = self._master(info, spec)
+        worker_group.master_addr, worker_group.master_port = master.master_addr, master.master_port
+        worker_group.workers = self._assign_worker_ranks(info.store, info.rank, info.world_size, spec)
+
+    def _master(self, info: RendezvousInfo, spec: WorkerSpec) -> RendezvousStoreInfo:
+        """Where the round's rank 0 listens: as the spec or the rendezvous says, or as agreed through the store."""
+        known = info.bootstrap_store_info
+        if spec.master_addr and spec.master_port:
+            return RendezvousStoreInfo(spec.master_addr, spec.master_port)
+        if known is None:
+            known = RendezvousStoreInfo.build(
+                info.rank, info.store, spec.master_addr or spec.local_addr, spec.master_port
+            )
+        return known
+
+    def _assign_worker_ranks(self, store: Any, group_rank: int, group_world_size: int, spec: WorkerSpec) -> list[Any]:
+        """Number this node's workers: by the place that the rendezvous gave, or by an exchange through the store."""
+        place = self._meeting.place
+        if place is not None:
+            return assign_ranks(
+                spec.local_world_size, place.first_rank, place.world_size, place.first_role_rank, place.role_world_size
+            )
+        mine = RoleInstanceInfo(spec.role, group_rank, spec.local_world_size)
+        return mine.exchange(store, group_world_size)
+
+    def _exit_barrier(self) -> None:
+        """Wait for the other agents through the store; a timeout is told and lived with."""
+        from holdfast.agent.barrier import barrier
+
+        try:
+            barrier(self._store, self._worker_group.group_world_size or 1, timeout_s=self._exit_barrier_timeout)
+        except Exception as error:  # noqa: BLE001 - a stranger's store may raise anything, and our work is done
+            facts.warn("exit_barrier", f"the others did not finish with us: {error}")
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    def _conclude(self, outcome: Outcome) -> RunResult:
+        if outcome.signal:
+            raise SignalException(f"process {os.getpid()} {outcome.reason}", signal.Signals(outcome.signal))
+        if outcome.succeeded and self._result.state == WorkerState.SUCCEEDED:
+            return self._result
+        if outcome.succeeded:
+            return RunResult(WorkerState.SUCCEEDED)
+        return RunResult(WorkerState.FAILED, failures=self._result.failures)
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """With what the agent ended, and why, once it has."""
+        return self._outcome
+
+    #: Names of the signals that end the agent; None means what the environment says, or the default.
+    signals_to_handle: str | None = None
+    #: Signals that go to the workers and mean nothing to the agent.
+    forward_signals: tuple[signal.Signals, ...] = ()
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """While the agent runs, its signals are left in the inbox; only the main thread can arrange that."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        previous = {}
+        for number in parse_signals(self.signals_to_handle or os.environ.get(SIGNALS_VARIABLE, SIGNALS_DEFAULT)):
+            previous[number] = signal.signal(number, self._on_signal)
+        for number in self.forward_signals:
+            previous[number] = signal.signal(number, self._on_forwarded)
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        """Only enqueues, unless a stranger's code blocks the loop: then an exception is the only way out of it."""
+        del frame
+        if self._meeting.is_blocking:
+            raise SignalException(
+                f"process {os.getpid()} received {signal.Signals(number).name}", signal.Signals(number)
+            )
+        self._inbox.put(Signalled(number, signal.Signals(number).name))
+
+    def _on_forwarded(self, number: int, frame: object) -> None:
+        """Only enqueues."""
+        del frame
+        self._inbox.put(SignalPassing(number))
+
+
+def parse_signals(text: str) -> list[signal.Signals]:
+    """Read names of signals separated by commas, with or without SIG."""
+    numbers: list[signal.Signals] = []
+    for name in (part.strip().upper() for part in text.split(",")):
+        if name:
+            try:
+                numbers.append(signal.Signals[name if name.startswith("SIG") else f"SIG{name}"])
+            except KeyError:
+                raise UsageError(f"'{name}' is no signal; write names such as SIGTERM,SIGUSR1") from None
+    return numbers
+
+
+class _Instead(Exception):
+    """Something else happened while a round was being waited for."""
+
+    def __init__(self, event: AgentEvent) -> None:
+        super().__init__(str(event))
+        self.event = event

@@ -1,0 +1,154 @@
+"""The error file: a dying worker's last words, in the format that torchrun's users know.
+
+    {"message": {"message": "<Type>: <text>", "extraInfo": {"py_callstack": "...", "timestamp": "<seconds>"}}}
+
+with an optional "errorCode" beside "message". The older `{"message": "...", "timestamp": 1}` is read too.
+
+This module imports nothing of ours, because workers load it by its path while they die. Writing never
+raises, and neither does reading: a worker's last words, however garbled, must not hurt the agent.
+"""
+# A dying worker has no time to import pathlib.
+# ruff: noqa: PTH103, PTH105, PTH108, PTH120, PTH123
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+#: Where a worker finds the path of its error file.
+ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
+
+MESSAGE_CHARS_MAX = 64 * 1024
+TRACEBACK_CHARS_MAX = 256 * 1024
+FILE_BYTES_MAX = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorData:
+    """What an error file says; `data` is its whole content, or empty where it could not be read."""
+
+    message: str
+    traceback: str = ""
+    timestamp: int | None = None
+    error_code: int | None = None
+    data: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def type_name(self) -> str:
+        """The name of the exception's type, or an empty string where the message names none."""
+        head, colon, _ = self.message.partition(":")
+        return head if colon and head.replace(".", "").replace("_", "").isalnum() else ""
+
+
+def describe(error: BaseException, traceback_text: str, *, now: float, error_code: int | None = None) -> dict[str, Any]:
+    """Make the content of an error file out of one exception."""
+    message: dict[str, Any] = {
+        "message": _cut(f"{type(error).__name__}: {error}", MESSAGE_CHARS_MAX),
+        "extraInfo": {"py_callstack": _cut(traceback_text, TRACEBACK_CHARS_MAX), "timestamp": str(int(now))},
+    }
+    if error_code is not None:
+        message["errorCode"] = error_code
+    return {"message": message}
+
+
+def record(error: BaseException, path: str | None = None) -> bool:
+    """Write the error file of this process for `error`; says whether that worked and never raises."""
+    import traceback
+
+    path = path or os.environ.get(ERROR_FILE_VARIABLE)
+    if not path:
+        return False
+    try:
+        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        return write(path, describe(error, text, now=time.time()))
+    except Exception:  # noqa: BLE001 - str(error) is the user's code and may raise anything
+        return write(
+            path,
+            {"message": {"message": type(error).__name__, "extraInfo": {"timestamp": str(int(time.time()))}}},
+        )
+
+
+def write(path: str, content: dict[str, Any]) -> bool:
+    """Put `content` at `path` whole or not at all; says whether that worked and never raises."""
+    if path == os.devnull:
+        return False
+    temporary = f"{path}.{os.getpid()}.tmp"
+    try:
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        with open(temporary, "w", encoding="utf-8", errors="backslashreplace") as file:
+            json.dump(content, file)
+        os.replace(temporary, path)
+    except (OSError, ValueError, TypeError):
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        return False
+    return True
+
+
+def read(path: str | None) -> ErrorData | None:
+    """Read what a worker left, or None where it left nothing; a damaged file is described, never raised."""
+    if not path or path == os.devnull:
+        return None
+    try:
+        raw = _read_bytes(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return ErrorData(f"the error file {path} cannot be read: {error}")
+    if len(raw) > FILE_BYTES_MAX:
+        return ErrorData(f"the error file {path} is larger than {FILE_BYTES_MAX} bytes and was not read")
+    try:
+        content = json.loads(raw.decode("utf-8", "replace"))
+    except (ValueError, RecursionError) as error:
+        return ErrorData(f"the error file {path} is not JSON ({error}); it begins with {raw[:200]!r}")
+    if not isinstance(content, dict) or "message" not in content:
+        return ErrorData(f"the error file {path} has no message; it begins with {raw[:200]!r}")
+    return _parse(content)
+
+
+def _read_bytes(path: str) -> bytes:
+    # Without O_NONBLOCK a FIFO in the file's place would hold the agent for ever.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError("it is not a regular file")
+        return file.read(FILE_BYTES_MAX + 1)
+
+
+def _parse(content: dict[str, Any]) -> ErrorData:
+    message = content["message"]
+    if not isinstance(message, dict):  # the older form
+        return ErrorData(_text(message), timestamp=_integer(content.get("timestamp")), data=content)
+    extra = message.get("extraInfo")
+    extra = extra if isinstance(extra, dict) else {}
+    return ErrorData(
+        message=_text(message.get("message", "")),
+        traceback=_cut(_text(extra.get("py_callstack", "")), TRACEBACK_CHARS_MAX),
+        timestamp=_integer(extra.get("timestamp")),
+        error_code=_integer(message.get("errorCode")),
+        data=content,
+    )
+
+
+def _text(value: object) -> str:
+    return _cut(value if isinstance(value, str) else json.dumps(value), MESSAGE_CHARS_MAX)
+
+
+def _integer(value: object) -> int | None:
+    try:
+        return int(value) if isinstance(value, (int, float, str)) else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def _cut(text: str, chars_max: int) -> str:
+    """Keep both ends of a text that is too long: its first line names the error, its last the place."""
+    if len(text) <= chars_max:
+        return text
+    half = chars_max // 2
+    return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[-half:]}"

@@ -1,0 +1,96 @@
+"""`ProcessFailure` and `ChildFailedError`: failures as programs written for TorchElastic see them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from holdfast.failures import errorfile
+from holdfast.failures.failure import signal_name as name_of_signal
+
+#: What stands in place of an error file that was never written.
+NO_ERROR_FILE = "<N/A>"
+
+
+@dataclass
+class ProcessFailure:
+    """How one worker ended; the derived fields come from its error file, and a damaged file never raises."""
+
+    local_rank: int
+    pid: int
+    exitcode: int
+    error_file: str
+    error_file_data: dict[str, Any] = field(init=False)
+    message: str = field(init=False)
+    timestamp: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        error = errorfile.read(self.error_file)
+        if error is None:
+            self.error_file = NO_ERROR_FILE
+            self.error_file_data = {"message": "<NONE>"}
+            self.message = self._message_without_file()
+            self.timestamp = int(time.time())
+            return
+        self.error_file_data = dict(error.data) or {"message": error.message}
+        self.message = error.traceback or error.message
+        self.timestamp = error.timestamp if error.timestamp is not None else int(time.time())
+
+    def _message_without_file(self) -> str:
+        if self.exitcode < 0:
+            return f"Signal {-self.exitcode} ({self.signal_name()}) received by PID {self.pid}"
+        return f"exit code {self.exitcode}; the worker left no traceback"
+
+    def signal_name(self) -> str:
+        """The name of the signal that ended the worker, or `<N/A>`."""
+        return name_of_signal(self.exitcode) or "<N/A>"
+
+    def timestamp_isoformat(self) -> str:
+        """The timestamp as people read it: `2026-01-31_12:00:00`."""
+        moment = datetime.fromtimestamp(self.timestamp, tz=UTC).astimezone()
+        return moment.strftime("%Y-%m-%d_%H:%M:%S")
+
+
+class ChildFailedError(Exception):
+    """Some workers failed; names them all, the first failure first."""
+
+    def __init__(self, name: str, failures: dict[int, ProcessFailure]) -> None:
+        assert failures, "a ChildFailedError names at least one failure"
+        self.name = name
+        self.failures = failures
+        super().__init__(self.format_msg())
+
+    def get_first_failure(self) -> tuple[int, ProcessFailure]:
+        """Return the rank and the failure with the smallest timestamp; of equals, the one reported first."""
+        return min(self.failures.items(), key=lambda item: item[1].timestamp)
+
+    def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:
+        """Write all failures out, each with its time, ranks, exit code and error file."""
+        first_rank, first = self.get_first_failure()
+        title = f"{self.name} FAILED"
+        body = ["Root cause (first observed failure):", *_format(0, first_rank, first)]
+        others = [(rank, failure) for rank, failure in self.failures.items() if rank != first_rank]
+        rest: list[str] = ["Other failures:"]
+        for index, (rank, failure) in enumerate(others, 1):
+            rest += _format(index, rank, failure)
+        if not others:
+            rest.append("  none")
+        width = max(map(len, [title, *body, *rest]))
+        border, section = boarder_delim * width, section_delim * width
+        return "\n".join(["", border, title, section, *rest, section, *body, border])
+
+
+def _format(index: int, rank: int, failure: ProcessFailure) -> list[str]:
+    exit_name = f" ({failure.signal_name()})" if failure.exitcode < 0 else ""
+    lines = [
+        f"[{index}]:",
+        f"  time      : {failure.timestamp_isoformat()}",
+        f"  rank      : {rank} (local_rank: {failure.local_rank})",
+        f"  exitcode  : {failure.exitcode}{exit_name} (pid: {failure.pid})",
+        f"  error_file: {failure.error_file}",
+    ]
+    message = failure.message.rstrip().splitlines() or [""]
+    lines.append(f"  traceback : {message[0]}")
+    return lines + [f"    {line}" for line in message[1:]]

@@ -1,0 +1,217 @@
+"""Launching from Python: a config, an entrypoint, and the results by rank."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.agent import LocalElasticAgent, RunResult, WorkerSpec, WorkerState
+from holdfast.agent.local import LocalOptions
+from holdfast.agent.machine import Outcome
+from holdfast.failures import ChildFailedError, ProcessFailure
+from holdfast.failures.failure import Failure
+from holdfast.failures.verdict import Verdict
+from holdfast.rendezvous import RendezvousHandler, RendezvousParameters, get_rendezvous_handler
+from holdfast.rendezvous.native import HoldfastRendezvousHandler
+from holdfast.workers import DefaultLogsSpecs, LogsSpecs, Module, NumaOptions, Program, Script, SignalException
+
+SHUTDOWN_TIMEOUT_S = 30.0
+
+Entrypoint = Callable[..., Any] | str | Script | Module | Program
+
+
+@dataclass
+class LaunchConfig:
+    """Everything that one node's agent needs to know, with TorchElastic's names and defaults.
+
+    What is ours: `rdzv_backend` is the native one by default, `exit_barrier_timeout`, and `local_options`.
+    """
+
+    min_nodes: int
+    max_nodes: int
+    nproc_per_node: int
+    logs_specs: LogsSpecs | None = None
+    run_id: str = ""
+    role: str = "default_role"
+    rdzv_endpoint: str = ""
+    rdzv_backend: str = "holdfast"
+    rdzv_configs: dict[str, Any] = field(default_factory=dict)
+    rdzv_timeout: float = -1
+    max_restarts: int = 3
+    monitor_interval: float = 0.1
+    start_method: str = "spawn"
+    log_line_prefix_template: str | None = None
+    metrics_cfg: dict[str, str] = field(default_factory=dict)
+    local_addr: str | None = None
+    event_log_handler: str = "null"
+    numa_options: NumaOptions | None = None
+    signals_to_handle: str = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+    duplicate_stdout_filters: list[str] | None = None
+    duplicate_stderr_filters: list[str] | None = None
+    virtual_local_rank: bool = False
+    shutdown_timeout: float | None = None
+    exit_barrier_timeout: float = 300.0
+    local_options: LocalOptions = field(default_factory=LocalOptions)
+
+    def __post_init__(self) -> None:
+        if self.rdzv_timeout != -1:
+            self.rdzv_configs = {"timeout": self.rdzv_timeout, **self.rdzv_configs}
+        if self.logs_specs is None:
+            self.logs_specs = DefaultLogsSpecs()
+
+
+@dataclass(frozen=True)
+class LaunchReport:
+    """How a launch went: the result, with what the agent ended, and the root cause where there was one."""
+
+    result: RunResult
+    outcome: Outcome
+    verdict: Verdict | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """What a launcher should exit with: 0, the root cause's own code, or 128+n for a signal."""
+        if self.outcome.signal:
+            return 128 + self.outcome.signal
+        if not self.result.is_failed():
+            return 0
+        return self.verdict.exit_code if self.verdict is not None else 1
+
+
+class elastic_launch:  # noqa: N801 - the name that users know
+    """Runs a function on every worker of every node: `elastic_launch(config, fn)(*args)` returns results by rank."""
+
+    def __init__(self, config: LaunchConfig, entrypoint: Entrypoint, health_check_server: Any = None) -> None:
+        self._config = config
+        self._entrypoint = entrypoint
+        self._health_check_server = health_check_server
+
+    def __call__(self, *args: Any) -> dict[int, Any]:
+        """Run, and return what each worker of this node returned, by global rank."""
+        return launch_agent(self._config, self._entrypoint, list(args), self._health_check_server)
+
+
+def launch_agent(
+    config: LaunchConfig, entrypoint: Entrypoint | None, args: list[Any], health_check_server: Any = None
+) -> dict[int, Any]:
+    """Run one node's agent to its end and return its workers' results by global rank.
+
+    Raises `ChildFailedError` where workers failed, and `SignalException` where a signal ended it.
+    """
+    report = run_agent(config, entrypoint, args, health_check_server)
+    if report.outcome.signal:
+        import signal
+
+        raise SignalException(report.outcome.reason, signal.Signals(report.outcome.signal))
+    if report.result.is_failed():
+        name = _name(entrypoint)
+        raise ChildFailedError(name, report.result.failures or _failures(report))
+    return report.result.return_values
+
+
+def run_agent(
+    config: LaunchConfig, entrypoint: Entrypoint | None, args: list[Any], health_check_server: Any = None
+) -> LaunchReport:
+    """Run one node's agent to its end and report how that went; only what keeps it from starting is raised."""
+    handler = _make_handler(config)
+    agent: LocalElasticAgent | None = None
+    try:
+        agent = _make_agent(config, entrypoint, args, handler, health_check_server)
+        agent.warm_up()
+        try:
+            result = agent.run(config.role)
+        except SignalException as exception:
+            outcome = Outcome(succeeded=False, reason=str(exception), signal=int(exception.sigval))
+            return LaunchReport(RunResult(WorkerState.STOPPED), outcome)
+        outcome = agent.outcome or Outcome(succeeded=not result.is_failed(), reason="left")
+        return LaunchReport(result, outcome, _verdict(outcome))
+    finally:
+        _leave(handler, agent)
+
+
+def _make_handler(config: LaunchConfig) -> RendezvousHandler:
+    return get_rendezvous_handler(
+        RendezvousParameters(
+            backend=config.rdzv_backend,
+            endpoint=config.rdzv_endpoint,
+            run_id=config.run_id or secrets.token_hex(8),
+            min_nodes=config.min_nodes,
+            max_nodes=config.max_nodes,
+            local_addr=config.local_addr,
+            **config.rdzv_configs,
+        )
+    )
+
+
+def _make_agent(
+    config: LaunchConfig,
+    entrypoint: Entrypoint | None,
+    args: list[Any],
+    handler: RendezvousHandler,
+    health_check_server: Any,
+) -> LocalElasticAgent:
+    spec = WorkerSpec(
+        role=config.role,
+        local_world_size=config.nproc_per_node,
+        rdzv_handler=handler,
+        entrypoint=entrypoint,
+        args=tuple(args),
+        max_restarts=config.max_restarts,
+        monitor_interval=config.monitor_interval,
+        local_addr=config.local_addr,
+        event_log_handler=config.event_log_handler,
+        numa_options=config.numa_options,
+        duplicate_stdout_filters=config.duplicate_stdout_filters,
+        duplicate_stderr_filters=config.duplicate_stderr_filters,
+        virtual_local_rank=config.virtual_local_rank,
+    )
+    return LocalElasticAgent(
+        spec,
+        config.logs_specs,
+        start_method=config.start_method,
+        exit_barrier_timeout=config.exit_barrier_timeout,
+        log_line_prefix_template=config.log_line_prefix_template,
+        shutdown_timeout=SHUTDOWN_TIMEOUT_S if config.shutdown_timeout is None else config.shutdown_timeout,
+        health_check_server=health_check_server,
+        signals_to_handle=config.signals_to_handle,
+        options=config.local_options,
+    )
+
+
+def _leave(handler: RendezvousHandler, agent: LocalElasticAgent | None) -> None:
+    """Let go of the rendezvous: ours is left politely; any other is shut down, unless a signal ended only this node."""
+    if isinstance(handler, HoldfastRendezvousHandler):
+        handler.leave("its agent has ended")
+    elif agent is None or agent.outcome is None or not agent.outcome.signal:
+        handler.shutdown()
+
+
+def _verdict(outcome: Outcome) -> Verdict | None:
+    if outcome.cause is None or not outcome.cause.detail:
+        return None
+    return Verdict(Failure.from_json(outcome.cause.detail))
+
+
+def _failures(report: LaunchReport) -> dict[int, ProcessFailure]:
+    """The root cause of another node, in the form that callers know."""
+    if report.verdict is None:
+        return {-1: ProcessFailure(-1, 0, 1, "")}
+    cause = report.verdict.cause
+    return {
+        cause.rank or 0: ProcessFailure(cause.local_rank or 0, cause.pid or 0, cause.exit_code or 1, cause.error_file)
+    }
+
+
+def _name(entrypoint: Entrypoint | None) -> str:
+    match entrypoint:
+        case Script():
+            return entrypoint.path
+        case Module():
+            return entrypoint.name
+        case Program():
+            return entrypoint.argv[0]
+        case str():
+            return entrypoint
+    return getattr(entrypoint, "__qualname__", str(entrypoint))

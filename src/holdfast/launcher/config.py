@@ -1,0 +1,269 @@
+"""What torchrun's flags mean: options in, a launch config and an entrypoint out."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from holdfast.agent.local import LocalOptions
+from holdfast.agent.simple import parse_signals
+from holdfast.errors import UsageError
+from holdfast.launcher.api import LaunchConfig
+from holdfast.rendezvous.settings import parse_admit, parse_duration
+from holdfast.workers import (
+    AffinityMode,
+    DefaultLogsSpecs,
+    LogsSpecs,
+    Module,
+    NumaOptions,
+    Program,
+    Script,
+    Std,
+    guess,
+    local_world_size,
+)
+
+LOGS_SPECS_GROUP = "torchrun.logs_specs"
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """The flags of `holdfast launch`, as typed by a user; torchrun's first, then ours."""
+
+    nnodes: str = "1:1"
+    nproc_per_node: str = "1"
+    rdzv_backend: str = "static"
+    rdzv_endpoint: str = ""
+    rdzv_id: str = "none"
+    rdzv_conf: str = ""
+    standalone: bool = False
+    max_restarts: int = 0
+    monitor_interval: float = 0.1
+    start_method: str = "spawn"
+    event_log_handler: str = "null"
+    role: str = "default"
+    module: bool = False
+    no_python: bool = False
+    run_path: bool = False
+    log_dir: str | None = None
+    redirects: str = "0"
+    tee: str = "0"
+    local_ranks_filter: str = ""
+    duplicate_stdout_filters: str = ""
+    duplicate_stderr_filters: str = ""
+    node_rank: int | None = None
+    master_addr: str | None = None
+    master_port: int | None = None
+    local_addr: str | None = None
+    logs_specs: str | None = None
+    numa_binding: str | None = None
+    signals_to_handle: str = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+    shutdown_timeout: float | None = None
+    virtual_local_rank: bool = False
+    # -- ours
+    preload: str = "auto"
+    spares: int | None = None
+    last_call: str | None = None
+    lease: str | None = None
+    restart_backoff: str | None = None
+    admit: str | None = None
+    forward_signals: str = ""
+    exit_barrier_timeout: str = "300"
+    join_timeout: str | None = None
+    log_prefix: str | None = None
+    log_size_limit: str | None = None
+    half_finished_after: str | None = None
+    secret_file: str | None = None
+    require_secret: bool = False
+    script: str = ""
+    script_args: tuple[str, ...] = field(default_factory=tuple)
+
+
+def config_from_options(options: LaunchOptions) -> tuple[LaunchConfig, Script | Module | Program]:
+    """Turn flags into what an agent needs; raises `UsageError` that names the flag."""
+    low, high = parse_nnodes(options.nnodes)
+    entry = entrypoint(options)
+    backend, endpoint, run_id = _meeting_place(options, high)
+    return (
+        LaunchConfig(
+            min_nodes=low,
+            max_nodes=high,
+            nproc_per_node=local_world_size(options.nproc_per_node),
+            logs_specs=_logs_specs(options),
+            run_id=run_id,
+            role=options.role,
+            rdzv_endpoint=endpoint,
+            rdzv_backend=backend,
+            rdzv_configs=_rendezvous_settings(options),
+            max_restarts=options.max_restarts,
+            monitor_interval=options.monitor_interval,
+            start_method=options.start_method,
+            log_line_prefix_template=options.log_prefix,
+            local_addr=options.local_addr,
+            event_log_handler=options.event_log_handler,
+            numa_options=_numa(options.numa_binding),
+            signals_to_handle=options.signals_to_handle,
+            duplicate_stdout_filters=split_filters(options.duplicate_stdout_filters),
+            duplicate_stderr_filters=split_filters(options.duplicate_stderr_filters),
+            virtual_local_rank=options.virtual_local_rank,
+            shutdown_timeout=options.shutdown_timeout,
+            exit_barrier_timeout=parse_duration(options.exit_barrier_timeout),
+            local_options=_local_options(options, entry),
+        ),
+        entry,
+    )
+
+
+def parse_nnodes(text: str) -> tuple[int, int]:
+    """Read `N` or `MIN:MAX`."""
+    match = re.fullmatch(r"\s*([0-9]+)\s*(?::\s*([0-9]+)\s*)?", text)
+    if match is None:
+        raise UsageError(f"--nnodes '{text}' must be a number or MIN:MAX, as in 4 or 2:4")
+    low = int(match[1])
+    high = int(match[2]) if match[2] is not None else low
+    if not 1 <= low <= high:
+        raise UsageError(f"--nnodes '{text}' must have 1 <= MIN <= MAX")
+    return low, high
+
+
+def entrypoint(options: LaunchOptions) -> Script | Module | Program:
+    """Say what each worker runs."""
+    if not options.script:
+        raise UsageError("name the script to run, as in: holdfast launch --nproc-per-node 2 train.py")
+    if options.no_python:
+        if options.module:
+            raise UsageError("--module and --no-python exclude each other")
+        return Program((options.script, *options.script_args))
+    if options.module:
+        return Module(options.script, options.script_args)
+    if not Path(options.script).is_file():
+        hint = "; use -m for a module or --no-python for a program" if "/" not in options.script else ""
+        raise UsageError(f"there is no script '{options.script}' here{hint}")
+    return Script(options.script, options.script_args)
+
+
+def parse_config(text: str, flag: str = "--rdzv-conf") -> dict[str, str]:
+    """Read `key=value,key=value`."""
+    settings: dict[str, str] = {}
+    for pair in filter(None, (part.strip() for part in text.split(","))):
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip() or not value.strip():
+            raise UsageError(f"{flag} '{pair}' must be key=value; separate several with commas")
+        settings[key.strip()] = value.strip()
+    return settings
+
+
+def split_filters(text: str) -> list[str] | None:
+    """Read a list separated by commas, where two commas stand for one that is meant."""
+    if not text:
+        return None
+    return [part.replace("\0", ",") for part in text.replace(",,", "\0").split(",") if part]
+
+
+def parse_preload(text: str, entry: Script | Module | Program) -> tuple[str, ...]:
+    """Read `auto`, `none`, or names of modules; `auto` looks at the script's own imports."""
+    text = text.strip()
+    if text.lower() in ("none", "off", ""):
+        return ()
+    if text.lower() == "auto":
+        return guess(entry.path) if isinstance(entry, Script) else ()
+    if isinstance(entry, Program):
+        raise UsageError("--preload needs a Python script or module; a program of --no-python cannot be forked warm")
+    return tuple(filter(None, (name.strip() for name in text.split(","))))
+
+
+def parse_bytes(text: str | None) -> int | None:
+    """Read a size: `1000000`, `64K`, `10M`, `2G`."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"\s*([0-9]+)\s*([kmg]?)i?b?\s*", text.lower())
+    if match is None:
+        raise UsageError(f"'{text}' is no size: write bytes, or 64K, 10M, 2G")
+    return int(match[1]) * {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}[match[2]]
+
+
+def _meeting_place(options: LaunchOptions, max_nodes: int) -> tuple[str, str, str]:
+    """Decide backend, endpoint and run id: one node alone meets nobody, so it picks its own."""
+    alone = max_nodes == 1 and not options.rdzv_endpoint and options.master_port is None
+    if options.standalone or (alone and options.rdzv_backend == "static"):
+        return "holdfast", "localhost:0", secrets.token_hex(8)
+    if options.rdzv_backend == "static":
+        host = options.master_addr or "127.0.0.1"
+        port = 29500 if options.master_port is None else options.master_port
+        bracketed = f"[{host}]" if ":" in host else host
+        return "static", options.rdzv_endpoint or f"{bracketed}:{port}", options.rdzv_id
+    return options.rdzv_backend, options.rdzv_endpoint, options.rdzv_id
+
+
+def _rendezvous_settings(options: LaunchOptions) -> dict[str, str | int | bool]:
+    settings: dict[str, str | int | bool] = dict(parse_config(options.rdzv_conf))
+    given: Mapping[str, str | int | bool | None] = {
+        "last_call_timeout": options.last_call,
+        "lease": options.lease,
+        "admit": options.admit,
+        "join_timeout": options.join_timeout,
+        "secret_file": options.secret_file,
+        "spares": options.spares,
+        "node_rank": options.node_rank,
+        "require_secret": options.require_secret or None,
+    }
+    settings.update({key: value for key, value in given.items() if value is not None})
+    if options.admit is not None:
+        parse_admit(options.admit)
+    settings["max_restarts"] = options.max_restarts
+    return settings
+
+
+def _logs_specs(options: LaunchOptions) -> LogsSpecs:
+    ranks = _ranks(options.local_ranks_filter)
+    arguments = {
+        "log_dir": options.log_dir,
+        "redirects": Std.from_str(options.redirects),
+        "tee": Std.from_str(options.tee),
+        "local_ranks_filter": ranks,
+    }
+    if options.logs_specs is None:
+        return DefaultLogsSpecs(**arguments)  # type: ignore[arg-type]
+    found = {point.name: point for point in entry_points(group=LOGS_SPECS_GROUP)}
+    if options.logs_specs not in found:
+        known = ", ".join(sorted(found)) or "none is installed"
+        raise UsageError(f"--logs-specs '{options.logs_specs}' is not an entry point of {LOGS_SPECS_GROUP}: {known}")
+    made: LogsSpecs = found[options.logs_specs].load()(**arguments)
+    return made
+
+
+def _ranks(text: str) -> set[int] | None:
+    if not text:
+        return None
+    try:
+        return {int(part) for part in text.split(",")}
+    except ValueError:
+        raise UsageError(f"--local-ranks-filter '{text}' must be numbers separated by commas, as in 0,1") from None
+
+
+def _numa(text: str | None) -> NumaOptions | None:
+    if text is None:
+        return None
+    try:
+        return NumaOptions(AffinityMode(text))
+    except ValueError:
+        modes = ", ".join(mode.value for mode in AffinityMode)
+        raise UsageError(f"--numa-binding '{text}' must be one of {modes}") from None
+
+
+def _local_options(options: LaunchOptions, entry: Script | Module | Program) -> LocalOptions:
+    backoff = (
+        [parse_duration(part) for part in options.restart_backoff.split(":")] if options.restart_backoff else [0.0]
+    )
+    return LocalOptions(
+        preload=parse_preload(options.preload, entry),
+        backoff_s=backoff[0],
+        backoff_s_max=backoff[1] if len(backoff) > 1 else max(60.0, backoff[0]),
+        forward_signals=tuple(parse_signals(options.forward_signals)),
+        log_bytes_max=parse_bytes(options.log_size_limit),
+        half_finished_s=parse_duration(options.half_finished_after) if options.half_finished_after else None,
+    )

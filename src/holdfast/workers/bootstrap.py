@@ -1,0 +1,162 @@
+"""The bootstrap: runs a Python script or module as `python` itself would, and records how it ends.
+
+Started by its path (`python -u .../bootstrap.py script train.py --lr 1`), so that nothing else of ours is
+imported. What the user's program sees is what it would see without us: `__main__`, `sys.argv`, `sys.path[0]`,
+tracebacks without frames of ours, exit codes, atexit. What we add: an uncaught exception or a non-zero
+`SystemExit` is left in the error file (torchrun's format), and a fatal signal prints the Python stacks (to
+the file named by `HOLDFAST_FAULT_FILE`, or to stderr).
+
+A warm worker runs through `run` too, after its fork.
+"""
+# This file imports as little as possible: every millisecond here is paid by every worker.
+# ruff: noqa: PTH100, PTH110, PTH112, PTH118, PTH120, PTH123
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType, TracebackType
+    from typing import IO
+
+FAULT_FILE_VARIABLE = "HOLDFAST_FAULT_FILE"
+ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
+
+_HERE = os.path.abspath(__file__)
+#: Files whose frames are cut off the top of tracebacks.
+_OURS = {_HERE, os.path.join(os.path.dirname(_HERE), "template.py")}
+
+_fault_file: "IO[str] | None" = None  # kept open: faulthandler writes to its descriptor
+
+
+def run(kind: str, target: str, args: list[str]) -> None:
+    """Become `python target args` (kind `script`) or `python -m target args` (kind `module`)."""
+    watch_faults()
+    main = _fresh_main()
+    try:
+        if kind == "module":
+            _run_module(target, args)
+        else:
+            _run_script(main, target, args)
+    except SystemExit as ending:
+        if ending.code not in (None, 0):
+            record(ending)
+        raise
+    except BaseException as error:
+        record(error)
+        _print_as_python_does(error)
+        raise  # silently: the interpreter now ends as it does after any uncaught exception
+
+
+def watch_faults() -> None:
+    """Have fatal signals print the Python stacks, unless faulthandler is on already."""
+    global _fault_file
+    import faulthandler
+
+    if faulthandler.is_enabled():
+        return
+    try:
+        path = os.environ.get(FAULT_FILE_VARIABLE)
+        if path:
+            _fault_file = open(path, "a")  # noqa: SIM115
+            faulthandler.enable(_fault_file)
+        else:
+            faulthandler.enable()
+    except (OSError, ValueError, RuntimeError, AttributeError):
+        pass  # stderr is closed or is no file; the program can run without
+
+
+def record(error: BaseException) -> None:
+    """Leave the error file for `error`, unless this program has already left one."""
+    error.__traceback__ = _without_ours(error.__traceback__)
+    path = os.environ.get(ERROR_FILE_VARIABLE)
+    if not path or os.path.exists(path):
+        return
+    try:
+        _load_errorfile().record(error, path)
+    except Exception:  # noqa: BLE001, S110 - the user's own error matters more than ours
+        pass
+
+
+def _run_script(main: "ModuleType", path: str, args: list[str]) -> None:
+    sys.argv = [path, *args]
+    sys.orig_argv = [sys.executable, path, *args]
+    full = os.path.abspath(path)
+    try:
+        # A folder raises here as it should not: Python runs the __main__.py in it.
+        data = b"PK\3\4" if os.path.isdir(path) else open(path, "rb").read()  # noqa: SIM115
+    except OSError as error:
+        sys.stderr.write(f"{sys.executable}: can't open file {full!r}: [Errno {error.errno}] {error.strerror}\n")
+        sys.exit(2)
+    if data.startswith(b"PK\3\4"):
+        import runpy
+
+        sys.path.insert(0, full)
+        runpy._run_module_as_main("__main__", False)  # type: ignore[attr-defined]
+        return
+    if not sys.flags.safe_path:
+        sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
+    loader = type(globals()["__loader__"])("__main__", full)  # as our own: this file is a script too
+    main.__dict__.update(__file__=full, __cached__=None, __loader__=loader)
+    if path.endswith(".pyc"):
+        import marshal
+
+        exec(marshal.loads(data[16:]), main.__dict__)
+    else:
+        exec(compile(data, full, "exec", dont_inherit=True), main.__dict__)
+
+
+def _run_module(name: str, args: list[str]) -> None:
+    import runpy
+
+    sys.argv = ["-m", *args]
+    sys.orig_argv = [sys.executable, "-m", name, *args]
+    if not sys.flags.safe_path:
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109
+    runpy._run_module_as_main(name)  # type: ignore[attr-defined]
+
+
+def _fresh_main() -> "ModuleType":
+    """Put an empty `__main__` in the place of ours."""
+    main = type(sys)("__main__")
+    main.__dict__.update(__builtins__=__builtins__, __annotations__={})
+    sys.modules["__main__"] = main
+    return main
+
+
+def _print_as_python_does(error: BaseException) -> None:
+    """Call the hook that prints uncaught exceptions, and silence it for the interpreter's own turn."""
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except BaseException as broken:  # noqa: BLE001 - the hook is the user's code
+        broken.__context__ = None  # Python calls the hook when the first exception is no longer being handled
+        broken.__traceback__ = _without_ours(broken.__traceback__)
+        sys.stderr.write("Error in sys.excepthook:\n")
+        sys.__excepthook__(type(broken), broken, broken.__traceback__)
+        sys.stderr.write("\nOriginal exception was:\n")
+        sys.__excepthook__(type(error), error, error.__traceback__)
+    sys.excepthook = lambda *_: None
+
+
+def _without_ours(traceback: "TracebackType | None") -> "TracebackType | None":
+    while traceback is not None and traceback.tb_frame.f_code.co_filename in _OURS:
+        traceback = traceback.tb_next
+    return traceback
+
+
+def _load_errorfile() -> "ModuleType":
+    """Load the error file's writer by its path: the user's sys.path may not lead to us."""
+    path = os.path.join(os.path.dirname(os.path.dirname(_HERE)), "failures", "errorfile.py")
+    name = "_holdfast_errorfile"
+    module = type(sys)(name)
+    module.__file__ = path
+    sys.modules[name] = module  # dataclasses look their module up
+    with open(path, "rb") as file:
+        exec(compile(file.read(), path, "exec", dont_inherit=True), module.__dict__)
+    return module
+
+
+if __name__ == "__main__":
+    if not sys.flags.safe_path:
+        del sys.path[0]  # our own folder; the program gets its own
+    run(sys.argv[1], sys.argv[2], sys.argv[3:])

@@ -1,0 +1,433 @@
+"""The gang: one attempt's workers on this node, started, watched and stopped together.
+
+The driver of the stop machine: it owns processes, pidfds and pipes, and takes no decisions of its own.
+
+Death is an event: `fileno()` becomes readable the moment any worker ends, so a gang fits into an asyncio loop
+(`loop.add_reader`, or `holdfast.workers.aio`), a selector, or the blocking `wait_exits`. `take_exits` then
+says who ended and how. A gang belongs to the thread that uses it.
+
+Nobody is left behind: each worker leads a session of its own and dies with the agent; what a worker has
+started is found and killed when the gang is stopped or closed; and a keeper does so when the agent itself is
+killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import select
+import shutil
+import signal
+import tempfile
+import time
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import Unavailable
+from holdfast.facts import Fact, facts
+from holdfast.machine import Tick
+from holdfast.workers import strays
+from holdfast.workers.child import Child, OwnChild
+from holdfast.workers.family import family
+from holdfast.workers.keeper import Keeper
+from holdfast.workers.linux import open_pidfd
+from holdfast.workers.logs import LogsDest
+from holdfast.workers.machine import (
+    KILL_TIMEOUT_S,
+    KillStrays,
+    SignalWorker,
+    StopAsked,
+    StopEnded,
+    StopEvent,
+    StopMachine,
+    StraysGone,
+    WorkerGone,
+)
+from holdfast.workers.plan import GANG_VARIABLE, Function, Program, WorkerExited, WorkerPlan
+from holdfast.workers.postmortem import Postmortem
+from holdfast.workers.pump import Pump, shared_pump
+from holdfast.workers.starter import command_line, start_exec, starter
+from holdfast.workers.wiring import LogOptions, Wiring
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from types import TracebackType
+
+    from holdfast.failures import Failure
+    from holdfast.workers.warm import Template
+
+#: How long a stuck console may hold up a report or the end of a gang.
+CONSOLE_TIMEOUT_S = 1.0
+GRACE_S = 30.0
+
+
+class Gang:
+    """A set of workers with one life; close it, or use it as a context manager."""
+
+    def __init__(
+        self,
+        plans: Sequence[WorkerPlan],
+        dest: LogsDest | None = None,
+        options: LogOptions | None = None,
+        *,
+        template: Template | None = None,
+        pump: Pump | None = None,
+        kill_timeout_s: float = KILL_TIMEOUT_S,
+    ) -> None:
+        self.plans: dict[int, WorkerPlan] = {plan.local_rank: plan for plan in plans}
+        assert len(self.plans) == len(plans), "two plans have the same local rank"
+        self.token = secrets.token_hex(16)
+        self.stopped: StopEnded | None = None
+        self._dest = dest or LogsDest()
+        self._wiring = Wiring(self._dest, options or LogOptions(), pump or shared_pump())
+        self._template = template
+        self._machine = StopMachine(self.plans, kill_timeout_s)
+        self._epoll = select.epoll()
+        self._children: dict[int, Child] = {}
+        self._by_fd: dict[int, int] = {}
+        self._exits: dict[int, WorkerExited] = {}
+        self._untaken: list[WorkerExited] = []
+        self._signalled: set[int] = set()
+        self._stray_fds: set[int] = set()
+        self._seen: dict[int, int] = {}  # strays we have met, pid -> start: a dead one shows no token any more
+        self._keeper: Keeper | None = None
+        self._scratch: str | None = None
+        self._open = False
+        self._postmortem = Postmortem()
+
+    # -- the start
+    # -----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start every worker; if one cannot be started, the others are ended and the reason is raised."""
+        assert not self._open, "a gang starts once"
+        family().enter()
+        self._open = True
+        try:
+            environments = {rank: self._environment(plan) for rank, plan in self.plans.items()}
+            for rank in self.plans:
+                self._wiring.connect(rank)
+            self._start_warm(environments)
+            starter().call(lambda: self._start_cold(environments))
+            for out, err in self._wiring.wires.values():
+                out.close_worker_end()
+                err.close_worker_end()
+            self._keeper = Keeper(self.token, [child.pid for child in self._children.values()])
+            family().add(self._keeper.pid)
+        except BaseException:
+            self.close()
+            raise
+
+    def _environment(self, plan: WorkerPlan) -> dict[str, str]:
+        env = {**os.environ, **plan.env, GANG_VARIABLE: self.token}
+        env["TORCHELASTIC_ERROR_FILE"] = self.error_file(plan.local_rank)
+        fault_file = self._fault_file(plan.local_rank)
+        if fault_file:
+            env["HOLDFAST_FAULT_FILE"] = fault_file
+        return env
+
+    def _start_warm(self, environments: Mapping[int, dict[str, str]]) -> None:
+        template = self._template
+        if template is None:
+            return
+        ranks = [rank for rank, plan in self.plans.items() if template.can_run(plan, environments[rank])]
+        if not ranks:
+            return
+        orders = [template.order(self.plans[rank], environments[rank], *self._fds(rank)) for rank in ranks]
+        try:
+            pids = template.fork(orders)
+        except Unavailable as error:
+            sentence = f"starting the workers without the template: {error}"
+            facts.publish(Fact("template.lost", sentence, level=logging.WARNING))
+            return
+        for rank, pid in zip(ranks, pids, strict=True):
+            self._adopt(rank, OwnChild(pid))
+
+    def _start_cold(self, environments: Mapping[int, dict[str, str]]) -> None:
+        for rank, plan in self.plans.items():
+            if rank not in self._children:
+                self._adopt(rank, self._start_one(plan, environments[rank]))
+
+    def _start_one(self, plan: WorkerPlan, env: dict[str, str]) -> Child:
+        stdout, stderr = self._fds(plan.local_rank)
+        if isinstance(plan.entry, Function):
+            from holdfast.workers.functions import start_function
+
+            return start_function(plan, env, stdout, stderr)
+        argv = command_line(plan.entry)
+        return OwnChild(start_exec(argv, env, cwd=plan.cwd, stdout=stdout, stderr=stderr, cpus=plan.cpus))
+
+    def _fds(self, local_rank: int) -> tuple[int | None, int | None]:
+        out, err = self._wiring.wires[local_rank]
+        return out.fd, err.fd
+
+    def _adopt(self, rank: int, child: Child) -> None:
+        family().add(child.pid)
+        self._children[rank] = child
+        self._by_fd[child.fd] = rank
+        self._epoll.register(child.fd, select.EPOLLIN)
+
+    # -- watching
+    # --------------------------------------------------------------------------------------------------
+
+    def pids(self) -> dict[int, int]:
+        """The process id of every worker, by local rank, those that have ended included."""
+        return {rank: child.pid for rank, child in self._children.items()}
+
+    def running(self) -> list[int]:
+        """The local ranks whose end has not been seen yet."""
+        return [rank for rank in self._children if rank not in self._exits]
+
+    def exits(self) -> dict[int, WorkerExited]:
+        """All ends seen so far, in their order."""
+        return dict(self._exits)
+
+    def fileno(self) -> int:
+        """What becomes readable when `take_exits` has something to do."""
+        return self._epoll.fileno()
+
+    def deadline(self) -> float | None:
+        """The monotonic time by which `take_exits` must be called at the latest, or None."""
+        return self._machine.wakeup()
+
+    def take_exits(self) -> list[WorkerExited]:
+        """Return the ends that have not been taken yet, without waiting, and drive a stop under way."""
+        self.drive()
+        taken, self._untaken = self._untaken, []
+        return taken
+
+    def drive(self) -> None:
+        """Take in what has happened and drive a stop under way, leaving the ends to be taken later."""
+        self._collect(0)
+
+    def wait_exits(self, timeout: float | None = None) -> list[WorkerExited]:
+        """Wait until a worker ends, a stop is over, or the time is; returns the new ends."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while True:
+            taken = self.take_exits()
+            if taken or self.stopped is not None or not (self.running() or self._stray_fds):
+                return taken
+            now = time.monotonic()
+            if until is not None and now >= until:
+                return []
+            moments = [moment for moment in (until, self.deadline()) if moment is not None]
+            self._collect(max(0.0, min(moments) - now) if moments else None)
+
+    def _collect(self, timeout: float | None) -> None:
+        if self._epoll.closed:
+            return  # all that was to be known is known
+        for fd, _ in self._epoll.poll(timeout):
+            if fd in self._by_fd:
+                self._note_end(fd)
+            elif fd in self._stray_fds:
+                self._note_stray_end(fd)
+        self._handle(Tick())
+
+    def _note_end(self, fd: int) -> None:
+        rank = self._by_fd[fd]
+        child = self._children[rank]
+        code = child.status()
+        if code is None:
+            return
+        self._epoll.unregister(fd)
+        del self._by_fd[fd]
+        exited = WorkerExited(rank, child.pid, code, rank in self._signalled)
+        self._exits[rank] = exited
+        self._untaken.append(exited)
+        self._handle(WorkerGone(rank))
+        self._find_strays()  # what it has left has just become ours, and can be recognised while it lives
+
+    # -- stopping
+    # --------------------------------------------------------------------------------------------------
+
+    def ask_stop(self, number: int = signal.SIGTERM, grace_s: float = GRACE_S) -> None:
+        """Begin to stop the gang and return at once; `stopped` is set when it is over.
+
+        Asking again with SIGKILL, or with a shorter grace, makes a stop that is under way harder.
+        """
+        self._collect(0)  # who has ended before this moment was not ended by us
+        self._handle(StopAsked(number, grace_s))
+
+    def stop(self, number: int = signal.SIGTERM, grace_s: float = GRACE_S) -> StopEnded:
+        """Stop the gang and wait until nothing of it is left: at most the grace time and a few seconds."""
+        self.ask_stop(number, grace_s)
+        while self.stopped is None:
+            deadline = self.deadline()
+            assert deadline is not None, "a stop that is under way always has a deadline"
+            self._collect(max(0.0, deadline - time.monotonic()))
+        return self.stopped
+
+    def send(self, number: int) -> None:
+        """Pass a signal on to every living worker's process group without meaning a stop."""
+        for rank in self.running():
+            _signal_group(self._children[rank].pid, number)
+
+    def _handle(self, event: StopEvent) -> None:
+        for effect in self._machine.handle(event, time.monotonic()):
+            match effect:
+                case SignalWorker(rank, number):
+                    self._signal_worker(rank, number)
+                case KillStrays():
+                    self._sweep()
+                case StopEnded():
+                    self.stopped = effect
+
+    def _signal_worker(self, rank: int, number: int) -> None:
+        child = self._children.get(rank)
+        if child is None:  # the start failed half-way
+            self._handle(WorkerGone(rank))
+            return
+        if child.status() is None:
+            self._signalled.add(rank)
+        outside = [stat for stat in map(strays.read_stat, strays.descendants(child.pid)) if stat is not None]
+        _signal_group(child.pid, number)
+        for stat in outside:
+            if stat.session != child.pid:
+                _signal_process(stat, number)
+        if number != signal.SIGKILL:
+            _signal_group(child.pid, signal.SIGCONT)  # who is frozen would not hear the first one
+
+    def _sweep(self) -> None:
+        """Kill all strays that live and reap those that are dead; ends when none is found any more."""
+        for stat in self._find_strays():
+            if stat.state in "ZX":
+                continue
+            try:
+                fd = open_pidfd(stat.pid)
+            except OSError:
+                continue
+            _signal_process(stat, signal.SIGKILL)
+            self._stray_fds.add(fd)
+            self._epoll.register(fd, select.EPOLLIN)
+        if not self._stray_fds:
+            self._reap_seen()
+            self._handle(StraysGone())
+
+    def _find_strays(self) -> list[strays.Stat]:
+        ours = [child.pid for child in self._children.values()]
+        found = strays.find_strays(os.getpid(), ours, family().pids(), self.token)
+        self._seen.update((stat.pid, stat.start) for stat in found)
+        return found
+
+    def _reap_seen(self) -> None:
+        """Wait for the dead among the strays that became our children, and for nobody else's."""
+        for pid, start in self._seen.items():
+            stat = strays.read_stat(pid)
+            if stat is not None and (stat.start, stat.ppid) == (start, os.getpid()):
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+
+    def _note_stray_end(self, fd: int) -> None:
+        self._drop_stray(fd)
+        if not self._stray_fds:
+            self._sweep()
+
+    def _drop_stray(self, fd: int) -> None:
+        self._stray_fds.discard(fd)
+        self._epoll.unregister(fd)
+        os.close(fd)
+
+    # -- what is left of a worker
+    # -----------------------------------------------------------------------------------
+
+    def failure(self, exited: WorkerExited, *, timed_out: bool = False) -> Failure:
+        """Make the failure record of a worker's end, waiting briefly for its last lines."""
+        rank = exited.local_rank
+        self._wiring.settle(rank, CONSOLE_TIMEOUT_S)
+        return self._postmortem.examine(
+            exited,
+            self.plans[rank].env,
+            self._wiring.wires[rank],
+            error_file=self.error_file(rank),
+            fault_file=self._fault_file(rank),
+            timed_out=timed_out,
+        )
+
+    def return_value(self, local_rank: int) -> Any:
+        """Return what a worker's function returned; only for functions that have ended with 0."""
+        from holdfast.workers.functions import FunctionChild
+
+        child = self._children[local_rank]
+        assert isinstance(child, FunctionChild), "only functions have return values"
+        return child.result()
+
+    def error_file(self, local_rank: int) -> str:
+        """Where this worker's error file is, or would be."""
+        path = self._dest.error_files.get(local_rank, os.devnull)
+        return path if path != os.devnull else str(self._scratch_path(f"{local_rank}.error.json"))
+
+    def _fault_file(self, local_rank: int) -> str:
+        """Where fatal signals leave their stacks, if stderr, their natural place, is not ours to read."""
+        plan = self.plans[local_rank]
+        if isinstance(plan.entry, Program) or self._dest.stderrs.get(local_rank):
+            return ""
+        return str(self._scratch_path(f"{local_rank}.fault.log"))
+
+    def _scratch_path(self, name: str) -> Path:
+        """Name a file in a private folder that goes away with the gang."""
+        if self._scratch is None:
+            self._scratch = tempfile.mkdtemp(prefix="holdfast_gang_")
+        return Path(self._scratch) / name
+
+    # -- the end
+    # ------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End whatever is left of the gang, now, and give everything back; may be called again."""
+        if not self._open:
+            self._epoll.close()
+            return
+        if self.stopped is None:
+            self.stop(signal.SIGKILL)
+        self._open = False
+        for fd in tuple(self._stray_fds):
+            self._drop_stray(fd)
+        self._epoll.close()
+        self._wiring.close(CONSOLE_TIMEOUT_S)
+        for child in self._children.values():
+            family().remove(child.pid)
+            child.release()
+        if self._keeper is not None:
+            family().remove(self._keeper.pid)
+            self._keeper.dismiss()
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+        family().leave()
+
+    def __enter__(self) -> Gang:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
+        if getattr(self, "_open", False):
+            warn(f"a gang of {len(self.plans)} workers was never closed", ResourceWarning, source=self)
+
+
+def _signal_group(pid: int, number: int) -> None:
+    """Signal a worker's process group; the worker alone where it has not made its group yet."""
+    try:
+        os.killpg(pid, number)
+    except ProcessLookupError:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+    except PermissionError:
+        pass  # what is left of the group runs as another user
+
+
+def _signal_process(stat: strays.Stat, number: int) -> None:
+    """Signal exactly this process: not one that has got its pid meanwhile."""
+    with contextlib.suppress(OSError):
+        fd = open_pidfd(stat.pid)
+        try:
+            current = strays.read_stat(stat.pid)
+            if current is not None and current.start == stat.start:
+                signal.pidfd_send_signal(fd, number)
+        finally:
+            os.close(fd)

@@ -1,0 +1,65 @@
+"""The family: which children this process has on purpose, so that a search for strays leaves them alone.
+
+While it has members this process is a child subreaper: orphans among their descendants come to us, and can be
+found.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from holdfast.workers import linux
+
+
+class Family:
+    """Counts the gangs and templates of this process and remembers their pids."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._members = 0
+        self._pids: dict[int, int] = {}  # pid -> how many times it was added
+
+    def enter(self) -> None:
+        """A gang or a template begins; the first one makes this process a subreaper."""
+        with self._lock:
+            self._members += 1
+            if self._members == 1:
+                linux.set_child_subreaper(True)
+
+    def leave(self) -> None:
+        """A gang or a template has ended; after the last one orphans go where they went before."""
+        with self._lock:
+            self._members -= 1
+            assert self._members >= 0, "somebody left the family twice"
+            if self._members == 0:
+                linux.set_child_subreaper(False)
+
+    def add(self, pid: int) -> None:
+        """This child is ours on purpose."""
+        with self._lock:
+            self._pids[pid] = self._pids.get(pid, 0) + 1
+
+    def remove(self, pid: int) -> None:
+        """This child has been waited for."""
+        with self._lock:
+            left = self._pids.pop(pid, 1) - 1
+            if left:
+                self._pids[pid] = left
+
+    def pids(self) -> frozenset[int]:
+        """The children that are ours on purpose."""
+        with self._lock:
+            return frozenset(self._pids)
+
+
+_families: dict[int, Family] = {}
+
+
+def family() -> Family:
+    """Return this process's family; a forked child begins its own."""
+    pid = os.getpid()
+    if pid not in _families:
+        _families.clear()
+        _families[pid] = Family()
+    return _families[pid]

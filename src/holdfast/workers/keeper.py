@@ -1,0 +1,59 @@
+"""The keeper: a tiny process that ends a gang's grandchildren when the agent dies without a word.
+
+The kernel ends the workers themselves (parent-death signal), but not what they have started. The keeper is a
+shell that sleeps on a pipe whose other end the agent holds. A line means that all is well and it may go; the
+end of the pipe means that the agent is gone, and it kills the workers' process groups and all that carry the
+gang's token.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_SCRIPT = """
+read -r word && exit 0
+for group in $2; do kill -9 "-$group" 2>/dev/null; done
+for again in 1 2; do
+  grep -ls "$1" /proc/[0-9]*/environ 2>/dev/null |
+    while IFS=/ read -r _ _ pid _; do kill -9 "$pid" 2>/dev/null; done
+done
+"""
+
+
+class Keeper:
+    """Stands by one gang, from its start until `dismiss`."""
+
+    def __init__(self, token: str, groups: Iterable[int]) -> None:
+        read_end, self._write_end = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", _SCRIPT, "holdfast-keeper", token, " ".join(map(str, groups))],
+                stdin=read_end,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={"PATH": os.environ.get("PATH", "/usr/bin:/bin")},
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(self._write_end)
+            raise
+        finally:
+            os.close(read_end)
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def dismiss(self) -> None:
+        """Send it home; it ends at once."""
+        with contextlib.suppress(OSError):
+            os.write(self._write_end, b"bye\n")
+        os.close(self._write_end)
+        self._process.wait()

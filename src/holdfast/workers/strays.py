@@ -1,0 +1,125 @@
+"""Strays: processes that descend from a gang's workers, found so that none is left behind.
+
+The agent is a child subreaper while a gang lives: a process whose parents have died becomes the agent's own
+child. So every descendant of a worker is found by walking down from the living workers and from the agent's
+own children, which costs in proportion to our own processes and not to those of the host.
+
+A child of the agent counts as a stray if it still is in a worker's session, or if its environment carries the
+gang's token. The limit: a process that has left the session *and* emptied its environment *and* lost all its
+parents is taken for somebody else's, because the agent's process may have children that are none of our
+business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.workers.linux import open_pidfd, wait_status
+from holdfast.workers.plan import GANG_VARIABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """What /proc tells about a process; pid and `start` together name it for good."""
+
+    pid: int
+    ppid: int
+    session: int
+    state: str
+    start: int
+
+
+def read_stat(pid: int) -> Stat | None:
+    """Look a process up, or return None where there is none."""
+    try:
+        text = (_PROC / str(pid) / "stat").read_text(errors="replace")
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()  # the name before it may hold anything
+    return Stat(pid, int(fields[1]), int(fields[3]), fields[0], int(fields[19]))
+
+
+def children(pid: int) -> list[int]:
+    """Return the direct children of a process, those of all its threads."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - names are all we need
+            with contextlib.suppress(OSError):
+                found += map(int, (_PROC / str(pid) / "task" / task / "children").read_text().split())
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """Return all that descend from a process, parents before children."""
+    found = children(pid)
+    for each in found:  # the list grows while it is walked
+        found += children(each)
+    return found
+
+
+def find_strays(agent: int, workers: Iterable[int], known: frozenset[int], token: str) -> list[Stat]:
+    """Return what descends from these workers (their pids), themselves left out, zombies included.
+
+    `known` are the agent's children that must not be touched nor looked into: templates, other gangs'
+    workers.
+    """
+    sessions = frozenset(workers)
+    pids: list[int] = []
+    for pid in sorted(sessions):
+        pids += descendants(pid)
+    for pid in children(agent):
+        if pid in sessions or pid in known:
+            continue
+        stat = read_stat(pid)
+        if stat is not None and (stat.session in sessions or has_token(pid, token)):
+            pids += [pid, *descendants(pid)]
+    stats = (read_stat(pid) for pid in dict.fromkeys(pids))
+    return [stat for stat in stats if stat is not None]
+
+
+def end_strays(workers: Iterable[int], known: frozenset[int], token: str, timeout: float) -> None:
+    """Kill all that these processes have left behind and reap what became ours, within `timeout` seconds."""
+    agent, until = os.getpid(), time.monotonic() + timeout
+    roots = tuple(workers)
+    while time.monotonic() < until:
+        found = find_strays(agent, roots, known, token)
+        for stat in found:
+            with contextlib.suppress(OSError):
+                os.kill(stat.pid, signal.SIGKILL)
+        for stat in found:
+            _wait_end(stat, max(0.0, until - time.monotonic()))
+        if not found:
+            return
+
+
+def _wait_end(stat: Stat, timeout: float) -> None:
+    with contextlib.suppress(OSError):
+        fd = open_pidfd(stat.pid)
+        try:
+            poll = select.poll()
+            poll.register(fd, select.POLLIN)
+            if poll.poll(timeout * 1000):
+                wait_status(fd, keep=False)
+        finally:
+            os.close(fd)
+
+
+def has_token(pid: int, token: str) -> bool:
+    """Whether the process was started with this gang's token in its environment."""
+    try:
+        environment = (_PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return False
+    return f"{GANG_VARIABLE}={token}".encode() in environment.split(b"\0")

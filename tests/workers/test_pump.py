@@ -1,0 +1,159 @@
+"""The pump: whole lines, bounded memory, and nobody waits for somebody else's pipe."""
+
+import os
+import threading
+
+import pytest
+
+from holdfast.workers.pump import Capture, Pump, Sinks
+from holdfast.workers.sinks import FdConsole, LogFile, SharedFile
+
+
+@pytest.fixture
+def pump():
+    pump = Pump()
+    yield pump
+    pump.close()
+
+
+@pytest.fixture
+def stream(pump):
+    """Make a captured stream; returns the writing end and the capture."""
+    ends = []
+
+    def make(**sinks):
+        read_end, write_end = os.pipe()
+        ends.append(write_end)
+        capture = Capture(read_end, Sinks(**sinks))
+        pump.attach(capture)
+        return write_end, capture
+
+    yield make
+    for end in ends:
+        os.close(end)
+
+
+def test_bytes_reach_the_file_as_they_are_and_lines_the_console_with_their_prefix(pump, stream, tmp_path, console):
+    file = LogFile(str(tmp_path / "out.log"))
+    end, capture = stream(file=file, console=console, prefix=b"[3]: ")
+    data = b"one\r\n\xff\xfe\x00junk\npartial"
+    os.write(end, data)
+
+    assert pump.settle([capture]).wait(10)
+
+    assert (tmp_path / "out.log").read_bytes() == data
+    assert console.lines == [b"[3]: one", b"[3]: \xff\xfe\x00junk", b"[3]: partial"]
+    assert capture.tail() == ("one", "\\xff\\xfe\\x00junk", "partial")
+
+
+def test_lines_of_many_streams_are_never_mixed(pump, stream, console):
+    streams = [stream(console=console, prefix=b"%d:" % n) for n in range(4)]
+
+    def write(end, letter):
+        for _ in range(2000):
+            os.write(end, letter * 50)
+            os.write(end, letter * 50 + b"\n")
+
+    writers = [threading.Thread(target=write, args=(end, b"%d" % n)) for n, (end, _) in enumerate(streams)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert pump.settle([capture for _, capture in streams]).wait(30)
+
+    assert len(console.lines) == 8000
+    assert set(console.lines) == {b"%d:" % n + b"%d" % n * 100 for n in range(4)}
+
+
+def test_a_flood_in_one_stream_does_not_keep_another_from_its_turn(pump, stream, console):
+    flooded, _ = stream()
+    quiet, _ = stream(console=console)
+    enough = threading.Event()
+
+    def flood():
+        while not enough.is_set():
+            os.write(flooded, b"x" * 65536)
+
+    writer = threading.Thread(target=flood)
+    writer.start()
+    os.write(quiet, b"heard\n")
+
+    console.wait_line(b"heard")
+    enough.set()
+    writer.join()
+
+
+def test_finish_ends_a_stream_that_somebody_still_holds_open(pump, stream, console):
+    end, capture = stream(console=console)
+    os.write(end, b"last words")
+
+    assert pump.finish([capture]).wait(10)
+
+    assert capture.ended
+    assert console.lines == [b"last words"]
+    assert pump.finish([capture]).wait(10), "finishing twice does no harm"
+
+
+def test_filtered_lines_are_copied_to_the_shared_file(pump, stream, tmp_path):
+    shared = SharedFile(str(tmp_path / "filtered.log"))
+    one, first = stream(filtered=shared, filters=[b"loss", b"acc"], prefix=b"[0]")
+    two, second = stream(filtered=shared, filters=[b"loss", b"acc"], prefix=b"[1]")
+    os.write(one, b"loss 3\nnoise\n")
+    assert pump.settle([first]).wait(10)
+    os.write(two, b"noise\nacc 1")
+    assert pump.settle([second]).wait(10)
+
+    shared.close()
+    assert (tmp_path / "filtered.log").read_bytes() == b"[0]loss 3\n[1]acc 1\n"
+
+
+def test_a_limited_file_keeps_the_newest_output(tmp_path):
+    file = LogFile(str(tmp_path / "out.log"), bytes_max=100)
+
+    for number in range(100):
+        file.write(b"%09d\n" % number)
+    file.close()
+
+    old, new = (tmp_path / "out.log.old").read_bytes(), (tmp_path / "out.log").read_bytes()
+    assert len(old) + len(new) <= 100
+    assert (old + new).splitlines()[-1] == b"%09d" % 99
+    assert [int(line) for line in (old + new).splitlines()] == list(range(90, 100))
+
+
+def test_a_console_that_has_gone_away_costs_nothing():
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    console = FdConsole(write_end)
+
+    console.write(b"to nobody\n")
+    console.write(b"again\n")
+
+    os.close(write_end)
+
+
+def test_a_console_that_is_slow_and_non_blocking_gets_everything():
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    data = b"x" * 300_000 + b"\n"
+    writer = threading.Thread(target=FdConsole(write_end).write, args=(data,))
+    writer.start()
+
+    got = b""
+    while len(got) < len(data):
+        got += os.read(read_end, 65536)
+
+    writer.join()
+    assert got == data
+    os.close(read_end)
+    os.close(write_end)
+
+
+def test_a_full_disk_is_reported_once_and_hurts_nobody(pump, stream, console, caplog):
+    end, capture = stream(file=LogFile("/dev/full"), console=console)
+    os.write(end, b"one\n")
+    os.write(end, b"two\n")
+
+    assert pump.settle([capture]).wait(10)
+
+    assert console.lines == [b"one", b"two"]
+    assert caplog.text.count("the disk is full") == 1
