@@ -54,6 +54,8 @@ RETRY_S_MIN = 0.05
 RETRY_S_MAX = 1.0
 #: So many beats fit into a lease: two may be lost before the third is late.
 BEATS_PER_LEASE = 3
+#: How long a wait lasts before the node asks what it is for.
+FIRST_BEAT_S = 0.4
 
 
 class State(enum.StrEnum):
@@ -237,7 +239,7 @@ class MemberMachine:
         """Decide what one event means."""
         match event:
             case Ask():
-                self._on_ask(event)
+                self._on_ask(event, now)
             case GiveUp():
                 self._on_give_up(event)
             case Finish():
@@ -299,11 +301,11 @@ class MemberMachine:
         """Say what this node waits for, in the coordinator's words where it can be reached."""
         if not self._linked and self.state not in (State.IDLE, State.ENDED):
             return f"the coordinator is out of reach ({self._link_trouble}); trying again"
-        return self._heard_sentence or f"{self.state.value}"
+        return self._heard_sentence or "asked to join; no answer yet"
 
     # -- the owner -------------------------------------------------------------------------------------------
 
-    def _on_ask(self, ask: Ask) -> None:
+    def _on_ask(self, ask: Ask, now: float) -> None:
         if self.state is State.ENDED:
             return
         if self.state is not State.WAITING:
@@ -315,6 +317,7 @@ class MemberMachine:
         self._deadline = ask.deadline
         if self._linked:
             self._say_join()
+            self._beat_soon(now)
         elif not self._wanted:
             self._wanted = True
             self._out.append(OpenLink())
@@ -340,7 +343,7 @@ class MemberMachine:
         self._linked = True
         self._retry_s = RETRY_S_MIN
         self._heard_at = now
-        self._beat_at = now + self.spec.lease_s / BEATS_PER_LEASE
+        self._beat_soon(now)
         if self.state in _PHASES:
             self._say_join()
             self._say_close()
@@ -441,6 +444,11 @@ class MemberMachine:
         if self._wanted:
             self._out.append(DropLink())
         self._wanted = self._linked = False
+
+    def _beat_soon(self, now: float) -> None:
+        """Beat early after an ask: its answer is the sentence that says what is being waited for."""
+        interval = self.spec.lease_s / BEATS_PER_LEASE
+        self._beat_at = now + (min(interval, FIRST_BEAT_S) if self.state is State.WAITING else interval)
 
     def _say_join(self) -> None:
         self._say(

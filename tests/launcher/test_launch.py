@@ -1,0 +1,301 @@
+"""`holdfast launch` with real processes: starting, failing, restarting, signals, output."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.launcher.conftest import Launch
+
+StartLaunch = Callable[..., Launch]
+
+WAIT_FOR_EVER = """
+    import os, signal, time
+    print("ready", os.environ["RANK"], os.getpid())
+    while True:
+        signal.pause()
+"""
+
+
+def test_workers_run_with_their_ranks_and_arguments(launch: StartLaunch) -> None:
+    script = """
+        import os, sys
+        print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], sys.argv[1:])
+    """
+    code, out, err = launch("--nproc_per_node=2", script=script, args=("--lr", "0.1", "--nproc_per_node=9")).end()
+
+    assert code == 0, err
+    assert sorted(out.splitlines()) == [f"rank {rank} of 2 ['--lr', '0.1', '--nproc_per_node=9']" for rank in (0, 1)]
+    assert "done: 1 round, 2 workers" in err
+
+
+@pytest.mark.parametrize(("body", "code"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 137), ("1/0", 1)])
+def test_the_exit_code_is_that_of_the_root_cause(launch: StartLaunch, body: str, code: int) -> None:
+    got, _, err = launch("--nproc-per-node", "2", script=f"import os, sys\nif os.environ['RANK'] == '1': {body}").end()
+
+    assert got == code
+    assert "rank 1 (local rank 1" in err
+
+
+def test_a_traceback_is_reported_without_a_decorator(launch: StartLaunch) -> None:
+    _, _, err = launch("--tee", "3", script="def train():\n    raise ValueError('no data')\ntrain()").end()
+
+    assert "what     ValueError: no data" in err
+    assert "in train" in err
+
+
+def test_restarts_go_on_until_it_works_and_are_counted(launch: StartLaunch) -> None:
+    script = """
+        import os, sys
+        count = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+        print("attempt", count, "of", os.environ["TORCHELASTIC_MAX_RESTARTS"], "rank", os.environ["RANK"])
+        if count < 2 and os.environ["RANK"] == "1":
+            sys.exit(3)
+    """
+    code, out, err = launch("--nproc-per-node", "2", "--max-restarts", "3", script=script).end()
+
+    assert code == 0, err
+    assert "attempt 2 of 3 rank 1" in out
+    assert "attempt 3" not in out
+    assert "done: 3 rounds" in err
+
+
+def test_a_spent_budget_ends_with_the_last_failure(launch: StartLaunch) -> None:
+    code, out, err = launch("--max-restarts", "2", script="import sys; print('try'); sys.exit(5)").end()
+
+    assert (code, out.count("try")) == (5, 3)
+    assert "all 2 restarts are used" in err
+
+
+def test_two_nodes_restart_together_and_print_the_same_verdict(launch: StartLaunch) -> None:
+    script = """
+        import os, signal, sys
+        print("round", os.environ["HOLDFAST_ROUND"], "group", os.environ["GROUP_RANK"])
+        if os.environ["RANK"] == "1":
+            sys.exit(9)
+        signal.pause()
+    """
+    common = ("--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-id", "job", "--max-restarts", "1")
+    port = _free_port()
+    nodes = [launch(*common, "--rdzv-endpoint", f"localhost:{port}", script=script) for _ in range(2)]
+
+    ends = [node.end() for node in nodes]
+
+    assert [code for code, _, _ in ends] == [9, 9]
+    for _, out, err in ends:
+        assert out.count("round 1") == out.count("round 2") == 1
+        assert "rank 1 (local rank 0" in err
+    verdicts = {re.search(r"who +(rank 1 .*)", err)[1] for _, _, err in ends}  # type: ignore[index]
+    assert len(verdicts) == 1
+
+
+def test_sigterm_reaches_the_workers_and_the_exit_code_says_so(launch: StartLaunch) -> None:
+    script = """
+        import os, signal, sys, time
+        signal.signal(signal.SIGTERM, lambda *_: (print("saving", os.environ["RANK"]), sys.exit(0)))
+        print("ready")
+        while True:
+            signal.pause()
+    """
+    running = launch("--nproc-per-node", "2", script=script)
+    running.wait_line("ready")
+    running.wait_line("ready")
+    running.signal(signal.SIGTERM)
+    code, out, err = running.end()
+
+    assert code == 143
+    assert "saving 0" in out
+    assert "saving 1" in out
+    assert "Traceback" not in err
+    assert "SIGTERM" in err
+
+
+def test_ctrl_c_while_nodes_gather_ends_at_once_without_a_traceback(launch: StartLaunch) -> None:
+    waiting = launch(
+        "--nnodes=2", "--rdzv-backend=holdfast", f"--rdzv-endpoint=localhost:{_free_port()}", script="pass"
+    )
+    assert waiting.process.stderr is not None
+    assert any("1 of 2 nodes" in line for line in waiting.process.stderr)
+    waiting.signal(signal.SIGINT)
+    code, _, err = waiting.end()
+
+    assert code == 130
+    assert "Traceback" not in err
+
+
+def test_a_second_ctrl_c_kills_workers_that_do_not_listen(launch: StartLaunch) -> None:
+    script = """
+        import signal
+        signal.signal(signal.SIGINT, lambda *_: print("no"))
+        print("ready")
+        while True:
+            signal.pause()
+    """
+    stubborn = launch("--shutdown-timeout", "600", script=script)
+    stubborn.wait_line("ready")
+    stubborn.signal(signal.SIGINT)
+    stubborn.wait_line("no")
+    stubborn.signal(signal.SIGINT)
+
+    assert stubborn.end()[0] == 130
+
+
+def test_forwarded_signals_reach_the_workers_and_end_nothing(launch: StartLaunch) -> None:
+    script = """
+        import signal
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+        print("ready")
+        signal.sigwait({signal.SIGUSR1})
+        print("time is short")
+    """
+    running = launch("--forward-signals", "USR1", script=script)
+    running.wait_line("ready")
+    running.signal(signal.SIGUSR1)
+
+    assert running.end()[:2] == (0, "ready\ntime is short\n")
+
+
+def test_workers_die_with_an_agent_that_is_killed(launch: StartLaunch) -> None:
+    running = launch("--nproc-per-node", "2", script=WAIT_FOR_EVER)
+    pids = [int(running.wait_line("ready").split()[-1]) for _ in range(2)]
+    fds = [os.pidfd_open(pid) for pid in pids]
+    running.signal(signal.SIGKILL)
+
+    import select
+
+    for fd in fds:
+        assert select.select([fd], [], [])[0] == [fd]
+        os.close(fd)
+
+
+def test_a_lost_node_costs_the_others_a_round_and_no_more(launch: StartLaunch) -> None:
+    script = """
+        import os, signal
+        print("round", os.environ["HOLDFAST_ROUND"], "world", os.environ["WORLD_SIZE"])
+        if os.environ["HOLDFAST_ROUND"] == "1":
+            signal.pause()
+    """
+    common = ("--nnodes=1:2", "--rdzv-backend=holdfast", f"--rdzv-endpoint=localhost:{_free_port()}", "--rdzv-id=job")
+    nodes = [launch(*common, script=script) for _ in range(2)]
+    for node in nodes:
+        assert node.wait_line("round 1") == "round 1 world 2"
+
+    nodes[0].signal(signal.SIGKILL)
+
+    assert nodes[1].wait_line("round 2") == "round 2 world 1"
+    assert nodes[1].end()[0] == 0
+
+
+def test_a_new_node_is_let_in_and_both_go_on(launch: StartLaunch) -> None:
+    script = """
+        import os, signal
+        print("world", os.environ["WORLD_SIZE"])
+        if os.environ["WORLD_SIZE"] == "1":
+            signal.pause()
+    """
+    common = ("--nnodes=1:2", "--rdzv-backend=holdfast", f"--rdzv-endpoint=localhost:{_free_port()}", "--rdzv-id=job")
+    first = launch(*common, "--last-call=100ms", script=script)
+    first.wait_line("world 1")
+    second = launch(*common, "--last-call=100ms", script=script)
+
+    assert first.wait_line("world 2")
+    assert second.wait_line("world 2")
+    assert first.end()[0] == second.end()[0] == 0
+
+
+def test_a_module_and_a_program(launch: StartLaunch, tmp_path: Path) -> None:
+    (tmp_path / "my_train.py").write_text("import sys; print(__name__, sys.argv[1:])")
+
+    assert launch("-m", "my_train", "x").end()[1] == "__main__ ['x']\n"
+    assert launch("--no-python", "echo", "rank=${local_rank}", "$$").end()[1] == "rank=0 $$\n"
+
+
+def test_warm_workers_are_what_exec_would_have_made(launch: StartLaunch, tmp_path: Path) -> None:
+    script = """
+        import json, os, sys
+        print(json.dumps([__name__, sys.argv[1:], os.path.basename(__file__), sys.path[0], os.environ["RANK"]]))
+    """
+    cold = launch("--preload", "none", script=script, args=("a", "b")).end()
+    warm = launch("--preload", "json,decimal", script=script, args=("a", "b")).end()
+
+    assert warm[0] == cold[0] == 0, warm[2]
+    assert json.loads(warm[1])[:2] == json.loads(cold[1])[:2] == ["__main__", ["a", "b"]]
+    assert json.loads(warm[1])[3] == json.loads(cold[1])[3]
+
+
+def test_logs_of_every_attempt_are_kept_with_their_last_line(launch: StartLaunch, tmp_path: Path) -> None:
+    script = """
+        import os, sys
+        print("attempt", os.environ["TORCHELASTIC_RESTART_COUNT"], end="")
+        sys.stdout.flush()
+        os.kill(os.getpid(), 9) if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" else None
+    """
+    code, out, err = launch("--log-dir", "logs", "--tee", "3", "--max-restarts", "1", script=script).end()
+
+    assert code == 0, err
+    files = sorted(path.read_text() for path in (tmp_path / "logs").rglob("stdout.log"))
+    assert files == ["attempt 0", "attempt 1"]
+    assert "[default0]:attempt 0" in out
+
+
+def test_json_lines_tell_the_story(launch: StartLaunch) -> None:
+    code, _, err = launch("--json", "--max-restarts", "1", script="import sys; sys.exit(4)").end()
+
+    events = [json.loads(line) for line in err.splitlines()]
+    assert [event["kind"] for event in events if event["kind"] in ("workers_started", "end")] == [
+        "workers_started",
+        "workers_started",
+        "end",
+    ]
+    assert events[-1]["data"]["exit_code"] == code == 4
+
+
+def test_quiet_says_nothing_when_all_is_well(launch: StartLaunch) -> None:
+    assert launch("--quiet", script="pass").end() == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--nnodes", "2:1", "x.py"], "--nnodes '2:1' must have 1 <= MIN <= MAX"),
+        (["--nnodes", "two", "x.py"], "--nnodes 'two' must be a number or MIN:MAX"),
+        (["no_such.py"], "there is no script 'no_such.py' here; use -m for a module"),
+        ([], "name the script to run"),
+        (["--rdzv-conf", "lease", "--no-python", "true"], "--rdzv-conf 'lease' must be key=value"),
+        (["--admit", "never", "--no-python", "true"], "'never' is no admission policy"),
+        (["--rdzv-backend", "zookeeper", "--nnodes", "2", "--no-python", "true"], "'zookeeper' is not registered"),
+        (["--nproc-per-node", "many", "--no-python", "true"], "many"),
+        (["--forward-signals", "USR9", "--no-python", "true"], "'USR9' is no signal"),
+        (["--numa-binding", "moon", "--no-python", "true"], "--numa-binding 'moon' must be one of node"),
+    ],
+)
+def test_bad_input_gets_one_sentence_that_says_what_to_do(
+    launch: StartLaunch, arguments: list[str], sentence: str
+) -> None:
+    code, _, err = launch(*arguments).end()
+
+    assert code == 2
+    assert sentence in err
+    assert "Traceback" not in err
+
+
+def test_torchruns_variables_set_flags(launch: StartLaunch) -> None:
+    script = "import os; print(os.environ['WORLD_SIZE'], os.environ['ROLE_NAME'])"
+
+    code, out, _ = launch(script=script, PET_NPROC_PER_NODE="2", PET_ROLE="trainer").end()
+
+    assert (code, out) == (0, "2 trainer\n2 trainer\n")
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
