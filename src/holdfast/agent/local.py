@@ -22,6 +22,7 @@ from holdfast.facts import WARNING, Fact, facts
 from holdfast.failures import Failure, ProcessFailure
 from holdfast.failures.verdict import root_cause
 from holdfast.rendezvous.native import HoldfastRendezvousHandler
+from holdfast.store.environ import ENDPOINT_VARIABLE, SPACE_VARIABLE
 from holdfast.wire.secret import SECRET_FILE_VARIABLE
 from holdfast.workers import (
     DefaultLogsSpecs,
@@ -41,7 +42,6 @@ from holdfast.workers import (
 )
 from holdfast.workers.plan import Entry
 
-ENDPOINT_VARIABLE, SPACE_VARIABLE = "HOLDFAST_ENDPOINT", "HOLDFAST_STORE_SPACE"
 PREFIX_TEMPLATE = "[${role_name}${local_rank}]:"
 STACKS_TIMEOUT_S = 10.0
 #: How often the wait for a template looks for a signal.
@@ -152,7 +152,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         }
         if handler.secret.origin.startswith("file "):
             variables[SECRET_FILE_VARIABLE] = handler.secret.origin.removeprefix("file ")
-        return variables
+        return {**variables, **(handler.tls.as_environ() if handler.tls is not None else {})}
 
     def _plans(self, spec: WorkerSpec, envs: dict[int, dict[str, str]]) -> list[WorkerPlan]:
         cpus = bind(spec.numa_options, spec.local_world_size)
@@ -202,8 +202,13 @@ class LocalElasticAgent(SimpleElasticAgent):
         template = self._template
         if template is None:
             return None
+        fresh = template.importing
         while template.importing and not self._inbox.holds(Signalled):
             template.wait_ready(TEMPLATE_LOOK_S)
+        if fresh and template.usable:
+            names = ", ".join(template.modules)
+            sentence = f"imported {names} in {template.seconds:.1f} s; workers are forked from there"
+            facts.publish(Fact("template_ready", sentence, {"modules": names, "seconds": template.seconds}))
         if template.usable or template.importing:
             return template
         facts.publish(Fact("template_unusable", f"starting workers cold: {template.why_not}", level=WARNING))

@@ -14,6 +14,7 @@ from holdfast.errors import HoldfastError, InternalError, UsageError
 from holdfast.launcher.api import run_agent
 from holdfast.launcher.config import LaunchOptions, config_from_options
 from holdfast.launcher.screen import Screen
+from holdfast.wire.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -40,10 +41,9 @@ def _option(name: str, **settings: Any) -> Callable[[F], F]:
 @_option("--standalone", is_flag=True, help="One node alone: a coordinator of its own on a free port.")
 @_option(
     "--rdzv-backend",
-    default="static",
-    show_default=True,
-    help="How nodes meet: holdfast (c10d means the same), static, or a plugin's name. "
-    "One node without an endpoint is on its own, whatever this says.",
+    default="",
+    help="How nodes meet: holdfast (c10d means the same), static, or a plugin's name.  "
+    "[default: holdfast with an endpoint or a range of nodes, else static; one node alone meets nobody]",
 )
 @_option("--rdzv-endpoint", default="", help="Where nodes meet: host[:port], port 29400 by default.")
 @_option("--rdzv-id", default="none", show_default=True, help="The run's id; all nodes give the same.")
@@ -60,6 +60,9 @@ def _option(name: str, **settings: Any) -> Callable[[F], F]:
 @click.option("--spares", type=int, help="How many nodes beyond MAX may stand by; more are turned away.")
 @click.option("--secret-file", help="File with the secret that all nodes share.")
 @click.option("--require-secret", is_flag=True, help="Refuse to run without a shared secret.")
+@click.option("--tls-cert", envvar=CERT_VARIABLE, help="Certificate of this node (PEM).")
+@click.option("--tls-key", envvar=KEY_VARIABLE, help="Its private key (PEM).")
+@click.option("--tls-ca", envvar=CA_VARIABLE, help="Authority that every node's certificate comes from (PEM).")
 # -- what is run
 @_option("--module", also=("-m",), is_flag=True, help="The script is the name of a Python module.")
 @_option("--no-python", is_flag=True, help="The script is any program; do not run it with Python.")

@@ -14,6 +14,7 @@ from holdfast.agent.simple import parse_signals
 from holdfast.errors import UsageError
 from holdfast.launcher.api import LaunchConfig
 from holdfast.rendezvous.settings import parse_admit, parse_duration
+from holdfast.wire.address import Endpoint
 from holdfast.workers import (
     AffinityMode,
     DefaultLogsSpecs,
@@ -36,7 +37,7 @@ class LaunchOptions:
 
     nnodes: str = "1:1"
     nproc_per_node: str = "1"
-    rdzv_backend: str = "static"
+    rdzv_backend: str = ""
     rdzv_endpoint: str = ""
     rdzv_id: str = "none"
     rdzv_conf: str = ""
@@ -79,6 +80,9 @@ class LaunchOptions:
     half_finished_after: str | None = None
     secret_file: str | None = None
     require_secret: bool = False
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tls_ca: str | None = None
     script: str = ""
     script_args: tuple[str, ...] = field(default_factory=tuple)
 
@@ -87,7 +91,7 @@ def config_from_options(options: LaunchOptions) -> tuple[LaunchConfig, Script | 
     """Turn flags into what an agent needs; raises `UsageError` that names the flag."""
     low, high = parse_nnodes(options.nnodes)
     entry = entrypoint(options)
-    backend, endpoint, run_id = _meeting_place(options, high)
+    backend, endpoint, run_id = _meeting_place(options, low, high)
     return (
         LaunchConfig(
             min_nodes=low,
@@ -186,17 +190,19 @@ def parse_bytes(text: str | None) -> int | None:
     return int(match[1]) * {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}[match[2]]
 
 
-def _meeting_place(options: LaunchOptions, max_nodes: int) -> tuple[str, str, str]:
+def _meeting_place(options: LaunchOptions, low: int, high: int) -> tuple[str, str, str]:
     """Decide backend, endpoint and run id: one node alone meets nobody, so it picks its own."""
-    alone = max_nodes == 1 and not options.rdzv_endpoint and options.master_port is None
-    if options.standalone or (alone and options.rdzv_backend == "static"):
+    backend = options.rdzv_backend
+    alone = high == 1 and not options.rdzv_endpoint and options.master_port is None
+    if options.standalone or (alone and backend in ("", "static")):
         return "holdfast", "localhost:0", secrets.token_hex(8)
-    if options.rdzv_backend == "static":
-        host = options.master_addr or "127.0.0.1"
-        port = 29500 if options.master_port is None else options.master_port
-        bracketed = f"[{host}]" if ":" in host else host
-        return "static", options.rdzv_endpoint or f"{bracketed}:{port}", options.rdzv_id
-    return options.rdzv_backend, options.rdzv_endpoint, options.rdzv_id
+    if not backend:
+        backend = "holdfast" if options.rdzv_endpoint or low != high else "static"
+    if backend != "static":
+        return backend, options.rdzv_endpoint, options.rdzv_id
+    host = options.master_addr or "127.0.0.1"
+    port = 29500 if options.master_port is None else options.master_port
+    return backend, options.rdzv_endpoint or str(Endpoint(host, port)), options.rdzv_id
 
 
 def _rendezvous_settings(options: LaunchOptions) -> dict[str, str | int | bool]:
@@ -210,6 +216,9 @@ def _rendezvous_settings(options: LaunchOptions) -> dict[str, str | int | bool]:
         "spares": options.spares,
         "node_rank": options.node_rank,
         "require_secret": options.require_secret or None,
+        "tls_cert": options.tls_cert,
+        "tls_key": options.tls_key,
+        "tls_ca": options.tls_ca,
     }
     settings.update({key: value for key, value in given.items() if value is not None})
     if options.admit is not None:

@@ -70,7 +70,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         self._backend = params.backend
         self._run_id = params.run_id
         self._node = node_settings(params)
-        self._tls = TlsFiles.from_environ()
+        self._tls = self._node.tls
         asked = parse_endpoint(params.endpoint)
         self._secret = _secret(asked, self._node)
         self._io = io_thread()
@@ -129,6 +129,11 @@ class HoldfastRendezvousHandler(RendezvousHandler):
     def secret(self) -> Secret:
         """The shared secret in use."""
         return self._secret
+
+    @property
+    def tls(self) -> TlsFiles | None:
+        """The TLS files in use."""
+        return self._tls
 
     @property
     def is_host(self) -> bool:

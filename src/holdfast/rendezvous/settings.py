@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from holdfast.coordinator.messages import Admit, RunSettings
 from holdfast.errors import UsageError
 from holdfast.rendezvous.api import RendezvousParameters
+from holdfast.wire.tls import TlsFiles
 
 LEASE_S = 5.0
 JOIN_TIMEOUT_S = 600.0
@@ -28,6 +29,7 @@ class NodeSettings:
     is_host: bool | None
     secret_file: str | None
     require_secret: bool
+    tls: TlsFiles | None
 
 
 def run_settings(params: RendezvousParameters) -> RunSettings:
@@ -61,6 +63,7 @@ def node_settings(params: RendezvousParameters) -> NodeSettings:
         is_host=params.get_as_bool("is_host"),
         secret_file=params.get("secret_file"),
         require_secret=bool(params.get_as_bool("require_secret", False)),
+        tls=_tls(params),
     )
 
 
@@ -80,6 +83,11 @@ def parse_duration(text: str | float) -> float:
     if match is None:
         raise UsageError(f"'{text}' is no length of time: write seconds, or 300ms, 10m, 1h")
     return float(match[1]) * _UNIT_S[match[2]]
+
+
+def _tls(params: RendezvousParameters) -> TlsFiles | None:
+    files = TlsFiles(params.get("tls_cert"), params.get("tls_key"), params.get("tls_ca"))
+    return files if files != TlsFiles() else TlsFiles.from_environ()
 
 
 def _count(params: RendezvousParameters, key: str) -> int:

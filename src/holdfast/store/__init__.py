@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from holdfast.store.api import Store
     from holdfast.store.client import StoreClient
+    from holdfast.store.environ import from_environ
     from holdfast.store.keys import StoreLimits
     from holdfast.store.machine import StoreMachine
     from holdfast.store.memory import MemoryStore
     from holdfast.store.prefix import PrefixStore
 
-__all__ = ["MemoryStore", "PrefixStore", "Store", "StoreClient", "StoreLimits", "StoreMachine"]
+__all__ = ["MemoryStore", "PrefixStore", "Store", "StoreClient", "StoreLimits", "StoreMachine", "from_environ"]
 
 _HOMES = {
     "MemoryStore": "memory",
@@ -22,6 +23,7 @@ _HOMES = {
     "StoreClient": "client",
     "StoreLimits": "keys",
     "StoreMachine": "machine",
+    "from_environ": "environ",
 }
 
 

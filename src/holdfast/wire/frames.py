@@ -112,5 +112,5 @@ class Codec(Generic[M]):
         """Return the message in a frame body, or raise `FrameError`."""
         try:
             return self._decoder.decode(body)
-        except (msgspec.MsgspecError, RecursionError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise FrameError(f"a frame does not hold a known message: {error}") from None

@@ -87,7 +87,9 @@ class Peer(asyncio.Protocol, Generic[M]):
             return
         transport.write(frame)
         if transport.get_write_buffer_size() > self._listener.limits.pending_bytes_max:
-            self.drop("it does not read what it asked for")
+            reason = "it does not read what it asked for"
+            self._listener._complain(self, reason)
+            self.drop(reason)
 
     def refuse(self, reason: str) -> None:
         """Tell the peer why, then end the connection."""
@@ -197,12 +199,15 @@ class Listener(Generic[M]):
                 f"cannot listen on {endpoint}: {error.strerror or error}; "
                 "free the port, or give another one (port 0 takes any free one)"
             ) from None
-        self._server = await loop.create_server(
-            lambda: Peer(self), sock=sockets[0], ssl=tls, backlog=4096
-        )  # further sockets of a name with several addresses are served by the same factory
-        self._more = [
-            await loop.create_server(lambda: Peer(self), sock=each, ssl=tls, backlog=4096) for each in sockets[1:]
+        # A stranger who never ends its TLS handshake gets no more time than one who never proves the secret.
+        patience_s = self.limits.handshake_timeout_s if tls is not None else None
+        servers = [
+            await loop.create_server(
+                lambda: Peer(self), sock=each, ssl=tls, backlog=4096, ssl_handshake_timeout=patience_s
+            )
+            for each in sockets
         ]
+        self._server, *self._more = servers  # a name with several addresses is served on all of them
         return Endpoint(endpoint.host, sockets[0].getsockname()[1])
 
     async def close(self) -> None:

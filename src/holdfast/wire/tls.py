@@ -30,6 +30,11 @@ class TlsFiles:
         files = cls(environ.get(CERT_VARIABLE), environ.get(KEY_VARIABLE), environ.get(CA_VARIABLE))
         return files if (files.cert or files.key or files.ca) else None
 
+    def as_environ(self) -> dict[str, str]:
+        """Return the variables that `from_environ` reads."""
+        named = {CERT_VARIABLE: self.cert, KEY_VARIABLE: self.key, CA_VARIABLE: self.ca}
+        return {name: path for name, path in named.items() if path}
+
     def server_context(self) -> ssl.SSLContext:
         """Return the context of a coordinator's listener."""
         if not (self.cert and self.key):
