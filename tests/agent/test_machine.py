@@ -83,6 +83,21 @@ def test_a_broken_round_stops_workers_and_asks_again_without_a_cause(running: Ag
     assert running.do(WorkersStopped()) == [StartWorkers(None)]
 
 
+def test_a_round_that_is_lost_while_its_workers_are_being_started_is_left_once_they_are() -> None:
+    agent = Agent()
+
+    assert agent.do(Begin(), RoundLost("host-b joined", 1)) == []
+    assert agent.do(WorkersStarted(1)) == [StopWorkers(SIGTERM, 30.0, "host-b joined")]
+
+
+def test_a_late_word_about_the_round_before_does_not_end_the_next() -> None:
+    agent = Agent()
+    agent.do(Begin(), WorkersStarted(1), WorkerFailed(BOOM), WorkersStopped(), RoundLost("host-b: boom too", 1))
+
+    assert agent.do(WorkersStarted(2)) == []
+    assert agent.machine.stage is Stage.RUNNING
+
+
 def test_workers_that_fail_while_they_are_stopped_prove_nothing(running: Agent) -> None:
     running.do(RoundLost("host-b was lost"))
 
@@ -203,6 +218,10 @@ def test_forwarded_signals_reach_running_workers_and_mean_nothing_else(running: 
     assert running.do(SignalPassing(10)) == [SignalWorkers(10)]
     assert running.machine.stage is Stage.RUNNING
     assert Agent().do(Begin(), SignalPassing(10)) == []
+
+
+def test_a_forwarded_signal_that_overtakes_the_news_of_the_start_is_not_lost() -> None:
+    assert Agent().do(Begin(), SignalPassing(10), WorkersStarted()) == [SignalWorkers(10)]
 
 
 def test_nothing_happens_after_the_end(running: Agent) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import select
+import signal
 import textwrap
 import threading
 import time
@@ -109,8 +110,16 @@ def _wait_all(gang):
     until = time.monotonic() + PATIENCE_S
     while gang.running():
         gang.wait_exits(until - time.monotonic())
-        assert time.monotonic() < until, "the workers never ended"
+        assert time.monotonic() < until, f"the workers never ended:\n{_stacks(gang)}"
     return gang.exits()
+
+
+def _stacks(gang):
+    """Have the workers that hang print their stacks: fatal signals do that in all that we start."""
+    gang.send(signal.SIGABRT)
+    gang.wait_exits(5)
+    failures = [gang.failure(exited) for exited in gang.exits().values()]
+    return "\n".join(f"{each.rank}: {each.traceback}\n" + "\n".join(each.log_lines) for each in failures)
 
 
 @pytest.fixture
@@ -128,8 +137,13 @@ def _wait_gone(pids):
             continue
         poll = select.poll()
         poll.register(fd, select.POLLIN)
-        assert poll.poll(max(0.0, until - time.monotonic()) * 1000), f"process {pid} is still there"
+        assert poll.poll(max(0.0, until - time.monotonic()) * 1000), f"process {pid} is still there: {_describe(pid)}"
         os.close(fd)
+
+
+def _describe(pid):
+    with contextlib.suppress(OSError):
+        return read_stat(pid), Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 @pytest.fixture

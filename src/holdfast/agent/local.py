@@ -196,6 +196,14 @@ class LocalElasticAgent(SimpleElasticAgent):
             base = {"OMP_NUM_THREADS": "1"} if several and "OMP_NUM_THREADS" not in os.environ else {}
             self._template = Template(self._options.preload, {**os.environ, **base})
 
+    def _get_ready(self) -> None:
+        """Import before breaking into a round that runs: its nodes train on meanwhile, instead of waiting for us."""
+        template = self._template
+        if template is not None and template.importing and self._meeting.would_disturb():
+            names = ", ".join(template.modules)
+            facts.publish(Fact("waiting", f"a round is running; importing {names} before asking to be let in"))
+            self._ready_template()
+
     def _ready_template(self) -> Template | None:
         """Wait for the template's imports: they cost a worker that is started cold just as much, each."""
         self.warm_up()

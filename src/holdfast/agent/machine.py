@@ -68,7 +68,9 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class WorkersStarted:
-    """A round was agreed and its workers were started here."""
+    """A round was agreed and its workers were started here; `round` is its number, where it has one."""
+
+    round: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +96,10 @@ class WorkersStopped:
 
 @dataclass(frozen=True, slots=True)
 class RoundLost:
-    """The round is over for a reason elsewhere, or newcomers wait to be admitted."""
+    """The round, told by its number where it has one, is over for a reason elsewhere, or newcomers wait."""
 
     reason: str
+    round: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +215,10 @@ class AgentMachine:
         self._cause: Cause | None = None
         #: Set while stopping for good: what the agent ends with once nothing runs.
         self._ending: Outcome | None = None
+        #: Signals for workers that may run already, though we have not been told so yet.
+        self._early: list[int] = []
+        #: A round that was lost while its workers were being started.
+        self._lost: RoundLost | None = None
         self._left = False
         self._resume_at: float | None = None
         self._barrier_ends: float | None = None
@@ -226,7 +233,7 @@ class AgentMachine:
                 case Begin():
                     self._start()
                 case WorkersStarted():
-                    self.stage = Stage.RUNNING  # STARTING -> RUNNING
+                    self._on_started(event)
                 case WorkerFailed():
                     self._on_failure(event.cause)
                 case WorkersFinished():
@@ -234,7 +241,7 @@ class AgentMachine:
                 case WorkersStopped():
                     self._on_stopped(event, now)
                 case RoundLost():
-                    self._on_round_lost(event.reason)
+                    self._on_round_lost(event)
                 case RunOver():
                     self._on_run_over(event)
                 case Signalled():
@@ -242,6 +249,8 @@ class AgentMachine:
                 case SignalPassing():
                     if self.stage is Stage.RUNNING:
                         self._out.append(SignalWorkers(event.number))
+                    elif self.stage is Stage.STARTING:
+                        self._early.append(event.number)
                 case Tick():
                     self._on_time(now)
         effects, self._out = self._out, []
@@ -269,7 +278,16 @@ class AgentMachine:
         self.stage = Stage.STARTING
         self._resume_at = None
         cause, self._cause = self._cause, None
+        self._early = []
         self._out.append(StartWorkers(cause))
+
+    def _on_started(self, event: WorkersStarted) -> None:
+        self.stage = Stage.RUNNING  # STARTING -> RUNNING
+        lost, self._lost = self._lost, None
+        if lost is not None and lost.round == event.round:
+            self._stop(SIGTERM, lost.reason)
+        else:
+            self._out += [SignalWorkers(number) for number in self._early]
 
     def _on_failure(self, cause: Cause) -> None:
         if self.stage is not Stage.RUNNING:
@@ -305,9 +323,12 @@ class AgentMachine:
         else:
             self._start()
 
-    def _on_round_lost(self, reason: str) -> None:
+    def _on_round_lost(self, event: RoundLost) -> None:
         if self.stage is Stage.RUNNING:
-            self._stop(SIGTERM, reason)
+            self._stop(SIGTERM, event.reason)
+        elif self.stage is Stage.STARTING:
+            # Either the round whose workers are being started just now, or a late word about the one before.
+            self._lost = event
         elif self.stage is Stage.FINISHED:
             # The others start again, and so must we: there is nothing left to stop.
             self._barrier_ends = None

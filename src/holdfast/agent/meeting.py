@@ -40,6 +40,9 @@ class Meeting(Protocol):
     def place(self) -> Place | None:
         """This node's place, where the rendezvous knows more than node ranks."""
 
+    def would_disturb(self) -> bool:
+        """Say whether others are at work whom an ask would interrupt."""
+
     def ask(self) -> bool:
         """Ask for a round if that has not been done; says whether there is an answer to wait for."""
 
@@ -105,6 +108,10 @@ class PushedMeeting:
         """This node's place."""
         return self._handler.place
 
+    def would_disturb(self) -> bool:
+        """Look at the run without joining it."""
+        return self._handler.would_disturb()
+
     def ask(self) -> bool:
         """Ask once; true until the answer has been taken."""
         if not self._asked:
@@ -150,7 +157,7 @@ class PushedMeeting:
     def _on_effect(self, effect: MemberEffect) -> None:
         """Runs on the background thread: only enqueues."""
         if isinstance(effect, RoundBroken):
-            self._inbox.put(RoundLost(effect.reason))
+            self._inbox.put(RoundLost(effect.reason, effect.place.round.number))
         elif isinstance(effect, RoundSealed | AskFailed):
             self._outcome = effect
             self._inbox.put(_WAKE)
@@ -175,6 +182,10 @@ class PolledMeeting:
         self.cause: Cause | None = None
         self.is_blocking = False
         self._handler = handler
+
+    def would_disturb(self) -> bool:
+        """A stranger's handler cannot be asked without joining."""
+        return False
 
     def ask(self) -> bool:
         """There is nothing to wait for: the round itself blocks."""

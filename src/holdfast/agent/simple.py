@@ -116,6 +116,9 @@ class SimpleElasticAgent(ElasticAgent):
         self._stop_workers(self._worker_group)
         return True
 
+    def _get_ready(self) -> None:
+        """Do what need not wait for a round, so that the others do not wait for it once there is one."""
+
     def _pass_signal(self, number: int) -> None:
         """Pass a signal on to the workers; an agent of your own that cannot simply does not."""
         del number
@@ -259,7 +262,8 @@ class SimpleElasticAgent(ElasticAgent):
         for worker in worker_group.workers:
             worker.id = ids[worker.local_rank]
         worker_group.state = WorkerState.HEALTHY
-        self._inbox.put(WorkersStarted())
+        place = self._meeting.place
+        self._inbox.put(WorkersStarted(place.round.number if place is not None else None))
 
     def _restart_workers(self, worker_group: WorkerGroup) -> None:
         """Start anew in a fresh round; the old workers have been stopped by now."""
@@ -268,11 +272,13 @@ class SimpleElasticAgent(ElasticAgent):
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
         """Block until a round is agreed, and number the workers by it."""
         spec = worker_group.spec
-        while self._meeting.ask():
-            event = self._inbox.take()
+        self._get_ready()
+        while True:
+            # Looked at before the first ask: who is told to end while getting ready interrupts nobody.
+            event = None if self._meeting.is_polled else self._inbox.take()
             if isinstance(event, RunOver | Signalled):
                 raise _Instead(event)
-            if self._meeting.answered():
+            if not self._meeting.ask() or self._meeting.answered():
                 break
             self._meeting.tell_wait()
             self._inbox.wait(self._meeting.wait_step_s)

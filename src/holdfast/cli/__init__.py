@@ -12,6 +12,7 @@ from holdfast.errors import HoldfastError, InternalError
 
 #: Sub-commands and the line that `holdfast --help` says about each; the module has the same name.
 COMMANDS = {
+    "demo": "Watch a job survive a killed worker and a killed node; under a minute, on this machine.",
     "launch": "Run a script on this node's workers and keep it running; takes torchrun's flags.",
     "serve": "Run a coordinator on its own, so that agents may come and go.",
     "rounds": "Show the runs of a coordinator: nodes, rounds, and what they wait for.",

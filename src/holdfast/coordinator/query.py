@@ -16,12 +16,16 @@ QUERY_TIMEOUT_S = 10.0
 
 
 def ask_coordinator(
-    endpoint: Endpoint, secret: bytes, run_id: str = "", tls: ssl.SSLContext | None = None
+    endpoint: Endpoint,
+    secret: bytes,
+    run_id: str = "",
+    tls: ssl.SSLContext | None = None,
+    timeout_s: float = QUERY_TIMEOUT_S,
 ) -> list[dict[str, Any]]:
     """Return a description of every run, or of one; each has a `sentence` that says where it stands."""
-    channel = Channel.connect(endpoint, CODEC, secret, timeout_s=QUERY_TIMEOUT_S, tls=tls)
+    channel = Channel.connect(endpoint, CODEC, secret, timeout_s=timeout_s, tls=tls)
     try:
-        answer = channel.ask(Query(run_id), time.monotonic() + QUERY_TIMEOUT_S)
+        answer = channel.ask(Query(run_id), time.monotonic() + timeout_s)
     finally:
         channel.close()
     if not isinstance(answer, Report):

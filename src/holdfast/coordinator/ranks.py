@@ -12,7 +12,8 @@ The rules, strongest first:
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from holdfast.coordinator.messages import NodeSpec, Place, RoundId
@@ -130,17 +131,53 @@ def _host_order(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 def _fill_lost_places(line: list[Candidate | Seat], newcomers: dict[str, list[Candidate]]) -> list[Candidate | Seat]:
     """Give lost places to newcomers, own host first; takes those placed out of `newcomers`."""
-    line = [
-        newcomers[entry.host].pop(0) if isinstance(entry, Seat) and newcomers.get(entry.host) else entry
-        for entry in line
-    ]
-    # A newcomer whose host has others in line belongs beside them, not in a distant gap.
     present = {entry.spec.host for entry in line if isinstance(entry, Candidate)}
-    strangers = iter([host for host, nodes in newcomers.items() if nodes and host not in present])
+    line = _fill(line, lambda seat: seat.host, newcomers, present)
+    strangers = deque(host for host in newcomers if host not in present)
+
+    def next_stranger(_: Seat) -> str | None:
+        while strangers and strangers[0] in present:
+            strangers.popleft()
+        return strangers[0] if strangers else None
+
+    return _fill(line, next_stranger, newcomers, present)
+
+
+def _fill(
+    line: list[Candidate | Seat],
+    pick: Callable[[Seat], str | None],
+    newcomers: dict[str, list[Candidate]],
+    present: set[str],
+) -> list[Candidate | Seat]:
+    """Let a newcomer of the host that `pick` names take each lost place, where that parts no host's nodes."""
+    result = list(line)
+    right = _next_hosts(line)
+    left: str | None = None
     for index, entry in enumerate(line):
-        if isinstance(entry, Seat) and (host := next(strangers, None)) is not None:
-            line[index] = newcomers[host].pop(0)
-    return line
+        if isinstance(entry, Candidate):
+            left = entry.spec.host
+            continue
+        host = pick(entry)
+        if host is None or not newcomers.get(host):
+            continue
+        beside_own = host in (left, right[index])
+        # Elsewhere, a node must neither stand apart from its own host's nodes nor between those of another.
+        if beside_own or (host not in present and (left is None or left != right[index])):
+            result[index] = newcomers[host].pop(0)
+            present.add(host)
+            left = host
+    return result
+
+
+def _next_hosts(line: Sequence[Candidate | Seat]) -> list[str | None]:
+    """Return for every place the host of the next node to the right."""
+    result: list[str | None] = []
+    host: str | None = None
+    for entry in reversed(line):
+        result.append(host)
+        if isinstance(entry, Candidate):
+            host = entry.spec.host
+    return result[::-1]
 
 
 def _seat_beside_hosts(

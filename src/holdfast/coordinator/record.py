@@ -17,11 +17,12 @@ class RunRecord(msgspec.Struct, frozen=True):
     closed: str | None = None
     failed: bool = False
     settings: RunSettings | None = None
-    #: The last round, with its seats in rank order; `broken` says why it is over, if it is.
+    #: The last round; `broken` says why it is over, if it is.
     round: RoundId | None = None
+    #: Its members in rank order; none while they are still being learned.
     seats: list[Seat] = []
     broken: str | None = None
-    #: How many of a broken round's members were still live, and so are worth waiting for.
-    survivors: int = 0
+    #: How many of its members are worth waiting for: those that were live.
+    awaited: int = 0
     #: Whether the broken round's failures are in `restarts_used` already.
     charged: bool = False

@@ -19,9 +19,11 @@ The rules:
 4. A round number is never used twice; the record is saved before anybody hears of a round.
 5. A failure is charged to the restart budget once per round, when all survivors are back and all causes are known:
    a victim's report may arrive before that of the failure that made it one.
-6. After a restart of the coordinator nothing is sealed until the members of the running round are back or their time
-   is up.
+6. After a restart of the coordinator nothing is sealed until the members of the last round, running or broken, are
+   back or their time is up.
 7. When this machine itself was called late, silence is its own fault: leases get a moment more.
+8. An ask is answered by one round. When that round is over and the node has not heard of it, the ask is void and the
+   node asks anew, so that an answer that comes late is known as such.
 """
 
 from __future__ import annotations
@@ -107,7 +109,7 @@ class Node:
     seq: int
     phase: Phase
     join: int
-    #: When silence ends its life; never earlier than the entry in the heap that will look at it.
+    #: When silence ends its life.
     expires_at: float
     #: The ask that its place in the current round answers; -1 while it has none.
     sealed_join: int = -1
@@ -115,6 +117,13 @@ class Node:
     dropped: str | None = None
     #: Until when it must have rejoined, while it is stopping.
     rejoin_by: float | None = None
+    #: When its one valid entry in the heap of expiries comes up.
+    watched_at: float = float("inf")
+
+    @property
+    def due(self) -> float:
+        """When its time is up."""
+        return self.expires_at if self.rejoin_by is None else min(self.expires_at, self.rejoin_by)
 
     @property
     def name(self) -> str:
@@ -233,7 +242,9 @@ class RunMachine:
         if settings is not None:
             assert self.restarts_used <= settings.max_restarts, "the restart budget is overdrawn"
         for node in self.nodes.values():
-            assert any(entry[2] == node.spec.node for entry in self._expiries), f"nobody watches {node.name}"
+            assert node.watched_at <= node.due, f"nobody watches {node.name} in time"
+            entries = [entry for entry in self._expiries if entry[::2] == (node.watched_at, node.spec.node)]
+            assert entries, f"nobody watches {node.name}"
         round_ = self.round
         if round_ is None:
             return
@@ -283,9 +294,9 @@ class RunMachine:
             failed=self.closed.failed if self.closed else False,
             settings=self.settings,
             round=round_.id if round_ else None,
-            seats=self._seats(round_) if round_ else [],
+            seats=self._seats(round_) if round_ and (self._line or self.recover_by is None) else [],
             broken=round_.broken if round_ else None,
-            survivors=sum(1 for node in round_.hosts if node in self.nodes) if round_ else 0,
+            awaited=self._awaited(round_) if round_ else 0,
             charged=round_.charged if round_ else False,
         )
 
@@ -340,9 +351,8 @@ class RunMachine:
             self._set_phase(node, Phase.WAITING, now)
             node.join = join.join
             self._give_up(node, join.cause, now)
-        elif join.cause is not None and join.place is not None and round_ is not None:
-            if join.place.round == round_.id:
-                self._note_failure(node, join.cause)
+        elif join.cause is not None and join.place is not None and round_ is not None and join.place.round == round_.id:
+            self._note_failure(node, join.cause)
         self._set_phase(node, Phase.WAITING, now)
         node.join = join.join
 
@@ -448,7 +458,8 @@ class RunMachine:
         if node is not None and node.dropped is None:
             node.dropped = event.reason
             self._dropped += 1
-            self._expire_at(node, min(node.expires_at, now + DROP_GRACE_S))
+            node.expires_at = min(node.expires_at, now + DROP_GRACE_S)
+            self._watch(node)
 
     # -- nodes -----------------------------------------------------------------------------------------------
 
@@ -468,8 +479,8 @@ class RunMachine:
             return None
         if (theirs.min_nodes, theirs.max_nodes) != (ours.min_nodes, ours.max_nodes):
             return (
-                f"{spec.host} asks for {theirs.min_nodes}:{theirs.max_nodes} nodes, but run '{self.run}' was started with "
-                f"{ours.min_nodes}:{ours.max_nodes}; start every node with the same --nnodes"
+                f"{spec.host} asks for {theirs.min_nodes}:{theirs.max_nodes} nodes, but run '{self.run}' was started "
+                f"with {ours.min_nodes}:{ours.max_nodes}; start every node with the same --nnodes"
             )
         return None
 
@@ -495,12 +506,13 @@ class RunMachine:
             sealed_join=self._gone.pop(join.spec.node, (0, -1))[1],
         )
         self.nodes[join.spec.node] = node
-        self._expire_at(node, node.expires_at)
+        self._watch(node)
         return node
 
     def _renew(self, node: Node, now: float) -> None:
         # The entry in the heap stays where it is: whoever meets it early looks here and puts it back.
         node.expires_at = now + node.spec.lease_s
+        self._watch(node)
         if node.dropped is not None:
             node.dropped = None
             self._dropped -= 1
@@ -510,6 +522,7 @@ class RunMachine:
             node.rejoin_by = None
         elif node.rejoin_by is None and self.settings is not None:
             node.rejoin_by = now + self.settings.rejoin_timeout_s
+            self._watch(node)
         if node.phase is phase:
             return
         was, node.phase = node.phase, phase
@@ -546,24 +559,25 @@ class RunMachine:
         if round_.broken is None:
             self._break(sentence, now)
 
-    def _expire_at(self, node: Node, when: float) -> None:
-        node.expires_at = when
-        self._pushes += 1
-        heapq.heappush(self._expiries, (when, self._pushes, node.spec.node))
+    def _watch(self, node: Node) -> None:
+        """Make sure that a node is looked at when its time is up; an entry that is overtaken so is void."""
+        due = node.due
+        if due < node.watched_at:
+            node.watched_at = due
+            self._pushes += 1
+            heapq.heappush(self._expiries, (due, self._pushes, node.spec.node))
 
     def _expire(self, now: float) -> None:
         if now < self._no_expiry_before:
             return
         while self._expiries and self._expiries[0][0] <= now and self.closed is None:
-            _, _, name = heapq.heappop(self._expiries)
+            when, _, name = heapq.heappop(self._expiries)
             node = self.nodes.get(name)
-            if node is None:
+            if node is None or node.watched_at != when:
                 continue
-            due = min(node.expires_at, node.rejoin_by) if node.rejoin_by is not None else node.expires_at
-            if due > now:
-                # Renewed since; look again when its time is up.
-                self._pushes += 1
-                heapq.heappush(self._expiries, (due, self._pushes, name))
+            node.watched_at = float("inf")
+            if node.due > now:
+                self._watch(node)  # renewed since; look again when its time is up
             elif node.dropped is not None:
                 self._remove(node, f"{node.name} was lost: {node.dropped}", now)
             elif node.expires_at <= now:
@@ -606,10 +620,7 @@ class RunMachine:
             return True
         root = (real or causes)[0]
         if self.restarts_used >= settings.max_restarts:
-            spent = (
-                f"all {settings.max_restarts} restarts are used" if settings.max_restarts else "no restarts are allowed"
-            )
-            self._close(f"{root.sentence}; {spent}", failed=True, cause=root)
+            self._close(f"{root.sentence}; {sentences.spent(settings.max_restarts)}", failed=True, cause=root)
             return False
         self.restarts_used += 1
         self._out.append(Save(self.record()))
@@ -780,8 +791,7 @@ class RunMachine:
             self.stage = Stage.CLOSED
         elif record.round is not None and record.settings is not None:
             self._line = list(record.seats)
-            size = len(record.seats) if record.broken is None else record.survivors
-            self._recover(record.round, size, now, record.settings.recovery_s)
+            self._recover(record.round, record.awaited, now, record.settings.recovery_s)
             if record.broken is not None and self.round is not None:
                 self.round.broken, self.round.charged = record.broken, record.charged
                 self.stage = Stage.REGROUPING
@@ -796,6 +806,7 @@ class RunMachine:
             if self.round is None or self.recover_by is not None:
                 self._line = []
                 self._recover(place.round, place.group_world_size, now, settings.recovery_s)
+            self._out.append(Save(self.record()))
         round_ = self.round
         if self.recover_by is not None and round_ is not None and place.round == round_.id:
             round_.places[node.spec.node] = place
@@ -819,6 +830,7 @@ class RunMachine:
         self.recover_by = None
         round_.places = dict(sorted(round_.places.items(), key=lambda item: item[1].group_rank))
         self._line = self._seats(round_)
+        round_.hosts = {seat.node: seat.host for seat in self._line}
         missing = [host for name, host in round_.hosts.items() if name not in round_.places]
         if missing or back < round_.size:
             who = sentences.names(missing) if missing else f"{round_.size - back} of {round_.size} nodes"
@@ -826,8 +838,14 @@ class RunMachine:
             if round_.broken is None:
                 self._break(f"{who} did not come back after the coordinator restarted", now)
         else:
+            self._out.append(Save(self.record()))
             self._note("recovered", f"all {back} nodes of round {round_.id.number} are back", {"nodes": back})
         self._settle(now)
+
+    def _awaited(self, round_: Round) -> int:
+        if round_.broken is None or self.recover_by is not None:
+            return round_.size
+        return sum(1 for name in round_.hosts if name in self.nodes)
 
     def _seats(self, round_: Round) -> list[Seat]:
         """Return a round's members in rank order; only one that is learned from its nodes must be sorted for that."""

@@ -44,6 +44,13 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def spent(max_restarts: int) -> str:
+    """Say that a budget of restarts allows no more."""
+    if not max_restarts:
+        return "no restarts are allowed"
+    return "the only restart is used" if max_restarts == 1 else f"all {max_restarts} restarts are used"
+
+
 def _running_clauses(run: RunMachine, now: float, node: str | None) -> list[str]:
     round_, settings = run.round, run.settings
     assert round_ is not None

@@ -16,6 +16,8 @@ The rules:
    starts with a `Join` that says all that this node knows.
 2. An ask ends in a round, in the end of the run, or at its deadline with a sentence that says what was missing.
 3. Every word carries a growing `seq`; only the answer to the latest ask counts.
+4. What must not be lost is said again: a `Join` when the coordinator asks for it, a `Close` with every beat until the
+   run is closed.
 """
 
 from __future__ import annotations

@@ -17,7 +17,10 @@ import msgspec
 
 from holdfast.coordinator.machine import round_space, run_space
 from holdfast.coordinator.messages import Cause, NodeSpec, Place
+from holdfast.coordinator.query import ask_coordinator
+from holdfast.coordinator.run import Stage
 from holdfast.errors import (
+    HoldfastError,
     RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousError,
@@ -53,6 +56,8 @@ from holdfast.wire.tls import TlsFiles
 
 #: How long a farewell may take to be sent.
 GOODBYE_S = 2.0
+#: How long a look at the run may take before it is joined.
+PEEK_S = 1.0
 
 Outcome = RoundSealed | RunEnded | AskFailed
 
@@ -186,6 +191,21 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         self._held = HeldPort()
         deadline = time.monotonic() + self._node.join_timeout_s
         self._io.call(self._ask_on_loop, Ask(self._held.port, deadline, cause))
+
+    def would_disturb(self) -> bool:
+        """Say whether a round runs that this node would break to get in if it asked now.
+
+        A look from outside, true for the moment: nothing may depend on it but how convenient the moment is.
+        """
+        settings = self._member.machine.settings
+        if self._left or self.is_host or settings.min_nodes == settings.max_nodes:
+            return False
+        tls = self._tls.client_context() if self._tls else None
+        try:
+            reports = ask_coordinator(self._endpoint, self._secret.key, self._run_id, tls, PEEK_S)
+        except (HoldfastError, TimeoutError):
+            return False  # nobody is there yet; asking in earnest tells what is the matter
+        return any(report["stage"] == Stage.SEALED for report in reports)
 
     def take_round(self) -> RendezvousInfo:
         """Return the round that an `ask` was answered with, or raise why there is none; does not wait."""

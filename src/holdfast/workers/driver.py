@@ -13,7 +13,6 @@ killed.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import secrets
@@ -29,11 +28,9 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import Unavailable
 from holdfast.facts import Fact, facts
 from holdfast.machine import Tick
-from holdfast.workers import strays
 from holdfast.workers.child import Child, OwnChild
 from holdfast.workers.family import family
 from holdfast.workers.keeper import Keeper
-from holdfast.workers.linux import open_pidfd
 from holdfast.workers.logs import LogsDest
 from holdfast.workers.machine import (
     KILL_TIMEOUT_S,
@@ -50,6 +47,7 @@ from holdfast.workers.plan import GANG_VARIABLE, Function, Program, WorkerExited
 from holdfast.workers.postmortem import Postmortem
 from holdfast.workers.pump import Pump, shared_pump
 from holdfast.workers.starter import command_line, start_exec, starter
+from holdfast.workers.sweep import Sweeper, signal_group, signal_tree
 from holdfast.workers.wiring import LogOptions, Wiring
 
 if TYPE_CHECKING:
@@ -91,15 +89,13 @@ class Gang:
         self._exits: dict[int, WorkerExited] = {}
         self._untaken: list[WorkerExited] = []
         self._signalled: set[int] = set()
-        self._stray_fds: set[int] = set()
-        self._seen: dict[int, int] = {}  # strays we have met, pid -> start: a dead one shows no token any more
+        self._sweeper = Sweeper(self.token, self._epoll)
         self._keeper: Keeper | None = None
         self._scratch: str | None = None
         self._open = False
         self._postmortem = Postmortem()
 
-    # -- the start
-    # -----------------------------------------------------------------------------------------------
+    # -- the start -------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start every worker; if one cannot be started, the others are ended and the reason is raised."""
@@ -115,7 +111,7 @@ class Gang:
             for out, err in self._wiring.wires.values():
                 out.close_worker_end()
                 err.close_worker_end()
-            self._keeper = Keeper(self.token, [child.pid for child in self._children.values()])
+            self._keeper = Keeper(self.token, self._pids())
             family().add(self._keeper.pid)
         except BaseException:
             self.close()
@@ -170,8 +166,7 @@ class Gang:
         self._by_fd[child.fd] = rank
         self._epoll.register(child.fd, select.EPOLLIN)
 
-    # -- watching
-    # --------------------------------------------------------------------------------------------------
+    # -- watching --------------------------------------------------------------------------------------------
 
     def pids(self) -> dict[int, int]:
         """The process id of every worker, by local rank, those that have ended included."""
@@ -208,7 +203,7 @@ class Gang:
         until = None if timeout is None else time.monotonic() + timeout
         while True:
             taken = self.take_exits()
-            if taken or self.stopped is not None or not (self.running() or self._stray_fds):
+            if taken or self.stopped is not None or not (self.running() or self._sweeper.busy):
                 return taken
             now = time.monotonic()
             if until is not None and now >= until:
@@ -222,7 +217,7 @@ class Gang:
         for fd, _ in self._epoll.poll(timeout):
             if fd in self._by_fd:
                 self._note_end(fd)
-            elif fd in self._stray_fds:
+            elif fd in self._sweeper:
                 self._note_stray_end(fd)
         self._handle(Tick())
 
@@ -238,10 +233,9 @@ class Gang:
         self._exits[rank] = exited
         self._untaken.append(exited)
         self._handle(WorkerGone(rank))
-        self._find_strays()  # what it has left has just become ours, and can be recognised while it lives
+        self._sweeper.meet(self._pids())  # what it has left can be recognised while it lives
 
-    # -- stopping
-    # --------------------------------------------------------------------------------------------------
+    # -- stopping --------------------------------------------------------------------------------------------
 
     def ask_stop(self, number: int = signal.SIGTERM, grace_s: float = GRACE_S) -> None:
         """Begin to stop the gang and return at once; `stopped` is set when it is over.
@@ -263,7 +257,7 @@ class Gang:
     def send(self, number: int) -> None:
         """Pass a signal on to every living worker's process group without meaning a stop."""
         for rank in self.running():
-            _signal_group(self._children[rank].pid, number)
+            signal_group(self._children[rank].pid, number)
 
     def _handle(self, event: StopEvent) -> None:
         for effect in self._machine.handle(event, time.monotonic()):
@@ -282,56 +276,23 @@ class Gang:
             return
         if child.status() is None:
             self._signalled.add(rank)
-        outside = [stat for stat in map(strays.read_stat, strays.descendants(child.pid)) if stat is not None]
-        _signal_group(child.pid, number)
-        for stat in outside:
-            if stat.session != child.pid:
-                _signal_process(stat, number)
-        if number != signal.SIGKILL:
-            _signal_group(child.pid, signal.SIGCONT)  # who is frozen would not hear the first one
+        signal_tree(child.pid, number)
 
     def _sweep(self) -> None:
-        """Kill all strays that live and reap those that are dead; ends when none is found any more."""
-        for stat in self._find_strays():
-            if stat.state in "ZX":
-                continue
-            try:
-                fd = open_pidfd(stat.pid)
-            except OSError:
-                continue
-            _signal_process(stat, signal.SIGKILL)
-            self._stray_fds.add(fd)
-            self._epoll.register(fd, select.EPOLLIN)
-        if not self._stray_fds:
-            self._reap_seen()
+        """Kill all strays; ends when none is found any more."""
+        self._sweeper.kill(self._pids())
+        if not self._sweeper.busy:
             self._handle(StraysGone())
 
-    def _find_strays(self) -> list[strays.Stat]:
-        ours = [child.pid for child in self._children.values()]
-        found = strays.find_strays(os.getpid(), ours, family().pids(), self.token)
-        self._seen.update((stat.pid, stat.start) for stat in found)
-        return found
-
-    def _reap_seen(self) -> None:
-        """Wait for the dead among the strays that became our children, and for nobody else's."""
-        for pid, start in self._seen.items():
-            stat = strays.read_stat(pid)
-            if stat is not None and (stat.start, stat.ppid) == (start, os.getpid()):
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, os.WNOHANG)
-
     def _note_stray_end(self, fd: int) -> None:
-        self._drop_stray(fd)
-        if not self._stray_fds:
+        self._sweeper.note_end(fd)
+        if not self._sweeper.busy:
             self._sweep()
 
-    def _drop_stray(self, fd: int) -> None:
-        self._stray_fds.discard(fd)
-        self._epoll.unregister(fd)
-        os.close(fd)
+    def _pids(self) -> list[int]:
+        return [child.pid for child in self._children.values()]
 
-    # -- what is left of a worker
-    # -----------------------------------------------------------------------------------
+    # -- what is left of a worker ----------------------------------------------------------------------------
 
     def failure(self, exited: WorkerExited, *, timed_out: bool = False) -> Failure:
         """Make the failure record of a worker's end, waiting briefly for its last lines."""
@@ -372,8 +333,7 @@ class Gang:
             self._scratch = tempfile.mkdtemp(prefix="holdfast_gang_")
         return Path(self._scratch) / name
 
-    # -- the end
-    # ------------------------------------------------------------------------------------------------------
+    # -- the end ---------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """End whatever is left of the gang, now, and give everything back; may be called again."""
@@ -383,8 +343,7 @@ class Gang:
         if self.stopped is None:
             self.stop(signal.SIGKILL)
         self._open = False
-        for fd in tuple(self._stray_fds):
-            self._drop_stray(fd)
+        self._sweeper.close()
         self._epoll.close()
         self._wiring.close(CONSOLE_TIMEOUT_S)
         for child in self._children.values():
@@ -408,26 +367,3 @@ class Gang:
     def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
         if getattr(self, "_open", False):
             warn(f"a gang of {len(self.plans)} workers was never closed", ResourceWarning, source=self)
-
-
-def _signal_group(pid: int, number: int) -> None:
-    """Signal a worker's process group; the worker alone where it has not made its group yet."""
-    try:
-        os.killpg(pid, number)
-    except ProcessLookupError:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, number)
-    except PermissionError:
-        pass  # what is left of the group runs as another user
-
-
-def _signal_process(stat: strays.Stat, number: int) -> None:
-    """Signal exactly this process: not one that has got its pid meanwhile."""
-    with contextlib.suppress(OSError):
-        fd = open_pidfd(stat.pid)
-        try:
-            current = strays.read_stat(stat.pid)
-            if current is not None and current.start == stat.start:
-                signal.pidfd_send_signal(fd, number)
-        finally:
-            os.close(fd)

@@ -132,8 +132,7 @@ def _quiet_fork() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-# -- in the worker
-# -----------------------------------------------------------------------------------------------
+# -- in the worker -------------------------------------------------------------------------------------------
 
 
 def _work(task: _Task) -> None:

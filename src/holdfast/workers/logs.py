@@ -129,7 +129,7 @@ class DefaultLogsSpecs(LogsSpecs):
             folder = attempt / str(rank) if attempt is not None else None
             if folder is not None:
                 folder.mkdir()
-            shown = self._local_ranks_filter is None or rank in self._local_ranks_filter
+            shown = not self._local_ranks_filter or rank in self._local_ranks_filter
             wanted = redirects[rank] | tee[rank]
             for std, name, files, teed in (
                 (Std.OUT, "stdout.log", dest.stdouts, dest.tee_stdouts),

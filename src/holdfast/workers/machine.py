@@ -1,4 +1,4 @@
-"""The stop machine: how a gang of workers is brought to an end.
+"""The stop machine: how a gang of workers is brought to an end. Pure.
 
 What it decides: who is signalled and when it gets harder. A stop begins with the signal that was asked for
 (normally SIGTERM) to every living worker and all below it; whoever is still there when the grace time is over
@@ -19,7 +19,6 @@ with `StraysGone`.
 from __future__ import annotations
 
 import enum
-import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +27,8 @@ from holdfast.machine import Tick
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+#: Signals are numbers here; this one is the same on every system.
+SIGKILL = 9
 KILL_TIMEOUT_S = 5.0
 
 
@@ -121,7 +122,7 @@ class StopMachine:
             return []
         if not self.alive:
             return self._sweep(now)  # RUNNING, TERMINATING -> SWEEPING
-        if number == signal.SIGKILL or grace_s <= 0:
+        if number == SIGKILL or grace_s <= 0:
             return self._kill(now)  # RUNNING, TERMINATING -> KILLING
         deadline = now + grace_s
         if self.state is StopState.RUNNING:  # RUNNING -> TERMINATING
@@ -145,7 +146,7 @@ class StopMachine:
     def _kill(self, now: float) -> list[StopEffect]:
         self.state, self._deadline = StopState.KILLING, now + self._kill_timeout_s
         self._killed = tuple(self.alive)
-        return [SignalWorker(rank, signal.SIGKILL) for rank in self.alive]
+        return [SignalWorker(rank, SIGKILL) for rank in self.alive]
 
     def _sweep(self, now: float) -> list[StopEffect]:
         self.state, self._deadline = StopState.SWEEPING, now + self._kill_timeout_s

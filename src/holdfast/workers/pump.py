@@ -143,8 +143,7 @@ class Pump:
         with contextlib.suppress(OSError):  # the pump is closed: nobody will read, and nobody waits for ever
             os.eventfd_write(self._bell, 1)
 
-    # -- on the pump's own thread
-    # ------------------------------------------------------------------------------
+    # -- on the pump's own thread ----------------------------------------------------------------------------
 
     def _run(self) -> None:
         while not self._closing:

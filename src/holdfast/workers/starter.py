@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import Future
+from concurrent.futures import wait as wait_futures
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -38,10 +39,18 @@ class Starter:
         self._thread.start()
 
     def call(self, function: Callable[[], T]) -> T:
-        """Run `function` on the thread and return its result, or raise what it raised."""
+        """Run `function` on the thread and return its result, or raise what it raised.
+
+        If the caller is interrupted meanwhile (Ctrl-C), the function is still waited for: what it has started
+        must be known before anybody cleans up.
+        """
         future: Future[T] = Future()
         self._work.put((function, future))
-        return future.result()
+        try:
+            return future.result()
+        except BaseException:
+            wait_futures([future])
+            raise
 
     def _run(self) -> None:
         while True:

@@ -93,6 +93,7 @@ class Template:
         self._token = secrets.token_hex(16)  # its workers write their gang's over it, see template.py
         self._env = {**os.environ, **(env or {}), GANG_VARIABLE: self._token}
         self._output = os.memfd_create("holdfast-template", os.MFD_CLOEXEC)
+        self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         family().enter()
         self._closed = False
@@ -168,8 +169,20 @@ class Template:
             env=env,
             cwd=plan.cwd or str(Path.cwd()),
             cpus=tuple(sorted(plan.cpus or ())),
-            fds=(0, 1 if stdout is None else stdout, 2 if stderr is None else stderr),
+            fds=(
+                self._inherited(0),
+                self._inherited(1) if stdout is None else stdout,
+                self._inherited(2) if stderr is None else stderr,
+            ),
         )
+
+    def _inherited(self, fd: int) -> int:
+        """Our own stream, or nothing where we were started without it."""
+        try:
+            os.fstat(fd)
+        except OSError:
+            return self._null
+        return fd
 
     def fork(self, orders: Sequence[Order]) -> list[int]:
         """Fork one worker per order and return their pids; they are children of this process.
@@ -255,6 +268,7 @@ class Template:
         self._closed = True
         self._control.close()
         os.close(self._output)
+        os.close(self._null)
         family().leave()
 
 

@@ -1,0 +1,1 @@
+"""Nothing: what a launcher costs when its workers cost nothing."""

@@ -1,0 +1,50 @@
+"""`holdfast demo`: watch a job being hurt and mending."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from holdfast.demo.screen import make_screen
+from holdfast.demo.story import Report
+from holdfast.demo.watch import DemoOptions, run_demo
+
+_DEFAULTS = DemoOptions()
+
+
+@click.command()
+@click.option(
+    "--steps",
+    type=click.IntRange(1),
+    default=_DEFAULTS.steps_between,
+    show_default=True,
+    help="Training steps between blows.",
+)
+@click.option(
+    "--step-time",
+    type=click.FloatRange(0),
+    default=_DEFAULTS.step_s,
+    show_default=True,
+    help="Seconds that a step takes at least.",
+)
+@click.option(
+    "--patience",
+    type=click.FloatRange(min=0, min_open=True),
+    default=_DEFAULTS.patience_s,
+    show_default=True,
+    help="Seconds without a training step after which the demo has failed.",
+)
+def command(steps: int, step_time: float, patience: float) -> None:
+    """Watch two nodes of two workers train while a worker, and then a whole node, is killed.
+
+    All of it runs on this machine: two agents, one of which carries the coordinator, and four workers that fit a small
+    model with numpy. Exits with 0 only if every blow was recovered from and the model is right. Ctrl-C ends everything.
+    """
+    options = DemoOptions(step_s=step_time, steps_between=steps, patience_s=patience)
+    with make_screen() as screen:
+        ended = run_demo(options, screen)
+        if not isinstance(ended, Report):
+            sys.exit(128 + ended)
+        screen.conclude(ended)
+    sys.exit(0 if ended.succeeded else 1)

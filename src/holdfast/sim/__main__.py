@@ -1,0 +1,139 @@
+"""`python -m holdfast.sim`: run the real machines under many seeds of simulated faults, or replay one."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+
+from holdfast.sim.batch import Summary, run_seeds
+from holdfast.sim.scenario import Scenario, make_scenario
+from holdfast.sim.shrink import SWITCHES, Keep, apply, keep_all, shrink
+from holdfast.sim.simulation import Outcome, Simulation
+
+NODES_DEFAULT = (5, 64)
+#: Of a failed simulation's story, the last so many lines are printed.
+_LINES_TOLD = 120
+_PROGRESS_S = 1.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run what the command line asks for; returns 1 when a check has failed."""
+    options = _parser().parse_args(argv)
+    if options.seed is not None:
+        return _replay(options)
+    nodes_min, nodes_max = options.nodes
+    seeds = range(options.start, options.start + options.seeds)
+    summary = run_seeds(seeds, nodes_min, nodes_max, options.jobs, _Progress(options.seeds))
+    print(summary.describe())
+    for outcome in summary.failures:
+        print(f"seed {outcome.seed} failed: {outcome.check}: {outcome.sentence}")
+    if summary.failures:
+        _explain(summary.failures[0], options.nodes)
+    return 1 if summary.failed else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m holdfast.sim", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=100, help="how many seeds to run")
+    parser.add_argument("--start", type=int, default=0, help="the first seed")
+    parser.add_argument("--nodes", type=_range, default=NODES_DEFAULT, metavar="MIN:MAX", help="nodes per simulation")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes to run them on")
+    one = parser.add_argument_group("one seed")
+    one.add_argument("--seed", type=int, help="replay this seed")
+    one.add_argument("--transcript", action="store_true", help="print its whole story")
+    one.add_argument("--keep-faults", type=_names, metavar="0,3,..", help="only these faults, by their place ('none')")
+    one.add_argument("--keep-nodes", type=_names, metavar="n0,n2,..", help="only these nodes")
+    one.add_argument("--limits", type=_range, metavar="MIN:MAX", help="how many nodes the run asks for")
+    one.add_argument("--without", type=_names, default=(), metavar="WHAT,..", help=f"without {', '.join(SWITCHES)}")
+    return parser
+
+
+def _range(text: str) -> tuple[int, int]:
+    least, _, most = text.partition(":")
+    return int(least), int(most or least)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part for part in text.split(",") if part and part != "none")
+
+
+def _replay(options: argparse.Namespace) -> int:
+    scenario = make_scenario(options.seed, *options.nodes)
+    keep = keep_all(scenario)
+    min_nodes, max_nodes = options.limits or (keep.min_nodes, keep.max_nodes)
+    faults = keep.faults if options.keep_faults is None else tuple(map(int, options.keep_faults))
+    nodes = options.keep_nodes or keep.nodes
+    scenario = apply(scenario, Keep(faults, nodes, min_nodes, max_nodes, tuple(options.without)))
+    simulation = Simulation(scenario, story=True)
+    outcome = simulation.run()
+    assert simulation.story is not None
+    if options.transcript:
+        print(_opening(scenario))
+        print("\n".join(simulation.story.lines))
+    print(
+        f"seed {options.seed}: {len(scenario.nodes)} nodes, {len(scenario.faults)} faults, {outcome.events} events, "
+        f"{outcome.rounds} rounds, story {simulation.story.digest()}"
+    )
+    if outcome.check is not None:
+        print(f"failed: {outcome.check}: {outcome.sentence}\n{outcome.trace}")
+        return 1
+    return 0
+
+
+def _explain(outcome: Outcome, nodes: tuple[int, int]) -> None:
+    """Shrink a failure, tell its story and say how to see it again."""
+    assert outcome.check is not None
+    scenario = make_scenario(outcome.seed, *nodes)
+    keep = shrink(scenario, outcome.check)
+    small = apply(scenario, keep)
+    simulation = Simulation(small, story=True)
+    again = simulation.run()
+    assert simulation.story is not None
+    print(f"\nseed {outcome.seed}, shrunk:\n{_opening(small)}")
+    print("\n".join(simulation.story.lines[-_LINES_TOLD:]))
+    print(f"failed: {again.check}: {again.sentence}\n{again.trace}")
+    span = "" if nodes == NODES_DEFAULT else f" --nodes {nodes[0]}:{nodes[1]}"
+    command = f"python -m holdfast.sim --seed {outcome.seed}{span} --transcript"
+    print(f"replay it whole:  {command}\nreplay it shrunk: {command} {keep.flags()}")
+
+
+def _opening(scenario: Scenario) -> str:
+    settings = scenario.settings
+    lines = [
+        f"run of {settings.min_nodes}:{settings.max_nodes} nodes, {settings.max_restarts} restarts, "
+        f"lease {scenario.lease_s:g} s, admit {settings.admit}, recovery {settings.recovery_s:g} s",
+        f"weather {scenario.weather}",
+        *(f"node {node.name} on {node.host}, {node.workers} x {node.role}" for node in scenario.nodes),
+        *(f"{fault.at:9.3f}  {fault}" for fault in scenario.faults),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+class _Progress:
+    """One line that says how far we are."""
+
+    def __init__(self, seeds: int) -> None:
+        self._seeds = seeds
+        self._told_at = time.monotonic()
+
+    def __call__(self, summary: Summary) -> None:
+        now = time.monotonic()
+        last = summary.seeds == self._seeds
+        if not sys.stderr.isatty() or (now - self._told_at < _PROGRESS_S and not last):
+            return
+        self._told_at = now
+        rate = summary.seeds / max(summary.real_s, 1e-9)
+        left = (self._seeds - summary.seeds) / rate
+        sys.stderr.write(
+            f"\r{summary.seeds:,d} of {self._seeds:,d} seeds; {summary.failed} failed; {rate:.1f} a second; "
+            f"{left:.0f} s left  " + ("\n" if last else "")
+        )
+        sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

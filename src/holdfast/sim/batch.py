@@ -1,0 +1,83 @@
+"""Many seeds on all cores, and what they came to."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+from holdfast.sim.scenario import make_scenario
+from holdfast.sim.simulation import Outcome, simulate
+
+#: So many failing seeds are remembered.
+FAILURES_KEPT_MAX = 20
+_CHUNK = 8
+
+
+@dataclass(slots=True)
+class Summary:
+    """What many simulations came to."""
+
+    seeds: int = 0
+    virtual_s: float = 0.0
+    events: int = 0
+    messages: int = 0
+    rounds: int = 0
+    failed: int = 0
+    faults: dict[str, int] = field(default_factory=dict)
+    failures: list[Outcome] = field(default_factory=list)
+    real_s: float = 0.0
+
+    def add(self, outcome: Outcome) -> None:
+        """Count one simulation."""
+        self.seeds += 1
+        self.virtual_s += outcome.virtual_s
+        self.events += outcome.events
+        self.messages += outcome.messages
+        self.rounds += outcome.rounds
+        for kind, count in outcome.faults.items():
+            self.faults[kind] = self.faults.get(kind, 0) + count
+        if outcome.check is not None:
+            self.failed += 1
+            if len(self.failures) < FAILURES_KEPT_MAX:
+                self.failures.append(outcome)
+
+    def describe(self) -> str:
+        """Say it in a few lines."""
+        faults = "\n".join(f"    {count:9,d}  {kind}" for kind, count in sorted(self.faults.items()))
+        return (
+            f"{self.seeds:,d} seeds, {self.failed:,d} failed; {self.virtual_s / 3600:,.1f} virtual hours, "
+            f"{self.events:,d} events, {self.messages:,d} messages, {self.rounds:,d} rounds sealed; "
+            f"{self.real_s:.0f} s, {self.seeds / max(self.real_s, 1e-9):.1f} seeds a second\n"
+            f"faults injected:\n{faults}"
+        )
+
+
+def run_seed(seed: int, nodes_min: int, nodes_max: int) -> Outcome:
+    """Simulate one seed."""
+    return simulate(make_scenario(seed, nodes_min, nodes_max))
+
+
+def run_seeds(
+    seeds: range, nodes_min: int, nodes_max: int, jobs: int, progress: Callable[[Summary], None] | None = None
+) -> Summary:
+    """Simulate many seeds, on `jobs` processes."""
+    summary = Summary()
+    began = time.monotonic()
+    for outcome in _outcomes(seeds, partial(run_seed, nodes_min=nodes_min, nodes_max=nodes_max), jobs):
+        summary.add(outcome)
+        summary.real_s = time.monotonic() - began
+        if progress is not None:
+            progress(summary)
+    summary.failures.sort(key=lambda outcome: outcome.seed)
+    return summary
+
+
+def _outcomes(seeds: range, run: Callable[[int], Outcome], jobs: int) -> Iterator[Outcome]:
+    if jobs <= 1:
+        yield from map(run, seeds)
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        yield from pool.imap_unordered(run, seeds, _CHUNK)

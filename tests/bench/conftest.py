@@ -1,0 +1,6 @@
+"""`bench` lies beside `tests` and is not installed."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))

@@ -1,0 +1,173 @@
+"""The coordinator's machine: which connection speaks for which node."""
+
+from typing import Any
+
+from holdfast.coordinator.machine import (
+    Connected,
+    CoordinatorEffect,
+    CoordinatorEvent,
+    CoordinatorMachine,
+    Disconnected,
+    Received,
+    SaveRun,
+    Send,
+)
+from holdfast.coordinator.messages import (
+    Ack,
+    Beat,
+    Broken,
+    Close,
+    Closed,
+    Join,
+    NodeSpec,
+    Phase,
+    Query,
+    Rejected,
+    Report,
+    Resend,
+    RunSettings,
+    Sealed,
+)
+from holdfast.machine import Tick
+from holdfast.wire.frames import Message
+
+
+class Coordinator:
+    """A machine and a clock that only moves when told."""
+
+    def __init__(self) -> None:
+        nonces = iter(range(1000))
+        self.machine = CoordinatorMachine(lambda: f"nonce-{next(nonces)}")
+        self.now = 100.0
+
+    def tell(self, event: CoordinatorEvent) -> list[CoordinatorEffect]:
+        effects = self.machine.handle(event, self.now)
+        self.machine.check()
+        return effects
+
+    def connect(self, peer: str) -> None:
+        assert self.tell(Connected(peer, "10.0.0.9", "10.0.0.1")) == []
+
+    def say(self, peer: str, message: Message) -> list[CoordinatorEffect]:
+        return self.tell(Received(peer, message))
+
+    def pass_time(self, seconds: float) -> list[CoordinatorEffect]:
+        self.now += seconds
+        return self.tell(Tick())
+
+
+def join(node: str, seq: int = 1, run: str = "job", least: int = 1, most: int = 1) -> Join:
+    spec = NodeSpec(node, f"host-{node}", "trainer", 1, 1000)
+    return Join(seq, run, spec, RunSettings(least, most), Phase.WAITING, 1)
+
+
+def sent(effects: list[CoordinatorEffect], kind: type) -> dict[Any, Any]:
+    sends = [effect for effect in effects if isinstance(effect, Send) and isinstance(effect.message, kind)]
+    return {peer: send.message for send in sends for peer in send.peers}
+
+
+def test_a_join_is_answered_on_the_connection_that_it_came_by() -> None:
+    coordinator = Coordinator()
+    coordinator.connect("x")
+
+    effects = coordinator.say("x", join("a"))
+
+    assert sent(effects, Sealed)["x"].place.group_rank == 0
+    assert [effect.run for effect in effects if isinstance(effect, SaveRun)] == ["job"]
+
+
+def test_a_newer_connection_takes_over_and_the_end_of_the_older_means_nothing() -> None:
+    coordinator = Coordinator()
+    coordinator.connect("old")
+    coordinator.say("old", join("a", seq=1))
+    coordinator.connect("new")
+    coordinator.say("new", join("a", seq=2))
+
+    coordinator.tell(Disconnected("old", "reset by peer"))
+    coordinator.pass_time(1.0)
+
+    assert "a" in coordinator.machine.runs["job"].nodes
+    assert sent(coordinator.say("new", Beat(3, Phase.WAITING, 1, None)), Ack).keys() == {"new"}
+
+
+def test_a_join_that_comes_late_on_an_older_connection_does_not_take_over() -> None:
+    coordinator = Coordinator()
+    coordinator.connect("old")
+    coordinator.connect("new")
+    coordinator.say("new", join("a", seq=2))
+
+    coordinator.say("old", join("a", seq=1))
+    coordinator.tell(Disconnected("old", "reset by peer"))
+    coordinator.pass_time(1.0)
+
+    assert "a" in coordinator.machine.runs["job"].nodes
+    assert sent(coordinator.say("new", Beat(3, Phase.WAITING, 1, None)), Ack).keys() == {"new"}
+
+
+def test_a_connection_that_ends_costs_its_node_the_round_after_a_moment() -> None:
+    coordinator = Coordinator()
+    for node in ("a", "b"):
+        coordinator.connect(node)
+        coordinator.say(node, join(node, most=2, least=2))
+
+    coordinator.tell(Disconnected("b", "reset by peer"))
+
+    assert sent(coordinator.pass_time(0.2), Broken)["a"].reason == "host-b was lost: reset by peer"
+
+
+def test_a_connection_speaks_for_one_node_only() -> None:
+    coordinator = Coordinator()
+    coordinator.connect("x")
+    coordinator.say("x", join("a", most=9, least=9))
+
+    assert sent(coordinator.say("x", join("b", seq=2, most=9, least=9)), Rejected).keys() == {"x"}
+
+
+def test_a_run_id_must_be_usable_as_a_key() -> None:
+    coordinator = Coordinator()
+    coordinator.connect("x")
+
+    assert "cannot be a run id" in sent(coordinator.say("x", join("a", run="a/b")), Rejected)["x"].reason
+    assert coordinator.machine.runs == {}
+
+
+def test_whoever_speaks_before_joining_is_asked_to_join() -> None:
+    coordinator = Coordinator()
+    coordinator.connect("x")
+
+    assert sent(coordinator.say("x", Beat(1, Phase.WAITING, 1, None)), Resend).keys() == {"x"}
+
+
+def test_anybody_may_ask_how_a_run_stands() -> None:
+    coordinator = Coordinator()
+    for peer in ("x", "watcher"):
+        coordinator.connect(peer)
+    coordinator.say("x", join("a"))
+
+    [run] = sent(coordinator.say("watcher", Query("job")), Report)["watcher"].runs
+
+    assert run["sentence"] == "round 1: 1 node"
+    assert sent(coordinator.say("watcher", Query("other")), Report)["watcher"].runs == []
+
+
+def test_a_close_is_told_to_all_nodes() -> None:
+    coordinator = Coordinator()
+    for node in ("a", "b"):
+        coordinator.connect(node)
+        coordinator.say(node, join(node, most=3, least=3))
+
+    effects = coordinator.say("a", Close(2, "enough"))
+
+    assert sent(effects, Closed).keys() == {"a", "b"}
+
+
+def test_runs_do_not_touch_each_other() -> None:
+    coordinator = Coordinator()
+    for run in ("one", "two"):
+        coordinator.connect(run)
+        effects = coordinator.say(run, join("a", run=run))
+        assert sent(effects, Sealed)[run].place.round.number == 1
+
+    coordinator.say("one", Close(2, "enough"))
+
+    assert coordinator.machine.runs["two"].closed is None

@@ -1,0 +1,263 @@
+"""A member's decisions: events in, effects out, at virtual times."""
+
+from holdfast.coordinator.messages import (
+    Ack,
+    Beat,
+    Broken,
+    Cause,
+    Close,
+    Closed,
+    Done,
+    Fail,
+    Join,
+    Leave,
+    Newcomers,
+    NodeSpec,
+    Phase,
+    Place,
+    Rejected,
+    Resend,
+    RoundId,
+    RunSettings,
+    Sealed,
+)
+from holdfast.machine import Tick
+from holdfast.rendezvous.machine import (
+    Ask,
+    AskFailed,
+    Depart,
+    DropLink,
+    Finish,
+    GiveUp,
+    Heard,
+    LinkDown,
+    LinkUp,
+    MemberEffect,
+    MemberEvent,
+    MemberMachine,
+    NewcomersWait,
+    OpenLink,
+    RoundBroken,
+    RoundSealed,
+    RunEnded,
+    Say,
+    Shut,
+    State,
+)
+from holdfast.wire.frames import Message
+
+LEASE_S = 3.0
+
+
+def place(number: int = 1) -> Place:
+    return Place(RoundId(number, "x"), 0, 1, 0, 1, 0, 1, "10.0.0.1", 1000)
+
+
+class Member:
+    """A machine and a clock that only moves when told."""
+
+    def __init__(self) -> None:
+        spec = NodeSpec("a", "host-a", "trainer", 1, 0, lease_s=LEASE_S)
+        self.machine = MemberMachine("job", spec, RunSettings(1, 2), lambda: 0.5)
+        self.now = 100.0
+
+    def tell(self, event: MemberEvent) -> list[MemberEffect]:
+        effects = self.machine.handle(event, self.now)
+        self.machine.check()
+        return effects
+
+    def hear(self, message: Message) -> list[MemberEffect]:
+        return self.tell(Heard(message))
+
+    def pass_time(self, seconds: float) -> list[MemberEffect]:
+        """Let time pass, waking the machine when it asks for that."""
+        effects: list[MemberEffect] = []
+        end = self.now + seconds
+        while (wakeup := self.machine.wakeup()) is not None and wakeup <= end:
+            self.now = max(self.now, wakeup)
+            effects += self.tell(Tick())
+        self.now = end
+        return effects
+
+
+def waiting() -> Member:
+    """A member that is connected and has asked."""
+    member = Member()
+    assert member.tell(Ask(1000, member.now + 600)) == [OpenLink()]
+    assert len(said(member.tell(LinkUp()), Join)) == 1
+    return member
+
+
+def running() -> Member:
+    """A member whose round is sealed."""
+    member = waiting()
+    assert member.hear(Sealed(1, place())) == [RoundSealed(place())]
+    return member
+
+
+def said(effects: list[MemberEffect], kind: type) -> list[Message]:
+    return [effect.message for effect in effects if isinstance(effect, Say) and isinstance(effect.message, kind)]
+
+
+def test_an_ask_connects_and_joins_with_all_that_the_coordinator_needs() -> None:
+    member = Member()
+    member.tell(Ask(1234, member.now + 600))
+
+    [join] = said(member.tell(LinkUp()), Join)
+
+    assert isinstance(join, Join)
+    assert (join.phase, join.join, join.spec.port, join.place) == (Phase.WAITING, 1, 1234, None)
+
+
+def test_only_the_answer_to_the_latest_ask_counts() -> None:
+    member = running()
+    member.hear(Broken(RoundId(1, "x"), "host-b failed"))
+    member.tell(Ask(1000, member.now + 600))
+
+    assert member.hear(Sealed(1, place())) == []
+    assert member.hear(Sealed(2, place(2))) == [RoundSealed(place(2))]
+
+
+def test_an_ask_that_was_answered_by_a_round_that_is_over_is_asked_anew() -> None:
+    member = waiting()
+
+    [join] = said(member.hear(Resend(void=1)), Join)
+
+    assert isinstance(join, Join)
+    assert join.join == 2
+    assert member.hear(Sealed(1, place())) == []
+
+
+def test_a_plain_resend_says_the_same_ask_again() -> None:
+    [join] = said(waiting().hear(Resend()), Join)
+
+    assert isinstance(join, Join)
+    assert join.join == 1
+
+
+def test_a_broken_round_is_told_once_and_only_if_it_is_ours() -> None:
+    member = running()
+
+    assert member.hear(Broken(RoundId(7, "y"), "another")) == []
+    assert member.hear(Broken(RoundId(1, "x"), "host-b failed")) == [RoundBroken(place(), "host-b failed", False)]
+    assert member.hear(Broken(RoundId(1, "x"), "host-b failed")) == []
+
+
+def test_a_lost_connection_does_not_disturb_the_workers() -> None:
+    member = running()
+
+    effects = member.tell(LinkDown("reset by peer"))
+
+    assert effects == [OpenLink()]
+    assert member.machine.state is State.RUNNING
+    [join] = said(member.tell(LinkUp()), Join)
+    assert isinstance(join, Join)
+    assert (join.phase, join.place) == (Phase.RUNNING, place())
+
+
+def test_it_tries_to_reconnect_ever_more_slowly() -> None:
+    member = running()
+    member.tell(LinkDown("refused"))
+    waits: list[float] = []
+
+    for _ in range(8):
+        assert member.tell(LinkDown("refused")) == []
+        began = member.now
+        wakeup = member.machine.wakeup()
+        assert wakeup is not None
+        member.now = wakeup
+        waits.append(wakeup - began)
+        assert member.tell(Tick()) == [OpenLink()]
+
+    assert waits == sorted(waits)
+    assert waits[-1] == 1.0
+
+
+def test_a_silent_coordinator_costs_the_connection() -> None:
+    member = running()
+
+    effects = member.pass_time(LEASE_S)
+
+    assert DropLink() in effects
+    assert effects[-1] == OpenLink()
+    assert member.machine.state is State.RUNNING
+
+
+def test_it_beats_three_times_per_lease_and_says_what_it_believes() -> None:
+    member = running()
+    beats: list[Message] = []
+    for _ in range(9):
+        beats += said(member.pass_time(LEASE_S / 3), Beat)
+        member.hear(Ack("round 1: 1 node", 0))
+
+    assert len(beats) in (9, 10)
+    assert isinstance(beats[-1], Beat)
+    assert (beats[-1].phase, beats[-1].round) == (Phase.RUNNING, RoundId(1, "x"))
+    assert member.machine.sentence() == "round 1: 1 node"
+
+
+def test_a_failure_is_said_at_once_and_again_with_the_next_ask() -> None:
+    member = running()
+    cause = Cause("exit code 1")
+
+    assert len(said(member.tell(GiveUp(cause)), Fail)) == 1
+    [join] = said(member.tell(Ask(1000, member.now + 600)), Join)
+
+    assert isinstance(join, Join)
+    assert (join.cause, join.place) == (cause, place())
+
+
+def test_finished_work_is_said_and_the_end_ends_it() -> None:
+    member = running()
+
+    assert len(said(member.tell(Finish()), Done)) == 1
+    assert member.hear(Closed("finished", False)) == [DropLink(), RunEnded("finished", False)]
+    assert member.machine.wakeup() is None
+
+
+def test_a_polite_leave_is_said_before_the_connection_ends() -> None:
+    effects = running().tell(Depart("preempted"))
+
+    assert isinstance(effects[0], Say)
+    assert isinstance(effects[0].message, Leave)
+    assert effects[1] == DropLink()
+
+
+def test_an_ask_ends_at_its_deadline_with_what_was_missing() -> None:
+    member = Member()
+    member.tell(Ask(1000, member.now + 10))
+    member.tell(LinkUp())
+    member.hear(Ack("1 of 2 nodes (host-a); waiting for 1 more", 0))
+
+    effects: list[MemberEffect] = []
+    for _ in range(10):
+        effects += member.pass_time(1.0)
+        member.hear(Ack("1 of 2 nodes (host-a); waiting for 1 more", 0))
+
+    assert AskFailed("1 of 2 nodes (host-a); waiting for 1 more", True) in effects
+    assert len(said(effects, Leave)) == 1
+
+
+def test_a_rejected_node_is_told_why() -> None:
+    assert RunEnded("too old", True, rejected=True) in waiting().hear(Rejected("too old"))
+
+
+def test_newcomers_are_told_when_their_number_changes() -> None:
+    member = running()
+
+    assert member.hear(Newcomers(1)) == [NewcomersWait(1)]
+    assert member.hear(Newcomers(1)) == []
+
+
+def test_the_end_of_the_run_is_asked_for_until_it_is_granted() -> None:
+    member = running()
+    member.tell(LinkDown("reset by peer"))
+    assert said(member.tell(Shut("enough")), Close) == []
+
+    effects = member.tell(LinkUp())
+    assert [type(effect.message) for effect in effects if isinstance(effect, Say)] == [Join, Close]
+    assert len(said(member.pass_time(LEASE_S / 2), Close)) >= 1
+    member.hear(Closed("enough", False))
+
+    assert member.machine.state is State.ENDED
+    assert member.pass_time(60) == []

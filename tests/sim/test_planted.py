@@ -1,0 +1,224 @@
+"""Bugs planted on purpose: each must be caught by the checkers within a bounded number of seeds."""
+
+import pytest
+
+from holdfast.coordinator import machine as coordinator_machine
+from holdfast.coordinator import run as run_module
+from holdfast.coordinator.events import RunEffect, RunEvent, Save
+from holdfast.coordinator.messages import Sealed
+from holdfast.coordinator.record import RunRecord
+from holdfast.coordinator.run import Node, RunMachine, Stage
+from holdfast.rendezvous.machine import MemberMachine, State
+from holdfast.sim import nodes as nodes_module
+from holdfast.sim.__main__ import main
+from holdfast.sim.batch import run_seed
+from holdfast.sim.scenario import make_scenario
+from holdfast.sim.shrink import apply, shrink
+from holdfast.sim.simulation import Outcome, simulate
+
+SEEDS_MAX = 400
+NODES = (5, 9)
+
+
+class SealsTooEarly(RunMachine):
+    """Does not wait for survivors that may still run workers."""
+
+    def _holdups(self) -> bool:
+        return False
+
+
+class NeverExpires(RunMachine):
+    """Forgets to look at leases."""
+
+    def _expire(self, now: float) -> None:
+        for node in self.nodes.values():
+            node.expires_at = max(node.expires_at, now + node.spec.lease_s)
+        super()._expire(now)
+
+
+class ReusesNumbers(RunMachine):
+    """Counts rounds by how often it has gathered, not by how many there were."""
+
+    def _seal(self, now: float) -> None:
+        if self.stage is Stage.REGROUPING:
+            self.last_number -= 1
+        super()._seal(now)
+
+
+class ChargesAgain(RunMachine):
+    """Charges a round whenever somebody has come back."""
+
+    def _charge(self) -> bool:
+        if self.round is not None:
+            self.round.charged = False
+        return super()._charge()
+
+
+class ChargesVictims(RunMachine):
+    """Takes the victims of a lost node for failures of the program."""
+
+    def _charge(self) -> bool:
+        if self.round is not None:
+            self.round.losses.clear()
+        return super()._charge()
+
+
+class TellsWrongPlace(RunMachine):
+    """Answers a node that has missed its place with that of the first node."""
+
+    def _tell_answer(self, node: Node, running: bool) -> None:
+        if running and self.round is not None:
+            place = next(iter(self.round.places.values()))
+            self._tell((node.spec.node,), Sealed(node.sealed_join, place))
+        else:
+            super()._tell_answer(node, running)
+
+
+class NeverSaves(RunMachine):
+    """Does not write down what it has decided."""
+
+    def handle(self, event: RunEvent, now: float) -> list[RunEffect]:
+        return [effect for effect in super().handle(event, now) if not isinstance(effect, Save)]
+
+
+class ForgetsTheEnd(RunMachine):
+    """Reads its record but not that the run was closed."""
+
+    def _restore(self, record: RunRecord, now: float) -> None:
+        super()._restore(record, now)
+        if self.closed is not None:
+            self.closed = None
+            self.stage = Stage.GATHERING
+
+
+class IgnoresMax(RunMachine):
+    """Seals with everybody who is there."""
+
+    def _seal(self, now: float) -> None:
+        settings = self.settings
+        assert settings is not None
+        self.settings = type(settings)(settings.min_nodes, 1000, settings.max_restarts)
+        super()._seal(now)
+        self.settings = settings
+
+
+class SpinsWhileHeldUp(RunMachine):
+    """Asks to be woken for a last call that cannot end yet."""
+
+    def wakeup(self) -> float | None:
+        if self.stage is Stage.GATHERING and (ends := self.last_call_ends()) is not None:
+            return ends
+        return super().wakeup()
+
+
+#: The machine, the checks that may notice, and a seed shortly before the first that does: most seeds notice nothing.
+PLANTED: list[tuple[type[RunMachine], tuple[str, ...], int]] = [
+    (SealsTooEarly, ("no old worker beside a new round", "the machine's own check", "one round at a time"), 0),
+    (NeverExpires, ("liveness",), 0),
+    (ReusesNumbers, ("a round number is used once", "round numbers grow"), 0),
+    (ChargesAgain, ("a round is charged once",), 140),
+    (ChargesVictims, ("a lost node is not charged",), 15),
+    (TellsWrongPlace, ("one membership per round",), 0),
+    (NeverSaves, ("a round number is used once", "round numbers grow", "the budget is kept", "closed is final"), 40),
+    (ForgetsTheEnd, ("closed is final",), 75),
+    (IgnoresMax, ("min and max are kept",), 0),
+    (SpinsWhileHeldUp, ("no machine spins",), 210),
+]
+
+
+def first_failure(start: int = 0) -> Outcome | None:
+    outcomes = (run_seed(seed, *NODES) for seed in range(start, start + SEEDS_MAX))
+    return next((outcome for outcome in outcomes if outcome.check is not None), None)
+
+
+@pytest.mark.parametrize(("machine", "checks", "start"), PLANTED, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_planted_bug_of_the_run_is_caught(
+    monkeypatch: pytest.MonkeyPatch, machine: type[RunMachine], checks: tuple[str, ...], start: int
+) -> None:
+    monkeypatch.setattr(coordinator_machine, "RunMachine", machine)
+
+    outcome = first_failure(start)
+
+    assert outcome is not None, f"{SEEDS_MAX} seeds did not notice: {machine.__doc__}"
+    assert outcome.check in checks, outcome
+
+
+def test_survivors_that_lose_their_order_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    arrange = run_module.arrange
+    monkeypatch.setattr(run_module, "arrange", lambda _, chosen: arrange([], chosen[::-1]))
+
+    outcome = first_failure()
+
+    assert outcome is not None
+    assert outcome.check == "survivors keep their order"
+
+
+class TakesAnyRound(MemberMachine):
+    """Takes every place that it is told, whichever ask it answers."""
+
+    def _on_sealed(self, message: Sealed) -> None:
+        super()._on_sealed(type(message)(self._join, message.place))
+
+
+class GoesOnWaiting(MemberMachine):
+    """Does not understand that its ask was answered by a round that is over."""
+
+    def _on_message(self, message: object) -> None:
+        super()._on_message(type(message)() if type(message).__name__ == "Resend" else message)  # type: ignore[arg-type]
+
+
+class DeafToTheEnd(MemberMachine):
+    """Goes on waiting when its round breaks."""
+
+    def _on_broken(self, message: object) -> None:
+        assert self.state in State
+
+
+@pytest.mark.parametrize(
+    ("machine", "checks", "start"),
+    [
+        (TakesAnyRound, ("a round that was left is not entered again", "no old worker beside a new round"), 215),
+        (GoesOnWaiting, ("no old worker beside a new round", "few messages are sent"), 0),
+        (DeafToTheEnd, ("liveness",), 0),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_planted_bug_of_the_member_is_caught(
+    monkeypatch: pytest.MonkeyPatch, machine: type[MemberMachine], checks: tuple[str, ...], start: int
+) -> None:
+    monkeypatch.setattr(nodes_module, "MemberMachine", machine)
+
+    outcome = first_failure(start)
+
+    assert outcome is not None, f"{SEEDS_MAX} seeds did not notice: {machine.__doc__}"
+    assert outcome.check in checks, outcome
+
+
+def test_a_failure_is_shrunk_and_still_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator_machine, "RunMachine", NeverExpires)
+    outcome = first_failure()
+    assert outcome is not None
+    assert outcome.check is not None
+    scenario = make_scenario(outcome.seed, *NODES)
+
+    keep = shrink(scenario, outcome.check, runs_max=200)
+
+    small = apply(scenario, keep)
+    assert len(small.faults) <= 2
+    assert len(small.nodes) <= 2
+    assert simulate(small).check == outcome.check
+
+
+def test_the_command_line_tells_the_story_of_a_failure_and_how_to_see_it_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(coordinator_machine, "RunMachine", ReusesNumbers)
+
+    status = main(["--seeds", "3", "--nodes", "5:9", "--jobs", "1"])
+
+    printed = capsys.readouterr().out
+    assert status == 1
+    assert "seed 1 failed: a round number is used once" in printed
+    [replay] = [line for line in printed.splitlines() if line.startswith("replay it shrunk: ")]
+    assert main(replay.split("holdfast.sim ")[1].split()) == 1
+    assert "failed: a round number is used once" in capsys.readouterr().out

@@ -1,0 +1,54 @@
+"""A held port: nobody can grab it, and the one it is meant for can listen on it."""
+
+import errno
+import socket
+
+import pytest
+
+from holdfast.wire.ports import HeldPort
+
+
+@pytest.fixture
+def held():
+    held = HeldPort()
+    yield held
+    held.close()
+
+
+def test_a_plain_bind_to_a_held_port_fails(held):
+    with socket.socket() as sock, pytest.raises(OSError) as error:
+        sock.bind(("127.0.0.1", held.port))
+
+    assert error.value.errno == errno.EADDRINUSE
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_whoever_reuses_addresses_may_listen_on_it(held, host):
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind((host, held.port))
+        server.listen()
+        with socket.create_connection(("127.0.0.1", held.port)) as client, server.accept()[0] as accepted:
+            client.sendall(b"hello")
+
+            assert accepted.recv(5) == b"hello"
+
+
+def test_ports_held_at_the_same_time_differ():
+    ports = [HeldPort() for _ in range(20)]
+
+    assert len({each.port for each in ports}) == 20
+    for each in ports:
+        each.close()
+
+
+def test_a_port_let_go_is_free_again():
+    held = HeldPort()
+    held.close()
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", held.port))
+
+
+def test_nobody_reaches_a_port_that_is_only_held(held):
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", held.port))

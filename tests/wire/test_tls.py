@@ -1,0 +1,169 @@
+"""TLS with real certificates: who has them talks, and whoever has not is turned away."""
+
+import contextlib
+import queue
+import socket
+import ssl
+import time
+
+import pytest
+import trustme
+
+from holdfast.coordinator.messages import Query, Report
+from holdfast.coordinator.protocol import CODEC
+from holdfast.errors import ConnectionLost, HandshakeError, HoldfastError, UsageError
+from holdfast.rendezvous import RendezvousParameters, get_rendezvous_handler
+from holdfast.wire.address import Endpoint
+from holdfast.wire.channel import Channel
+from holdfast.wire.link import Link
+from holdfast.wire.listener import Limits
+from holdfast.wire.loop import io_thread
+from holdfast.wire.tls import TlsFiles
+
+PATIENCE_S = 30.0
+
+
+class Authority:
+    """A certificate authority with the files of a coordinator and a node."""
+
+    def __init__(self, folder):
+        folder.mkdir()
+        self._ca = trustme.CA()
+        self.ca = str(folder / "ca.pem")
+        self._ca.cert_pem.write_to_path(self.ca)
+        self.cert, self.key = str(folder / "cert.pem"), str(folder / "key.pem")
+        issued = self._ca.issue_cert("localhost", "127.0.0.1")
+        issued.private_key_pem.write_to_path(self.key)
+        for number, pem in enumerate(issued.cert_chain_pems):
+            pem.write_to_path(self.cert, append=number > 0)
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory):
+    return Authority(tmp_path_factory.mktemp("tls") / "ours")
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory):
+    return Authority(tmp_path_factory.mktemp("tls") / "others")
+
+
+def ask(server, tls):
+    endpoint = Endpoint("127.0.0.1", server.endpoint.port)
+    channel = Channel.connect(endpoint, CODEC, server.secret, timeout_s=PATIENCE_S, tls=tls)
+    try:
+        return channel.ask(Query(), time.monotonic() + PATIENCE_S)
+    finally:
+        channel.close()
+
+
+def ask_through_link(server, tls):
+    answers = queue.SimpleQueue()
+
+    async def connect():
+        link = await Link.connect(
+            Endpoint("127.0.0.1", server.endpoint.port), CODEC, server.secret, answers.put, answers.put, tls=tls
+        )
+        link.send(Query())
+        return link
+
+    async def close(link):
+        link.close()
+
+    link = io_thread().wait(connect(), PATIENCE_S)
+    answer = answers.get(timeout=PATIENCE_S)
+    io_thread().wait(close(link), PATIENCE_S)
+    return answer
+
+
+both_clients = pytest.mark.parametrize("client", [ask, ask_through_link])
+
+
+@both_clients
+def test_who_trusts_the_authority_is_served(serve, ours, client):
+    server = serve(tls=TlsFiles(ours.cert, ours.key).server_context())
+
+    assert client(server, TlsFiles(ca=ours.ca).client_context()) == Report([])
+
+
+def test_a_plain_client_gets_nowhere_and_harms_nobody(serve, ours):
+    server = serve(tls=TlsFiles(ours.cert, ours.key).server_context())
+    trusted = TlsFiles(ca=ours.ca).client_context()
+    endpoint = Endpoint("127.0.0.1", server.endpoint.port)
+    with pytest.raises(ConnectionLost):
+        Channel.connect(endpoint, CODEC, server.secret, timeout_s=0.2)
+
+    assert ask(server, trusted) == Report([])
+
+
+def test_who_never_ends_its_tls_handshake_is_dropped_in_time(serve, ours):
+    server = serve(Limits(handshake_timeout_s=0.1), tls=TlsFiles(ours.cert, ours.key).server_context())
+    address = ("127.0.0.1", server.endpoint.port)
+    with socket.create_connection(address, timeout=PATIENCE_S) as mute, contextlib.suppress(ConnectionError):
+        assert mute.recv(1) == b""
+
+
+@both_clients
+def test_a_tls_client_of_a_plain_coordinator_says_so(serve, ours, client):
+    server = serve()
+
+    with pytest.raises(HandshakeError, match=r"TLS with .* failed"):
+        client(server, TlsFiles(ca=ours.ca).client_context())
+    assert "something else is talking" in server.next_refusal()
+
+
+@both_clients
+def test_a_coordinator_of_another_authority_is_not_believed(serve, ours, others, client):
+    server = serve(tls=TlsFiles(ours.cert, ours.key).server_context())
+
+    with pytest.raises(HandshakeError, match=r"TLS with .* failed"):
+        client(server, TlsFiles(ca=others.ca).client_context())
+    assert client(server, TlsFiles(ca=ours.ca).client_context()) == Report([])
+
+
+@both_clients
+def test_a_coordinator_with_an_authority_asks_every_client_for_a_certificate(serve, ours, others, client):
+    server = serve(tls=TlsFiles(ours.cert, ours.key, ours.ca).server_context())
+
+    assert client(server, TlsFiles(ours.cert, ours.key, ours.ca).client_context()) == Report([])
+    # With TLS 1.3 a client learns of its refusal only after its own side of the handshake is done.
+    with pytest.raises(HoldfastError):
+        client(server, TlsFiles(ca=ours.ca).client_context())
+    with pytest.raises(HoldfastError):
+        client(server, TlsFiles(others.cert, others.key, ours.ca).client_context())
+
+
+def test_handlers_gather_over_tls(serve, ours, monkeypatch, tmp_path):
+    for name in ("CERT", "KEY", "CA"):
+        monkeypatch.setenv(f"HOLDFAST_TLS_{name}", getattr(ours, name.lower()))
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path))
+    handler = get_rendezvous_handler(RendezvousParameters("holdfast", "localhost:0", "tls", 1, 1))
+    info = handler.next_rendezvous()
+    with info.store as store:
+        store.set("key", "value")
+
+        assert (info.rank, info.world_size, store.get("key")) == (0, 1, b"value")
+    assert handler.shutdown()
+
+
+def test_the_environment_names_the_files():
+    environ = {"HOLDFAST_TLS_CERT": "c", "HOLDFAST_TLS_KEY": "k", "HOLDFAST_TLS_CA": "a"}
+
+    assert TlsFiles.from_environ(environ) == TlsFiles("c", "k", "a")
+    assert TlsFiles.from_environ({}) is None
+
+
+def test_missing_files_are_asked_for_by_their_flags(ours, tmp_path):
+    with pytest.raises(UsageError, match="needs both --tls-cert and --tls-key"):
+        TlsFiles(cert=ours.cert).server_context()
+    with pytest.raises(UsageError, match="needs --tls-ca"):
+        TlsFiles(ours.cert, ours.key).client_context()
+    with pytest.raises(UsageError, match="cannot load the TLS files"):
+        TlsFiles(ca=str(tmp_path / "missing")).client_context()
+    with pytest.raises(UsageError, match="cannot load the TLS files"):
+        TlsFiles(ours.key, ours.cert).server_context()
+
+
+def test_old_versions_of_tls_are_not_spoken(ours):
+    assert TlsFiles(ours.cert, ours.key).server_context().minimum_version == ssl.TLSVersion.TLSv1_2
+    assert TlsFiles(ca=ours.ca).client_context().verify_mode is ssl.CERT_REQUIRED
