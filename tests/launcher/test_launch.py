@@ -209,6 +209,21 @@ def test_a_new_node_is_let_in_and_both_go_on(launch: StartLaunch) -> None:
     assert first.end()[0] == second.end()[0] == 0
 
 
+@pytest.mark.parametrize("preload", ["none", "json"])
+def test_lines_of_workers_that_share_a_stream_do_not_mix(launch: StartLaunch, preload: str) -> None:
+    script = """
+        import os
+        for number in range(500):
+            print("rank", os.environ["RANK"], "line", number)
+    """
+    code, out, _ = launch("--nproc-per-node", "4", "--preload", preload, script=script).end()
+
+    assert code == 0
+    assert sorted(out.splitlines()) == sorted(
+        f"rank {rank} line {number}" for rank in range(4) for number in range(500)
+    )
+
+
 def test_a_module_and_a_program(launch: StartLaunch, tmp_path: Path) -> None:
     (tmp_path / "my_train.py").write_text("import sys; print(__name__, sys.argv[1:])")
 

@@ -1,7 +1,6 @@
 """What a node has to offer: ports, CPUs, GPUs, and the kernel's account of memory."""
 
 import os
-import socket
 from pathlib import Path
 
 import pytest
@@ -14,46 +13,11 @@ from holdfast.workers import (
     WorkerPlan,
     bind,
     gpu_count,
-    hold_port,
     local_world_size,
 )
 from holdfast.workers.accelerators import visible_devices
 from holdfast.workers.numa import Cpu, choose, nodes_of_ranks, parse_list, read_cpus
 from holdfast.workers.oom import oom_kills
-
-# -- ports ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("host", ["", "127.0.0.1", "localhost"])
-def test_a_held_port_is_refused_to_strangers_and_free_for_a_server_that_reuses(host):
-    with hold_port(host) as held, socket.socket() as stranger, socket.socket() as server:
-        with pytest.raises(OSError, match="in use"):
-            stranger.bind(("127.0.0.1", held.port))
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        server.bind(("127.0.0.1", held.port))
-        server.listen()
-        held.close()
-        with socket.create_connection(("127.0.0.1", held.port), 10):
-            pass
-
-
-def test_two_held_ports_differ():
-    with hold_port() as one, hold_port() as other:
-        assert one.port != other.port
-
-
-def test_a_port_that_is_taken_cannot_be_held():
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen()
-        with pytest.raises(Unavailable, match="can be held"):
-            hold_port("127.0.0.1", server.getsockname()[1])
-
-
-def test_an_unknown_host_is_said():
-    with pytest.raises(Unavailable, match="not known"):
-        hold_port("no-such-host.invalid")
-
 
 # -- GPUs ----------------------------------------------------------------------------------------------------------
 

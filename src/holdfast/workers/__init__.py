@@ -1,6 +1,6 @@
 """Processes: how workers are started, watched, heard and stopped. Linux.
 
-An agent uses `Gang` with `WorkerPlan`s, `Template` for warm starts, `hold_port`, and `holdfast.workers.aio`
+An agent uses `Gang` with `WorkerPlan`s, `Template` for warm starts, and `holdfast.workers.aio`
 inside an event loop. Programs written for TorchElastic use `start_processes` and the logs specs.
 """
 
@@ -19,7 +19,6 @@ from holdfast.workers.logs import DefaultLogsSpecs, LogsDest, LogsSpecs
 from holdfast.workers.machine import StopEnded
 from holdfast.workers.numa import AffinityMode, NumaOptions, bind
 from holdfast.workers.plan import Function, Module, Program, Script, WorkerExited, WorkerPlan
-from holdfast.workers.ports import HeldPort, hold_port
 from holdfast.workers.preload import guess
 from holdfast.workers.std import Std, to_map
 from holdfast.workers.warm import Template
@@ -30,7 +29,6 @@ __all__ = [
     "DefaultLogsSpecs",
     "Function",
     "Gang",
-    "HeldPort",
     "LogOptions",
     "LogsDest",
     "LogsSpecs",
@@ -51,7 +49,6 @@ __all__ = [
     "bind",
     "gpu_count",
     "guess",
-    "hold_port",
     "local_world_size",
     "render_prefix",
     "start_processes",

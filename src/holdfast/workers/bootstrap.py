@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 FAULT_FILE_VARIABLE = "HOLDFAST_FAULT_FILE"
 ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
+#: Names the streams, `stdout` and `stderr`, that this worker shares with others.
+WHOLE_LINES_VARIABLE = "HOLDFAST_WHOLE_LINES"
+#: A longer line may be cut by another worker's.
+WHOLE_LINE_BYTES = 64 * 1024
 
 _HERE = os.path.abspath(__file__)
 #: Files whose frames are cut off the top of tracebacks.
@@ -32,6 +36,7 @@ _fault_file: "IO[str] | None" = None  # kept open: faulthandler writes to its de
 def run(kind: str, target: str, args: list[str]) -> None:
     """Become `python target args` (kind `script`) or `python -m target args` (kind `module`)."""
     watch_faults()
+    write_whole_lines(os.environ.get(WHOLE_LINES_VARIABLE, ""))
     main = _fresh_main()
     try:
         if kind == "module":
@@ -64,6 +69,27 @@ def watch_faults() -> None:
             faulthandler.enable()
     except (OSError, ValueError, RuntimeError, AttributeError):
         pass  # stderr is closed or is no file; the program can run without
+
+
+def write_whole_lines(names: str) -> None:
+    """Have the streams named, which other workers write to as well, write line by line.
+
+    Under `-u` every piece of a `print` is a write of its own, and the pieces of two workers mix on their way to one
+    terminal. A stream of the worker's own stays as it is, so that nothing of it is lost when the worker is killed.
+    """
+    import io
+
+    for name in filter(None, names.split(",")):
+        stream = getattr(sys, name)
+        try:
+            raw = io.FileIO(stream.fileno(), "w", closefd=False)
+        except (OSError, ValueError, AttributeError):
+            continue  # closed, or replaced by something that is no file
+        whole = io.TextIOWrapper(
+            io.BufferedWriter(raw, WHOLE_LINE_BYTES), stream.encoding, stream.errors, line_buffering=True
+        )
+        setattr(sys, name, whole)
+        setattr(sys, f"__{name}__", whole)
 
 
 def record(error: BaseException) -> None:

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import Unavailable
 from holdfast.facts import Fact, facts
 from holdfast.machine import Tick
+from holdfast.workers.bootstrap import WHOLE_LINES_VARIABLE
 from holdfast.workers.child import Child, OwnChild
 from holdfast.workers.family import family
 from holdfast.workers.keeper import Keeper
@@ -103,9 +104,9 @@ class Gang:
         family().enter()
         self._open = True
         try:
-            environments = {rank: self._environment(plan) for rank, plan in self.plans.items()}
             for rank in self.plans:
                 self._wiring.connect(rank)
+            environments = {rank: self._environment(plan) for rank, plan in self.plans.items()}
             self._start_warm(environments)
             starter().call(lambda: self._start_cold(environments))
             for out, err in self._wiring.wires.values():
@@ -123,7 +124,14 @@ class Gang:
         fault_file = self._fault_file(plan.local_rank)
         if fault_file:
             env["HOLDFAST_FAULT_FILE"] = fault_file
+        env[WHOLE_LINES_VARIABLE] = ",".join(self._shared_streams(plan.local_rank))
         return env
+
+    def _shared_streams(self, local_rank: int) -> list[str]:
+        """Name the streams that this worker shares with the others of the gang."""
+        if len(self.plans) == 1:
+            return []
+        return [name for name, fd in zip(("stdout", "stderr"), self._fds(local_rank), strict=True) if fd is None]
 
     def _start_warm(self, environments: Mapping[int, dict[str, str]]) -> None:
         template = self._template

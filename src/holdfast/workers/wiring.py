@@ -3,7 +3,8 @@
 One of three ways, the cheapest that does what was asked:
 
 - *inherited*: neither redirected nor teed. The worker has the agent's own stream, a real terminal where there
-  is one. Nothing is captured, so a failure report has no log lines of it.
+  is one. Nothing is captured, so a failure report has no log lines of it. Several workers that share a stream
+  write it line by line, so that their lines do not mix.
 - *file*: only redirected. The worker writes to its file itself; a report reads the end of that file.
 - *pipe*: teed, filtered, limited in size, or dropped (`os.devnull`). The pump carries it and keeps its last
   lines, also those of a stream that nobody wants to see: they are what explains its failure.
