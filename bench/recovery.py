@@ -2,7 +2,7 @@
 
     python -m bench.recovery                     every case, a table
     python -m bench.recovery --quick             a few trials of each, torchrun once
-    python -m bench.recovery worker node         only these cases
+    python -m bench.recovery worker guest        only these cases
     python -m bench.recovery --device cuda       the workers' tensors on one GPU
 
 Both sides run the same plain torch script (`scripts/ddp.py`, gloo, steps of 20 ms), which knows of neither. The time of
@@ -10,8 +10,10 @@ a trial is from the blow to the moment at which every rank has done a step in a 
 turns.
 
     worker       SIGKILL of one of two workers; warm (forked from a template), and cold (--preload none)
-    node         two nodes of one worker; SIGKILL of an agent and its worker, to the survivor's first step alone;
-                 then another node joins, from the start of its agent's process to the first step of both
+    host, guest, served
+                 two nodes of one worker; SIGKILL of an agent and its worker, to the survivor's first step alone; it
+                 carried the coordinator, the other did, or a `holdfast serve` did
+    join         another node joins, from the start of its agent's process to the first step of both
     coordinator  SIGKILL of `holdfast serve`, started again half a second later
     agent        SIGKILL of an agent alone: who of its workers lives on
 
@@ -97,6 +99,8 @@ class Plan:
     theirs_slow: int = THEIRS_SLOW
     device: str = "cpu"
     cases: tuple[str, ...] = ()
+    #: What came of the nodes that joined, whatever was tried by that.
+    joins: Trials = field(default_factory=Trials)
 
     def wants(self, case: str) -> bool:
         """Whether a case is to be run; only the workers' are tried on a GPU unless another is named."""
@@ -158,31 +162,35 @@ def worker_job(plan: Plan, side: str, blows: int, workers: int, backend: str, *f
 # -- a node is lost, a node joins ----------------------------------------------------------------------------
 
 
-def node_cases(plan: Plan) -> Iterator[Case]:
-    """Kill one of two nodes, wherever the coordinator is; then let another join in its place."""
-    joins, all_ours = Trials(), Trials()
-    torch_lost = {"host": torch_lost_node(plan, host=True), "guest": torch_lost_node(plan, host=False)}
-    names = {
-        "host": "a node lost, it carried the coordinator",
-        "guest": "a node lost, another carries the coordinator",
-        "served": "a node lost, the coordinator is a process of its own",
-    }
-    for where, name in names.items():
-        lost = Trials()
-        while lost.count < plan.trials:
-            blows = min(plan.trials - lost.count, 2 * BLOWS_PER_JOB)
-            node_job(plan, where, blows, lost, joins)
-        theirs = torch_lost.get(where, Trials())
-        yield limit_case(name, lost, NODE_LIMIT_S, theirs)
-        yield part_case(lost, theirs)
-        yield rate_case("... recovered", lost, theirs)
-        all_ours.take(lost)
-    torch_lost["host"].take(torch_lost["guest"])
-    yield orphan_case("... processes left behind", all_ours, torch_lost["host"])
-    yield from join_cases(plan, joins)
+def host_cases(plan: Plan) -> Iterator[Case]:
+    """Kill the node whose agent carries the coordinator."""
+    theirs = torch_lost_node(plan, host=True)
+    yield from lost_cases(plan, "host", "a node lost, it carried the coordinator", theirs)
 
 
-def node_job(plan: Plan, where: str, blows: int, lost: Trials, joins: Trials) -> None:
+def guest_cases(plan: Plan) -> Iterator[Case]:
+    """Kill the node whose agent does not."""
+    theirs = torch_lost_node(plan, host=False)
+    yield from lost_cases(plan, "guest", "a node lost, another carries the coordinator", theirs)
+
+
+def served_cases(plan: Plan) -> Iterator[Case]:
+    """Kill one or the other node while the coordinator lives elsewhere."""
+    yield from lost_cases(plan, "served", "a node lost, the coordinator is a process of its own", Trials())
+
+
+def lost_cases(plan: Plan, where: str, name: str, theirs: Trials) -> Iterator[Case]:
+    """Kill one of two nodes, and let another join in its place."""
+    ours = Trials()
+    while ours.count < plan.trials:
+        node_job(plan, where, min(plan.trials - ours.count, 2 * BLOWS_PER_JOB), ours)
+    yield limit_case(name, ours, NODE_LIMIT_S, theirs)
+    yield part_case(ours, theirs)
+    yield rate_case("... recovered", ours, theirs)
+    yield orphan_case("... processes left behind", ours, theirs)
+
+
+def node_job(plan: Plan, where: str, blows: int, lost: Trials) -> None:
     """Lose a node and have another join in its place, again and again, in one job."""
     with plan.scene() as scene:
         port = free_port()
@@ -202,7 +210,7 @@ def node_job(plan: Plan, where: str, blows: int, lost: Trials, joins: Trials) ->
             scene.count_orphans(victim)
             nodes.remove(victim)
             nodes.append(scene.launch(OURS, *flags))
-            if not note_join(scene, joins, nodes[-1]):
+            if not note_join(scene, plan.joins, nodes[-1]):
                 break
     lost.orphans += scene.orphans
 
@@ -226,9 +234,15 @@ def note_join(scene: Scene, joins: Trials, node: Launched) -> bool:
     return True
 
 
-def join_cases(plan: Plan, joins: Trials) -> Iterator[Case]:
-    """Say how fast a node gets in; its own import of torch is the script's, and is told apart."""
-    theirs = torch_join(plan)
+def join_cases(plan: Plan) -> Iterator[Case]:
+    """Say how fast a node gets in; its own import of torch is the script's, and is told apart.
+
+    Every node that was lost in the cases before was replaced by one that joined; more are tried only where these are
+    too few.
+    """
+    joins, theirs = plan.joins, torch_join(plan)
+    while joins.count < plan.trials:
+        node_job(plan, "guest", min(plan.trials - joins.count, 2 * BLOWS_PER_JOB), Trials())
     rest, pause = (Trials(joins.parts[name], joins.failed) for name in ("rest", "pause"))
     yield limit_case("a node joins, its import of torch aside", rest, JOIN_LIMIT_S, Trials())
     yield beside_case("... with it", joins, theirs, must_win=False)
@@ -508,7 +522,15 @@ def both(ours: Trials, theirs: Trials) -> str:
     return "; ".join(f"{name} {quartiles(trials.seconds)}" for name, trials in sides if trials.seconds)
 
 
-CASES = {"worker": worker_cases, "node": node_cases, "coordinator": coordinator_cases, "agent": agent_cases}
+CASES = {
+    "worker": worker_cases,
+    "host": host_cases,
+    "guest": guest_cases,
+    "served": served_cases,
+    "join": join_cases,
+    "coordinator": coordinator_cases,
+    "agent": agent_cases,
+}
 
 
 def run(full: bool) -> Results:

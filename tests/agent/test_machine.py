@@ -146,7 +146,7 @@ def test_with_a_budget_of_its_own_it_counts_failures_and_ends() -> None:
 
     (end,) = agent.do(WorkersStopped())
 
-    assert end == End(Outcome(succeeded=False, reason="rank 1: boom; all 1 restarts are used", cause=BOOM))
+    assert end == End(Outcome(succeeded=False, reason="rank 1: boom; the only restart is used", cause=BOOM))
 
 
 def test_membership_changes_cost_no_budget() -> None:

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from holdfast.coordinator.messages import NodeSpec, RoundId
-from holdfast.coordinator.ranks import Candidate, Seat, arrange, choose, natural_key, places
+from holdfast.coordinator.ranks import Candidate, Seat, arrange, choose, natural_key, places, trim
 
 
 def candidate(name: str, host: str = "", order: int = 0, **spec: object) -> Candidate:
@@ -82,6 +82,13 @@ def test_a_stranger_does_not_part_the_nodes_of_one_host() -> None:
     assert names(line) == ["a", "c", "d"]
 
 
+def test_a_lost_place_is_forgotten_when_its_host_has_moved_away_from_it() -> None:
+    line = [candidate("a", "h1"), candidate("b", "h2"), Seat("c", "h1"), candidate("d", "h3"), Seat("e", "h4")]
+
+    assert [seat.node for seat in trim(line, max_nodes=9)] == ["a", "b", "d", "e"]
+    assert [seat.node for seat in trim(line, max_nodes=3)] == ["a", "b", "d"]
+
+
 def test_when_nobody_is_left_the_order_is_that_of_a_first_round() -> None:
     line = arrange(seats("z", "y"), [candidate("b"), candidate("a")])
 
@@ -122,10 +129,14 @@ def test_whoever_comes_and_goes_order_is_kept_and_hosts_stay_together(seed: int)
     rng = Random(seed)
     most, hosts = rng.randint(2, 8), rng.randint(1, 4)
     alive: dict[str, Candidate] = {}
+    gone: dict[str, Candidate] = {}
     line: list[Seat] = []
+    last: list[str] = []
     born = 0
     for _ in range(100):
-        alive = {name: each for name, each in alive.items() if rng.random() < 0.7}
+        gone |= {name: each for name, each in alive.items() if rng.random() < 0.3}
+        alive = {name: each for name, each in alive.items() if name not in gone}
+        alive |= {name: gone.pop(name) for name in list(gone) if rng.random() < 0.1}
         for _ in range(rng.randint(1, 4)):
             born += 1
             alive[f"n{born}"] = candidate(f"n{born}", f"h{rng.randrange(hosts)}", born)
@@ -135,10 +146,11 @@ def test_whoever_comes_and_goes_order_is_kept_and_hosts_stay_together(seed: int)
 
         order = [entry for entry in arranged if isinstance(entry, Candidate)]
         assert len(order) == len(chosen) == min(most, len(alive))
-        before = [seat.node for seat in line if seat.node in names(arranged)]
+        before = [name for name in last if name in names(arranged)]
         assert [name for name in names(arranged) if name in before] == before
         blocks = [
             each.spec.host for at, each in enumerate(order) if at == 0 or order[at - 1].spec.host != each.spec.host
         ]
         assert len(blocks) == len(set(blocks)), arranged
-        line = [entry if isinstance(entry, Seat) else Seat(entry.spec.node, entry.spec.host) for entry in arranged]
+        line, last = trim(arranged, most), names(arranged)
+        assert len(line) <= max(most, len(order))

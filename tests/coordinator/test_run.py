@@ -39,7 +39,9 @@ from holdfast.coordinator.messages import (
     Sealed,
 )
 from holdfast.coordinator.record import RunRecord
-from holdfast.coordinator.run import DROP_GRACE_S, RunMachine, Stage
+from holdfast.coordinator.roster import DROP_GRACE_S
+from holdfast.coordinator.run import RunMachine
+from holdfast.coordinator.state import Stage
 from holdfast.machine import Tick
 
 LEASE_S = 5.0
@@ -294,7 +296,7 @@ def test_connections_that_break_again_and_again_leave_nothing_behind() -> None:
         run.pass_time(DROP_GRACE_S)
     run.pass_time(2 * LEASE_S, "a")
 
-    assert len(run.machine._expiries) <= 2
+    assert len(run.machine.roster._expiries) <= 2
 
 
 def test_a_polite_leave_needs_no_lease() -> None:
@@ -543,7 +545,7 @@ def test_work_that_is_being_finished_is_not_started_again_for_a_newcomer() -> No
     [
         (RunSettings(3, 3), {}, "asks for 3:3 nodes, but run 'job' was started with 2:2"),
         (RunSettings(2, 1), {}, "write 1 <= MIN <= MAX"),
-        (None, {"local_world_size": 0}, "a node brings at least one"),
+        (None, {"local_world_size": 0}, "a node brings 1 to"),
         (None, {"lease_s": 0.001}, "the shortest is 0.05 s"),
     ],
 )

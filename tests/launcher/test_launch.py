@@ -314,3 +314,12 @@ def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
         return port
+
+
+def test_a_crash_loop_ends_with_its_own_exit_code(launch: StartLaunch) -> None:
+    code, out, err = launch(
+        "--max-restarts=100", "--crash-loop=3", script="import sys; print('try'); sys.exit(5)"
+    ).end()
+
+    assert (code, out.count("try")) == (93, 3)
+    assert "a crash loop: 3 failures in a row without progress" in err

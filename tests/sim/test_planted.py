@@ -7,7 +7,8 @@ from holdfast.coordinator import run as run_module
 from holdfast.coordinator.events import RunEffect, RunEvent, Save
 from holdfast.coordinator.messages import Sealed
 from holdfast.coordinator.record import RunRecord
-from holdfast.coordinator.run import Node, RunMachine, Stage
+from holdfast.coordinator.run import RunMachine
+from holdfast.coordinator.state import Node, Stage
 from holdfast.rendezvous.machine import MemberMachine, State
 from holdfast.sim import nodes as nodes_module
 from holdfast.sim.__main__ import main

@@ -23,10 +23,11 @@ The rules:
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.coordinator.messages import Cause
+from holdfast.coordinator.sentences import spent
 from holdfast.machine import Tick
 
 #: POSIX numbers; a pure module does not import `signal`.
@@ -109,6 +110,8 @@ class RunOver:
     reason: str
     failed: bool
     cause: Cause | None = None
+    #: Whether it failed too often without progress.
+    crash_loop: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +202,7 @@ class Outcome:
     reason: str
     cause: Cause | None = None
     signal: int = 0
+    crash_loop: bool = False
 
 
 AgentEffect = StartWorkers | StopWorkers | SignalWorkers | TellFailure | TellFinished | LeaveRun | End
@@ -294,8 +298,7 @@ class AgentMachine:
             return  # a worker that fails while we stop it proves nothing
         limit = self.rules.max_restarts
         if limit is not None and self.restarts >= limit:
-            spent = f"all {limit} restarts are used" if limit else "no restarts are allowed"
-            self._ending = Outcome(succeeded=False, reason=f"{cause.sentence}; {spent}", cause=cause)
+            self._ending = Outcome(succeeded=False, reason=f"{cause.sentence}; {spent(limit)}", cause=cause)
         else:
             self.restarts += 1
         self._cause = cause
@@ -335,10 +338,12 @@ class AgentMachine:
             self._start()
 
     def _on_run_over(self, event: RunOver) -> None:
-        outcome = Outcome(succeeded=not event.failed, reason=event.reason, cause=event.cause)
+        outcome = Outcome(
+            succeeded=not event.failed, reason=event.reason, cause=event.cause, crash_loop=event.crash_loop
+        )
         if self.stage is Stage.RUNNING:
             # Closed by somebody while our workers still had work to do: that is no success of theirs.
-            self._ending = Outcome(succeeded=False, reason=event.reason, cause=event.cause)
+            self._ending = replace(outcome, succeeded=False)
             self._stop(SIGTERM, event.reason)
         elif self.stage is Stage.STOPPING:
             self._ending = self._ending or outcome

@@ -166,7 +166,7 @@ class PushedMeeting:
                 self._outcome = effect
                 self._inbox.put(_WAKE)
             else:
-                self._inbox.put(RunOver(effect.reason, effect.failed, effect.cause))
+                self._inbox.put(RunOver(effect.reason, effect.failed, effect.cause, effect.crash_loop))
 
 
 class PolledMeeting:

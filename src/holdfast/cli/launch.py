@@ -79,6 +79,13 @@ def _option(name: str, **settings: Any) -> Callable[[F], F]:
 # -- failures
 @_option("--max-restarts", type=click.IntRange(0), default=0, show_default=True, help="Restarts of the whole job.")
 @click.option("--restart-backoff", help="Pause before a restart, doubling: FIRST or FIRST:MAX, as in 1s:60s.")
+@click.option("--progress-after", help="A round that lasted this long has made progress.  [default: 60]")
+@click.option("--reset-restarts", is_flag=True, help="Progress gives the used restarts back.")
+@click.option(
+    "--crash-loop",
+    type=click.IntRange(1),
+    help="End with exit code 93 after so many failures in a row without progress.",
+)
 @_option("--monitor-interval", type=float, default=0.1, show_default=True, help="Only polled backends need it.")
 @_option("--shutdown-timeout", type=float, help="Seconds from SIGTERM to SIGKILL.  [default: 30]")
 @click.option("--exit-barrier-timeout", default="300", show_default=True, help="Wait for the others after success.")

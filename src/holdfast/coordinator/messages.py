@@ -51,6 +51,12 @@ class RunSettings(Record, frozen=True):
     fixed_ranks: bool = False
     #: How many nodes may stand by beyond `max_nodes`; -1 for any number.
     spares: int = -1
+    #: A round that lasted this long has made progress; 0 means that none ever has.
+    progress_s: float = 0.0
+    #: Whether progress gives the used restarts back.
+    reset_restarts: bool = False
+    #: So many failures in a row without progress end the run; 0 for never.
+    crash_loop: int = 0
 
 
 class NodeSpec(Record, frozen=True):
@@ -227,6 +233,8 @@ class Closed(Message, frozen=True, tag=25):
     reason: str
     failed: bool
     cause: Cause | None = None
+    #: Whether it failed too often without progress: starting it again would be of no use.
+    crash_loop: bool = False
 
 
 class Rejected(Message, frozen=True, tag=26):

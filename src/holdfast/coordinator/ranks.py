@@ -97,6 +97,26 @@ def places(order: Sequence[Candidate], round_id: RoundId, restarts_used: int) ->
     return result
 
 
+def trim(line: Sequence[Candidate | Seat], max_nodes: int) -> list[Seat]:
+    """Turn a line into seats for the next round, keeping a lost place while somebody can still rightly take it.
+
+    That is while there is room for one more, and while its host's nodes have not moved away from it.
+    """
+    present = {entry.spec.host for entry in line if isinstance(entry, Candidate)}
+    spare = max_nodes - sum(1 for entry in line if isinstance(entry, Candidate))
+    right = _next_hosts(line)
+    left: str | None = None
+    seats: list[Seat] = []
+    for index, entry in enumerate(line):
+        if isinstance(entry, Candidate):
+            left = entry.spec.host
+            seats.append(Seat(entry.spec.node, entry.spec.host))
+        elif spare > 0 and (entry.host not in present or entry.host in (left, right[index])):
+            spare -= 1
+            seats.append(entry)
+    return seats
+
+
 def natural_key(text: str) -> tuple[tuple[int, int, str], ...]:
     """Sort text the way people count: numbers inside it by value."""
     return tuple((1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.split(r"([0-9]+)", text) if part)

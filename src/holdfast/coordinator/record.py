@@ -14,6 +14,7 @@ class RunRecord(msgspec.Struct, frozen=True):
     version: int = 1
     last_number: int = 0
     restarts_used: int = 0
+    fruitless: int = 0
     closed: str | None = None
     failed: bool = False
     settings: RunSettings | None = None

@@ -13,28 +13,26 @@ The rules:
 
 1. A round is sealed only while every live node is waiting for one. A live node that may still run workers of an older
    round holds the seal up, so no worker that we can reach ever runs beside a newer round.
-2. A node is live while its lease runs. A dropped connection shortens the lease to a moment, in which a node
-   whose connection merely broke can come back; a process that died cannot.
+2. A node is live while its lease runs: see the roster.
 3. Only a first gathering has a last call. Survivors are sealed the moment that all of them are back.
 4. A round number is never used twice; the record is saved before anybody hears of a round.
 5. A failure is charged to the restart budget once per round, when all survivors are back and all causes are known:
    a victim's report may arrive before that of the failure that made it one.
 6. After a restart of the coordinator nothing is sealed until the members of the last round, running or broken, are
    back or their time is up.
-7. When this machine itself was called late, silence is its own fault: leases get a moment more.
+7. When this machine itself was called late, silence is its own fault.
 8. An ask is answered by one round. When that round is over and the node has not heard of it, the ask is void and the
    node asks anew, so that an answer that comes late is known as such.
 """
 
 from __future__ import annotations
 
-import enum
-import heapq
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any
 
 from holdfast.coordinator import sentences
+from holdfast.coordinator.budget import Spent, charge
 from holdfast.coordinator.events import (
     CloseAsked,
     DropRound,
@@ -50,6 +48,7 @@ from holdfast.coordinator.events import (
     Save,
     Tell,
 )
+from holdfast.coordinator.fit import misfit
 from holdfast.coordinator.messages import (
     Ack,
     Admit,
@@ -60,7 +59,6 @@ from holdfast.coordinator.messages import (
     Fail,
     Join,
     Newcomers,
-    NodeSpec,
     Phase,
     Place,
     Rejected,
@@ -69,84 +67,18 @@ from holdfast.coordinator.messages import (
     RunSettings,
     Sealed,
 )
-from holdfast.coordinator.ranks import Candidate, Seat, arrange, choose, places
+from holdfast.coordinator.ranks import Candidate, Seat, arrange, choose, places, trim
 from holdfast.coordinator.record import RunRecord
+from holdfast.coordinator.roster import Roster
+from holdfast.coordinator.state import Node, Round, Stage
 from holdfast.facts import INFO, WARNING, Fact
 from holdfast.machine import Tick
 from holdfast.wire.address import is_loopback
 from holdfast.wire.frames import Message
 
-#: How long a node whose connection broke has to come back before it counts as dead.
-DROP_GRACE_S = 0.1
 #: A call this much later than asked for means that the coordinator itself was stopped or starved.
 LATE_S = 0.5
-FAILURES_KEPT_MAX = 64
-#: Of so many nodes that are gone it is remembered what they said last, so that words that come late are known as old.
-GONE_KEPT_MAX = 4096
 LOSSES_TOLD_MAX = 4
-LEASE_S_MIN = 0.05
-
-
-class Stage(enum.StrEnum):
-    """Where a run stands."""
-
-    GATHERING = "gathering"
-    SEALED = "sealed"
-    REGROUPING = "regrouping"
-    CLOSED = "closed"
-
-
-# -- state ---------------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class Node:
-    """One live node, as last heard."""
-
-    spec: NodeSpec
-    address: str
-    order: int
-    seq: int
-    phase: Phase
-    join: int
-    #: When silence ends its life.
-    expires_at: float
-    #: The ask that its place in the current round answers; -1 while it has none.
-    sealed_join: int = -1
-    #: The reason of a broken connection while the grace runs.
-    dropped: str | None = None
-    #: Until when it must have rejoined, while it is stopping.
-    rejoin_by: float | None = None
-    #: When its one valid entry in the heap of expiries comes up.
-    watched_at: float = float("inf")
-
-    @property
-    def due(self) -> float:
-        """When its time is up."""
-        return self.expires_at if self.rejoin_by is None else min(self.expires_at, self.rejoin_by)
-
-    @property
-    def name(self) -> str:
-        """How people know it."""
-        return self.spec.host
-
-
-@dataclass(slots=True)
-class Round:
-    """One agreed membership. `places` holds every member, in rank order once all are known."""
-
-    id: RoundId
-    places: dict[str, Place]
-    size: int
-    sealed_at: float
-    hosts: dict[str, str]
-    broken: str | None = None
-    done: dict[str, None] = field(default_factory=dict)
-    failures: list[tuple[str, Cause]] = field(default_factory=list)
-    losses: list[str] = field(default_factory=list)
-    charged: bool = False
-    #: After a restart of the coordinator: the rank of the agent that died with it, or -1.
-    dead_rank: int = -1
 
 
 class RunMachine:
@@ -158,29 +90,19 @@ class RunMachine:
         self.run = run
         self.stage = Stage.GATHERING
         self.settings: RunSettings | None = None
-        self.nodes: dict[str, Node] = {}
+        self.roster = Roster()
         self.round: Round | None = None
         self.last_number = 0
-        self.restarts_used = 0
+        self.spent = Spent()
         self.closed: Closed | None = None
         self._make_nonce = make_nonce
         #: Seats in rank order; those of lost nodes stay until somebody takes them.
         self._line: list[Seat] = []
         #: While set, nothing is sealed: the members of the running round are still coming back.
         self.recover_by: float | None = None
-        #: How many live nodes are in phase WAITING, and how many are within the grace of a broken connection.
-        self.waiting = 0
-        self._dropped = 0
-        self._arrivals = 0
-        self._last_arrival = 0.0
         self._min_since: float | None = None
-        self._expiries: list[tuple[float, int, str]] = []
-        self._pushes = 0
         self._announced = False
-        self._no_expiry_before = float("-inf")
         self.lost: list[tuple[float, str]] = []
-        #: The last `seq` and the last answered ask of nodes that are gone.
-        self._gone: dict[str, tuple[int, int]] = {}
         self._reached_as = ""
         self._out: list[RunEffect] = []
         self._asked_wakeup: float | None = None
@@ -194,7 +116,7 @@ class RunMachine:
         if self.closed is not None and not isinstance(event, NodeJoined | NodeBeat):
             return []  # closed is final; whoever still asks is told so
         if self._asked_wakeup is not None and now - self._asked_wakeup > LATE_S:
-            self._no_expiry_before = now + self._longest_lease() / 2
+            self.roster.have_mercy(now)
         match event:
             case NodeJoined():
                 self._on_join(event, now)
@@ -213,6 +135,7 @@ class RunMachine:
             case Tick():
                 pass
         self._expire(now)
+        self._watch_minimum(now)
         self._settle(now)
         self._asked_wakeup = self.wakeup()
         effects, self._out = self._out, []
@@ -223,8 +146,8 @@ class RunMachine:
         if self.stage is Stage.CLOSED:
             return None
         times: list[float] = []
-        if self._expiries:
-            times.append(max(self._expiries[0][0], self._no_expiry_before))
+        if (expiry := self.roster.next_expiry()) is not None:
+            times.append(expiry)
         if self.recover_by is not None:
             times.append(self.recover_by)
         elif self.stage is Stage.GATHERING and (call := self.last_call_ends()) is not None and not self._holdups():
@@ -235,16 +158,10 @@ class RunMachine:
 
     def check(self) -> None:
         """Assert every invariant."""
-        waiting = sum(1 for node in self.nodes.values() if node.phase is Phase.WAITING)
-        assert self.waiting == waiting, f"{self.waiting} counted, {waiting} waiting"
-        assert self._dropped == sum(1 for node in self.nodes.values() if node.dropped is not None)
+        self.roster.check()
         settings = self.settings
         if settings is not None:
             assert self.restarts_used <= settings.max_restarts, "the restart budget is overdrawn"
-        for node in self.nodes.values():
-            assert node.watched_at <= node.due, f"nobody watches {node.name} in time"
-            entries = [entry for entry in self._expiries if entry[::2] == (node.watched_at, node.spec.node)]
-            assert entries, f"nobody watches {node.name}"
         round_ = self.round
         if round_ is None:
             return
@@ -289,7 +206,8 @@ class RunMachine:
         round_ = self.round
         return RunRecord(
             last_number=self.last_number,
-            restarts_used=self.restarts_used,
+            restarts_used=self.spent.restarts,
+            fruitless=self.spent.fruitless,
             closed=self.closed.reason if self.closed else None,
             failed=self.closed.failed if self.closed else False,
             settings=self.settings,
@@ -303,6 +221,21 @@ class RunMachine:
     def sentence(self, now: float, node: str | None = None) -> str:
         """Say in one sentence where the run stands, and what a certain node waits for."""
         return sentences.describe(self, now, node)
+
+    @property
+    def nodes(self) -> dict[str, Node]:
+        """The live nodes."""
+        return self.roster.nodes
+
+    @property
+    def waiting(self) -> int:
+        """How many live nodes wait for a round."""
+        return self.roster.waiting
+
+    @property
+    def restarts_used(self) -> int:
+        """How many restarts the job has used."""
+        return self.spent.restarts
 
     @property
     def nodes_waiting(self) -> int:
@@ -319,18 +252,18 @@ class RunMachine:
             self._tell((name,), self.closed)
             return
         node = self.nodes.get(name)
-        if join.seq <= (node.seq if node is not None else self._gone.get(name, (0, -1))[0]):
+        if join.seq <= self.roster.last_seq(name):
             return
         if node is None:
-            if (misfit := self._misfit(join)) is not None:
-                self._tell((name,), Rejected(misfit))
+            if (why := misfit(self.run, join, self.settings, self.nodes)) is not None:
+                self._tell((name,), Rejected(why))
                 return
             node = self._add(join, now)
         if event.reached_as and not is_loopback(event.reached_as):
             self._reached_as = event.reached_as
         node.spec, node.seq = join.spec, join.seq
         node.address = join.spec.address or event.address
-        self._renew(node, now)
+        self.roster.renew(node, now)
         if join.place is not None:
             self._learn(node, join.place, now)
         if join.phase is Phase.WAITING:
@@ -390,7 +323,7 @@ class RunMachine:
         if beat.seq <= node.seq:
             return
         node.seq = beat.seq
-        self._renew(node, now)
+        self.roster.renew(node, now)
         self._reconcile(node, beat)
         self._tell((name,), Ack(self.sentence(now, name), self.nodes_waiting))
 
@@ -429,7 +362,7 @@ class RunMachine:
         if node is None or fail.seq <= node.seq:
             return
         node.seq = fail.seq
-        self._renew(node, now)
+        self.roster.renew(node, now)
         if self.round is None or fail.round != self.round.id or name not in self.round.places:
             return
         if self.round.broken is None:
@@ -443,7 +376,7 @@ class RunMachine:
         if node is None or event.seq <= node.seq:
             return
         node.seq = event.seq
-        self._renew(node, now)
+        self.roster.renew(node, now)
         if self.stage is Stage.SEALED and self.round is not None and event.round == self.round.id:
             self._set_phase(node, Phase.DONE, now)
             self._mark_done(node)
@@ -455,85 +388,23 @@ class RunMachine:
 
     def _on_drop(self, event: NodeDropped, now: float) -> None:
         node = self.nodes.get(event.node)
-        if node is not None and node.dropped is None:
-            node.dropped = event.reason
-            self._dropped += 1
-            node.expires_at = min(node.expires_at, now + DROP_GRACE_S)
-            self._watch(node)
+        if node is not None:
+            self.roster.drop(node, event.reason, now)
 
     # -- nodes -----------------------------------------------------------------------------------------------
-
-    def _misfit(self, join: Join) -> str | None:
-        """Say why a node cannot take part, or None."""
-        spec, theirs = join.spec, join.settings
-        if spec.local_world_size < 1:
-            return f"{spec.host} brings {spec.local_world_size} workers; a node brings at least one"
-        if not 1 <= theirs.min_nodes <= theirs.max_nodes:
-            return f"{spec.host} asks for {theirs.min_nodes}:{theirs.max_nodes} nodes; write 1 <= MIN <= MAX"
-        if spec.lease_s < LEASE_S_MIN:
-            return f"{spec.host} asks for a lease of {spec.lease_s:g} s; the shortest is {LEASE_S_MIN:g} s"
-        ours = self.settings
-        if theirs.fixed_ranks and (taken := self._rank_taken(spec)) is not None:
-            return taken
-        if ours is None:
-            return None
-        if (theirs.min_nodes, theirs.max_nodes) != (ours.min_nodes, ours.max_nodes):
-            return (
-                f"{spec.host} asks for {theirs.min_nodes}:{theirs.max_nodes} nodes, but run '{self.run}' was started "
-                f"with {ours.min_nodes}:{ours.max_nodes}; start every node with the same --nnodes"
-            )
-        return None
-
-    def _rank_taken(self, spec: NodeSpec) -> str | None:
-        for node in self.nodes.values():
-            if node.spec.node_rank == spec.node_rank and node.spec.node != spec.node:
-                return f"{node.name} has node rank {spec.node_rank} already; give every node its own --node-rank"
-        return None
 
     def _add(self, join: Join, now: float) -> Node:
         if self.settings is None or (not self.nodes and self.round is None):
             self.settings = join.settings
-        self._arrivals += 1
-        self._last_arrival = now
-        node = Node(
-            join.spec,
-            join.spec.address,
-            self._arrivals,
-            join.seq,
-            Phase.STOPPING,
-            join.join,
-            now + join.spec.lease_s,
-            sealed_join=self._gone.pop(join.spec.node, (0, -1))[1],
-        )
-        self.nodes[join.spec.node] = node
-        self._watch(node)
-        return node
-
-    def _renew(self, node: Node, now: float) -> None:
-        # The entry in the heap stays where it is: whoever meets it early looks here and puts it back.
-        node.expires_at = now + node.spec.lease_s
-        self._watch(node)
-        if node.dropped is not None:
-            node.dropped = None
-            self._dropped -= 1
+        return self.roster.add(join, now)
 
     def _set_phase(self, node: Node, phase: Phase, now: float) -> None:
-        if phase is not Phase.STOPPING:
-            node.rejoin_by = None
-        elif node.rejoin_by is None and self.settings is not None:
-            node.rejoin_by = now + self.settings.rejoin_timeout_s
-            self._watch(node)
-        if node.phase is phase:
-            return
-        was, node.phase = node.phase, phase
-        if phase is Phase.WAITING or was is Phase.WAITING:
-            self.waiting += 1 if phase is Phase.WAITING else -1
-            self._min_changed(now)
+        assert self.settings is not None
+        self.roster.set_phase(node, phase, now + self.settings.rejoin_timeout_s)
 
-    def _min_changed(self, now: float) -> None:
-        settings = self.settings
-        enough = settings is not None and self.waiting >= settings.min_nodes
-        if not enough:
+    def _watch_minimum(self, now: float) -> None:
+        """Note since when there have been enough nodes: the last call runs from then."""
+        if self.settings is None or self.waiting < self.settings.min_nodes:
             self._min_since = None
         elif self._min_since is None:
             self._min_since = now
@@ -541,15 +412,7 @@ class RunMachine:
     def _remove(self, node: Node, sentence: str, now: float) -> None:
         """Forget a node that is gone, and break its round unless its work was done."""
         name = node.spec.node
-        del self.nodes[name]
-        self._gone[name] = (node.seq, node.sealed_join)
-        if len(self._gone) > GONE_KEPT_MAX:
-            del self._gone[next(iter(self._gone))]
-        if node.dropped is not None:
-            self._dropped -= 1
-        if node.phase is Phase.WAITING:
-            self.waiting -= 1
-            self._min_changed(now)
+        self.roster.remove(node)
         self.lost = [*self.lost, (now, node.name)][-LOSSES_TOLD_MAX:]
         self._note("node_gone", sentence, {"node": name, "host": node.name}, WARNING)
         round_ = self.round
@@ -559,34 +422,16 @@ class RunMachine:
         if round_.broken is None:
             self._break(sentence, now)
 
-    def _watch(self, node: Node) -> None:
-        """Make sure that a node is looked at when its time is up; an entry that is overtaken so is void."""
-        due = node.due
-        if due < node.watched_at:
-            node.watched_at = due
-            self._pushes += 1
-            heapq.heappush(self._expiries, (due, self._pushes, node.spec.node))
-
     def _expire(self, now: float) -> None:
-        if now < self._no_expiry_before:
+        if self.closed is not None:
             return
-        while self._expiries and self._expiries[0][0] <= now and self.closed is None:
-            when, _, name = heapq.heappop(self._expiries)
-            node = self.nodes.get(name)
-            if node is None or node.watched_at != when:
-                continue
-            node.watched_at = float("inf")
-            if node.due > now:
-                self._watch(node)  # renewed since; look again when its time is up
-            elif node.dropped is not None:
+        for node in self.roster.expired(now):
+            if node.dropped is not None:
                 self._remove(node, f"{node.name} was lost: {node.dropped}", now)
             elif node.expires_at <= now:
                 self._remove(node, f"{node.name} was lost: silent for {node.spec.lease_s:g} s", now)
             else:
                 self._remove(node, f"{node.name} was counted out: it did not rejoin in time", now)
-
-    def _longest_lease(self) -> float:
-        return max((node.spec.lease_s for node in self.nodes.values()), default=0.0)
 
     # -- failures --------------------------------------------------------------------------------------------
 
@@ -596,34 +441,28 @@ class RunMachine:
             self._break(f"{node.name} asked for a new round", now)
             return
         self._note_failure(node, cause)
-        self._break(f"{node.name}: {cause.sentence}", now)
+        known = node.name in cause.sentence
+        self._break(cause.sentence if known else f"{node.name}: {cause.sentence}", now)
 
     def _note_failure(self, node: Node, cause: Cause) -> None:
-        round_ = self.round
-        assert round_ is not None
-        if all(name != node.spec.node for name, _ in round_.failures) and len(round_.failures) < FAILURES_KEPT_MAX:
-            round_.failures.append((node.spec.node, cause))
+        assert self.round is not None
+        self.round.note_failure(node.spec.node, cause)
 
     def _charge(self) -> bool:
-        """Charge the broken round's failures to the budget, once; says whether the run may go on."""
+        """Charge the broken round to the budget, once; says whether the run may go on."""
         round_, settings = self.round, self.settings
         assert round_ is not None
         assert settings is not None
         if round_.charged:
             return True
         round_.charged = True
-        causes = [cause for _, cause in round_.failures]
-        real = [cause for cause in causes if not cause.victim]
-        if not real and round_.losses:
-            return True  # the victims of a lost node: losing a node is not the program's fault
-        if not causes:
-            return True
-        root = (real or causes)[0]
-        if self.restarts_used >= settings.max_restarts:
-            self._close(f"{root.sentence}; {sentences.spent(settings.max_restarts)}", failed=True, cause=root)
+        ruling = charge(round_, self.spent, settings)
+        self.spent = ruling.spent
+        if ruling.end is not None:
+            self._close(ruling.end, failed=True, cause=ruling.root, crash_loop=ruling.crash_loop)
             return False
-        self.restarts_used += 1
-        self._out.append(Save(self.record()))
+        if ruling.root is not None:
+            self._out.append(Save(self.record()))
         return True
 
     # -- rounds ----------------------------------------------------------------------------------------------
@@ -659,7 +498,7 @@ class RunMachine:
 
     def _holdups(self) -> bool:
         """Whether a live node is not ready to be sealed: it may still run workers, or its connection just broke."""
-        return self.waiting < len(self.nodes) or self._dropped > 0
+        return self.waiting < len(self.nodes) or self.roster.dropped > 0
 
     def last_call_ends(self) -> float | None:
         """Say when a first gathering is sealed with those who are there, or None while they are too few."""
@@ -668,7 +507,7 @@ class RunMachine:
             return None
         return min(
             self._min_since + settings.last_call_s,
-            max(self._last_arrival, self._min_since) + settings.quiet_s,
+            max(self.roster.last_arrival, self._min_since) + settings.quiet_s,
         )
 
     def _seal(self, now: float) -> None:
@@ -689,7 +528,7 @@ class RunMachine:
         self.last_number += 1
         round_id = RoundId(self.last_number, self._make_nonce())
         made = places(order, round_id, self.restarts_used)
-        self._line = _trim(line, settings.max_nodes)
+        self._line = trim(line, settings.max_nodes)
         self.round = Round(
             id=round_id,
             places={candidate.spec.node: place for candidate, place in zip(order, made, strict=True)},
@@ -721,7 +560,7 @@ class RunMachine:
         round_ = self.round
         assert round_ is not None
         assert round_.broken is None
-        round_.broken = reason
+        round_.broken, round_.broken_at = reason, now
         self.stage = Stage.REGROUPING
         members: list[str] = []
         for name in round_.places:
@@ -747,11 +586,11 @@ class RunMachine:
         if len(round_.done) == round_.size:
             self._close("finished", failed=False)
 
-    def _close(self, reason: str, *, failed: bool, cause: Cause | None = None) -> None:
+    def _close(self, reason: str, *, failed: bool, cause: Cause | None = None, crash_loop: bool = False) -> None:
         """Any stage -> CLOSED."""
         if self.closed is not None:
             return
-        self.closed = Closed(reason, failed, cause)
+        self.closed = Closed(reason, failed, cause, crash_loop)
         self.stage = Stage.CLOSED
         self.recover_by = None
         self._out.append(Save(self.record()))
@@ -784,7 +623,7 @@ class RunMachine:
 
     def _restore(self, record: RunRecord, now: float) -> None:
         self.last_number = record.last_number
-        self.restarts_used = record.restarts_used
+        self.spent = Spent(record.restarts_used, record.fruitless)
         self.settings = record.settings
         if record.closed is not None:
             self.closed = Closed(record.closed, record.failed)
@@ -802,7 +641,8 @@ class RunMachine:
         assert settings is not None
         if place.round.number > self.last_number:
             self.last_number = place.round.number
-            self.restarts_used = min(max(self.restarts_used, place.restarts_used), settings.max_restarts)
+            restarts = min(max(self.spent.restarts, place.restarts_used), settings.max_restarts)
+            self.spent = replace(self.spent, restarts=restarts)
             if self.round is None or self.recover_by is not None:
                 self._line = []
                 self._recover(place.round, place.group_world_size, now, settings.recovery_s)
@@ -890,16 +730,3 @@ class RunMachine:
             "rank": place.group_rank if place is not None and node.phase is not Phase.WAITING else None,
             "connected": node.dropped is None,
         }
-
-
-def _trim(line: list[Candidate | Seat], max_nodes: int) -> list[Seat]:
-    """Turn a line into seats, keeping lost places only while there is room for somebody to take them."""
-    spare = max(max_nodes - sum(1 for entry in line if isinstance(entry, Candidate)), 0)
-    seats: list[Seat] = []
-    for entry in line:
-        if isinstance(entry, Candidate):
-            seats.append(Seat(entry.spec.node, entry.spec.host))
-        elif spare:
-            spare -= 1
-            seats.append(entry)
-    return seats

@@ -18,6 +18,8 @@ from holdfast.rendezvous.native import HoldfastRendezvousHandler
 from holdfast.workers import DefaultLogsSpecs, LogsSpecs, Module, NumaOptions, Program, Script, SignalException
 
 SHUTDOWN_TIMEOUT_S = 30.0
+#: Tells whoever starts jobs again that it would be of no use.
+CRASH_LOOP_EXIT_CODE = 93
 
 Entrypoint = Callable[..., Any] | str | Script | Module | Program
 
@@ -72,9 +74,11 @@ class LaunchReport:
 
     @property
     def exit_code(self) -> int:
-        """What a launcher should exit with: 0, the root cause's own code, or 128+n for a signal."""
+        """What a launcher should exit with: 0, the root cause's own code, 128+n for a signal, 93 for a crash loop."""
         if self.outcome.signal:
             return 128 + self.outcome.signal
+        if self.outcome.crash_loop:
+            return CRASH_LOOP_EXIT_CODE
         if not self.result.is_failed():
             return 0
         return self.verdict.exit_code if self.verdict is not None else 1

@@ -71,6 +71,9 @@ class LaunchOptions:
     last_call: str | None = None
     lease: str | None = None
     restart_backoff: str | None = None
+    progress_after: str | None = None
+    reset_restarts: bool = False
+    crash_loop: int | None = None
     admit: str | None = None
     forward_signals: str = ""
     exit_barrier_timeout: str = "300"
@@ -215,6 +218,9 @@ def _rendezvous_settings(options: LaunchOptions) -> dict[str, str | int | bool]:
         "secret_file": options.secret_file,
         "spares": options.spares,
         "node_rank": options.node_rank,
+        "progress_after": options.progress_after,
+        "reset_restarts": options.reset_restarts or None,
+        "crash_loop": options.crash_loop,
         "require_secret": options.require_secret or None,
         "tls_cert": options.tls_cert,
         "tls_key": options.tls_key,

@@ -186,6 +186,7 @@ class RunEnded:
     failed: bool
     rejected: bool = False
     cause: Cause | None = None
+    crash_loop: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,7 +399,9 @@ class MemberMachine:
                 if self.state in _PHASES:
                     self._say_join()
             case Closed():
-                self._on_ended(RunEnded(message.reason, message.failed, cause=message.cause))
+                self._on_ended(
+                    RunEnded(message.reason, message.failed, cause=message.cause, crash_loop=message.crash_loop)
+                )
             case Rejected():
                 self._on_ended(RunEnded(message.reason, failed=True, rejected=True))
             case _:

@@ -18,7 +18,7 @@ import msgspec
 from holdfast.coordinator.machine import round_space, run_space
 from holdfast.coordinator.messages import Cause, NodeSpec, Place
 from holdfast.coordinator.query import ask_coordinator
-from holdfast.coordinator.run import Stage
+from holdfast.coordinator.state import Stage
 from holdfast.errors import (
     HoldfastError,
     RendezvousClosedError,

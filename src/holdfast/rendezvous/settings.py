@@ -12,6 +12,8 @@ from holdfast.wire.tls import TlsFiles
 
 LEASE_S = 5.0
 JOIN_TIMEOUT_S = 600.0
+#: A round that lasted this long counts as progress.
+PROGRESS_S = 60.0
 
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h)?")
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
@@ -46,6 +48,9 @@ def run_settings(params: RendezvousParameters) -> RunSettings:
         rejoin_timeout_s=_seconds(params, "rejoin_timeout", 600.0),
         recovery_s=_seconds(params, "recovery_timeout", 10.0),
         spares=_count(params, "spares"),
+        progress_s=_seconds(params, "progress_after", PROGRESS_S),
+        reset_restarts=bool(params.get_as_bool("reset_restarts", False)),
+        crash_loop=params.get_as_int("crash_loop", 0) or 0,
         fixed_ranks=bool(params.get_as_bool("fixed_ranks", False)),
     )
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.coordinator.messages import Admit, Phase
-from holdfast.coordinator.run import RunMachine, Stage
+from holdfast.coordinator.run import RunMachine
+from holdfast.coordinator.state import Stage
 from holdfast.rendezvous.machine import State
 
 if TYPE_CHECKING:

@@ -1,0 +1,49 @@
+"""The restart budget: what a broken round costs, and when enough is enough. Pure.
+
+Restarts are counted for the whole job. A round's failures are charged once, however many nodes report them; those
+that a lost node dragged down cost nothing, since losing a node is not the program's fault.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.coordinator import sentences
+from holdfast.coordinator.messages import Cause, RunSettings
+from holdfast.coordinator.state import Round
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What has been used: restarts, and failures in a row that came before the round had made progress."""
+
+    restarts: int = 0
+    fruitless: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What a broken round costs; `end` says why the run is over, if it is."""
+
+    spent: Spent
+    end: str | None = None
+    root: Cause | None = None
+    crash_loop: bool = False
+
+
+def charge(round_: Round, spent: Spent, settings: RunSettings) -> Ruling:
+    """Charge a broken round, once all its survivors are back and all causes are known."""
+    causes = list(round_.failures.values())
+    real = [cause for cause in causes if not cause.victim]
+    if not causes or (round_.losses and not real):
+        return Ruling(spent)
+    root = (real or causes)[0]
+    progressed = 0 < settings.progress_s <= round_.broken_at - round_.sealed_at
+    restarts = 0 if progressed and settings.reset_restarts else spent.restarts
+    fruitless = 0 if progressed else spent.fruitless + 1
+    if 0 < settings.crash_loop <= fruitless:
+        sentence = f"{root.sentence}; a crash loop: {sentences.count(fruitless, 'failure')} in a row without progress"
+        return Ruling(Spent(restarts, fruitless), sentence, root, crash_loop=True)
+    if restarts >= settings.max_restarts:
+        return Ruling(Spent(restarts, fruitless), f"{root.sentence}; {sentences.spent(settings.max_restarts)}", root)
+    return Ruling(Spent(restarts + 1, fruitless), root=root)

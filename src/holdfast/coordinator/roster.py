@@ -1,0 +1,135 @@
+"""The roster: a run's live nodes, how many of them wait, and when each one's time is up. Pure.
+
+A node is live while its lease runs. A broken connection shortens the lease to a moment, in which a node whose
+connection merely broke can come back; a process that died cannot. When the coordinator itself was called late, silence
+was its own fault, and nobody's time is up for a while.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+
+from holdfast.coordinator.messages import Join, Phase
+from holdfast.coordinator.state import Node
+
+#: How long a node whose connection broke has to come back before it counts as dead.
+DROP_GRACE_S = 0.1
+#: Of so many nodes that are gone it is remembered what they said last, so that words that come late are known as old.
+GONE_KEPT_MAX = 4096
+
+
+class Roster:
+    """The live nodes in the order of their arrival; every change that is counted or timed goes through here."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {}
+        #: How many are in phase WAITING, and how many are within the grace of a broken connection.
+        self.waiting = 0
+        self.dropped = 0
+        self.last_arrival = 0.0
+        self._arrivals = 0
+        #: One valid entry for each node, at its `watched_at`; others are void.
+        self._expiries: list[tuple[float, int, str]] = []
+        self._pushes = 0
+        self._mercy_until = float("-inf")
+        #: The last `seq` and the last answered ask of nodes that are gone.
+        self._gone: dict[str, tuple[int, int]] = {}
+
+    def add(self, join: Join, now: float) -> Node:
+        """Take in a node that has not been there, or that comes back after it was given up."""
+        self._arrivals += 1
+        self.last_arrival = now
+        node = Node(
+            join.spec,
+            join.spec.address,
+            self._arrivals,
+            join.seq,
+            Phase.STOPPING,
+            join.join,
+            now + join.spec.lease_s,
+            sealed_join=self._gone.pop(join.spec.node, (0, -1))[1],
+        )
+        self.nodes[join.spec.node] = node
+        self._watch(node)
+        return node
+
+    def last_seq(self, name: str) -> int:
+        """Return the number of the last word heard from a node, live or gone."""
+        node = self.nodes.get(name)
+        return node.seq if node is not None else self._gone.get(name, (0, -1))[0]
+
+    def renew(self, node: Node, now: float) -> None:
+        """Start a node's lease anew; a broken connection is forgiven."""
+        node.expires_at = now + node.spec.lease_s
+        self._watch(node)
+        if node.dropped is not None:
+            node.dropped = None
+            self.dropped -= 1
+
+    def drop(self, node: Node, reason: str, now: float) -> None:
+        """Shorten the lease of a node whose connection broke."""
+        if node.dropped is None:
+            node.dropped = reason
+            self.dropped += 1
+            node.expires_at = min(node.expires_at, now + DROP_GRACE_S)
+            self._watch(node)
+
+    def set_phase(self, node: Node, phase: Phase, rejoin_by: float) -> None:
+        """Change what a node is doing; one that begins to stop has until `rejoin_by` to come back."""
+        if phase is not Phase.STOPPING:
+            node.rejoin_by = None
+        elif node.rejoin_by is None:
+            node.rejoin_by = rejoin_by
+            self._watch(node)
+        self.waiting += (phase is Phase.WAITING) - (node.phase is Phase.WAITING)
+        node.phase = phase
+
+    def remove(self, node: Node) -> None:
+        """Forget a node but for its last words."""
+        name = node.spec.node
+        del self.nodes[name]
+        self._gone[name] = (node.seq, node.sealed_join)
+        if len(self._gone) > GONE_KEPT_MAX:
+            del self._gone[next(iter(self._gone))]
+        self.dropped -= node.dropped is not None
+        self.waiting -= node.phase is Phase.WAITING
+
+    def expired(self, now: float) -> Iterator[Node]:
+        """Hand out every node whose time is up, once; each must be removed or renewed before the next is asked for."""
+        while now >= self._mercy_until and self._expiries and self._expiries[0][0] <= now:
+            when, _, name = heapq.heappop(self._expiries)
+            node = self.nodes.get(name)
+            if node is None or node.watched_at != when:
+                continue
+            node.watched_at = float("inf")
+            if node.due > now:
+                self._watch(node)  # renewed since; look again when its time is up
+            else:
+                yield node
+
+    def next_expiry(self) -> float | None:
+        """Say when somebody's time may be up."""
+        return max(self._expiries[0][0], self._mercy_until) if self._expiries else None
+
+    def have_mercy(self, now: float) -> None:
+        """Let nobody's time be up for half of the longest lease: long enough for beats that are on their way."""
+        longest = max((node.spec.lease_s for node in self.nodes.values()), default=0.0)
+        self._mercy_until = now + longest / 2
+
+    def check(self) -> None:
+        """Assert that counts and clocks agree with the nodes."""
+        waiting = sum(1 for node in self.nodes.values() if node.phase is Phase.WAITING)
+        assert self.waiting == waiting, f"{self.waiting} counted, {waiting} waiting"
+        assert self.dropped == sum(1 for node in self.nodes.values() if node.dropped is not None)
+        entries = {(when, name) for when, _, name in self._expiries}
+        for name, node in self.nodes.items():
+            assert node.watched_at <= node.due, f"nobody watches {node.name} in time"
+            assert (node.watched_at, name) in entries, f"nobody watches {node.name}"
+
+    def _watch(self, node: Node) -> None:
+        """Make sure that a node is looked at when its time is up; an entry that is overtaken so is void."""
+        if node.due < node.watched_at:
+            node.watched_at = node.due
+            self._pushes += 1
+            heapq.heappush(self._expiries, (node.due, self._pushes, node.spec.node))
