@@ -26,6 +26,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.harness import Case, Results
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -206,6 +208,33 @@ def measure(repeats: int, crowd: bool, placement: str) -> dict[str, dict[str, fl
             process.kill()
             process.wait()
     return {row: {which: statistics.median(each) for which, each in by.items()} for row, by in rates.items()}
+
+
+#: How many times torch's rate is asked of ours; the rest is measured and stands beside.
+TARGETS = {"get": 1.0, "add": 0.5, "multi_get": 1.0, "multi_set": 1.0, "multi_set + multi_get": 1.0}
+NOTES = {
+    "set": "torch's returns before its server has seen the value, ours when it is stored",
+    "multi_set": "the same; 'known done' has torch ask its server afterwards",
+}
+
+
+def run(full: bool) -> Results:
+    """Measure every operation beside torch's TCPStore."""
+    rates = measure(repeats=7 if full else 3, crowd=full, placement="apart")
+    cases = [
+        Case.beside(
+            row,
+            by["holdfast"],
+            by["torch"],
+            "/s",
+            less_is_better=False,
+            ratio_min=TARGETS.get(row),
+            note=NOTES.get(row, ""),
+        )
+        for row, by in rates.items()
+    ]
+    title = f"the store: one client, then {CLIENTS}; {KEYS} keys a batch, values of {len(VALUE)} bytes"
+    return Results(title, cases, rival="TCPStore")
 
 
 def main() -> None:

@@ -561,6 +561,18 @@ def test_a_node_that_does_not_fit_is_told_why(
     assert "b" not in run.machine.nodes
 
 
+def test_a_newcomer_that_is_one_too_many_is_turned_away_but_never_a_member() -> None:
+    run = gathered("a", spares=0)
+    assert "is full" in told(run.ask("b"), Rejected)["b"].reason
+
+    run.boot(run.machine.record())
+    run.ask("c")
+    effects = run.say_join("a", Phase.RUNNING)
+
+    assert told(effects, Rejected) == {}
+    assert run.machine.stage is Stage.SEALED
+
+
 def test_a_node_beside_the_coordinator_is_reached_where_the_others_reach_it() -> None:
     run = Run(2, 2)
     run.ask("a", address="127.0.0.1", reached_as="127.0.0.1")

@@ -66,7 +66,7 @@ def test_a_timeout_is_the_error_that_torch_programs_expect(store):
     adapter.set_timeout(timedelta(milliseconds=10))
 
     for wait in (adapter, dist.PrefixStore("p", adapter)):
-        with pytest.raises(dist.DistStoreError, match=r"did not appear within 0\.\d+ s"):
+        with pytest.raises(dist.DistStoreError, match="did not appear"):
             wait.get("k")
     with pytest.raises(dist.QueueEmptyError):
         adapter.queue_pop("q", block=False)

@@ -35,9 +35,6 @@ from holdfast.wire.listener import Limits, Listener, Peer
 EMBEDDED, SERVED = "embedded", "served"
 #: Timers are not armed anew for less than this.
 _TIMER_STEP_S = 0.001
-#: We look at least this often: a wakeup that a peer's absurd number made endless, or no number at all, must not stop
-#: the clock of every other run.
-_SLEEP_S_MAX = 1.0
 
 
 class Coordinator:
@@ -119,15 +116,10 @@ class Coordinator:
         when = self.machine.wakeup()
         if when is None or self._loop is None or when >= self._timer_at - _TIMER_STEP_S:
             return
-        now = time.monotonic()
-        if not when <= now + _SLEEP_S_MAX:
-            when = now + _SLEEP_S_MAX
-            if when >= self._timer_at - _TIMER_STEP_S:
-                return
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = when
-        self._timer = self._loop.call_later(max(when - now, 0.0), self._on_timer)
+        self._timer = self._loop.call_later(max(when - time.monotonic(), 0.0), self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None

@@ -37,7 +37,8 @@ def misfit(run: str, join: Join, settings: RunSettings | None, nodes: Mapping[st
         )
     if settings.fixed_ranks and (taken := _rank_taken(spec, nodes)) is not None:
         return taken
-    if 0 <= settings.spares <= len(nodes) - settings.max_nodes:
+    # One that was in a round already is no newcomer: after a restart of the coordinator others may have come first.
+    if join.place is None and 0 <= settings.spares <= len(nodes) - settings.max_nodes:
         return f"run '{run}' is full: {settings.max_nodes} nodes and {settings.spares} spares are there already"
     return None
 

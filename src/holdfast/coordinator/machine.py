@@ -148,6 +148,10 @@ class CoordinatorMachine:
         }
         self.store = StoreMachine(make_nonce())
         self.sessions: dict[Hashable, Session] = {}
+        #: When each run wants to be called; those that only wait for an event are not in it.
+        self._wakeups: dict[str, float] = {}
+        for run in self.runs:
+            self._note_wakeup(run)
         #: Which connection speaks for a node, by (run, node).
         self._peers: dict[tuple[str, str], Hashable] = {}
         self._out: list[CoordinatorEffect] = []
@@ -173,10 +177,9 @@ class CoordinatorMachine:
 
     def wakeup(self) -> float | None:
         """Say when time alone changes something."""
-        times = [when for run in self.runs.values() if (when := run.wakeup()) is not None]
-        if (when := self.store.wakeup()) is not None:
-            times.append(when)
-        return min(times, default=None)
+        first = min(self._wakeups.values(), default=None)
+        store = self.store.wakeup()
+        return first if store is None else store if first is None else min(first, store)
 
     def check(self) -> None:
         """Assert every invariant."""
@@ -256,9 +259,8 @@ class CoordinatorMachine:
             self._run(session.run, NodeDropped(session.node, reason), now)
 
     def _tick(self, now: float) -> None:
-        for run, machine in list(self.runs.items()):
-            when = machine.wakeup()
-            if when is not None and when <= now:
+        for run, due in list(self._wakeups.items()):
+            if due <= now:
                 self._run(run, Tick(), now)
         when = self.store.wakeup()
         if when is not None and when <= now:
@@ -270,7 +272,9 @@ class CoordinatorMachine:
         machine = self.runs.get(run)
         if machine is None:
             machine = self.runs[run] = RunMachine(run, self._make_nonce, now=now)
-        for effect in machine.handle(event, now):
+        effects = machine.handle(event, now)
+        self._note_wakeup(run)
+        for effect in effects:
             match effect:
                 case Tell():
                     peers = tuple(peer for node in effect.nodes if (peer := self._peers.get((run, node))) is not None)
@@ -284,14 +288,22 @@ class CoordinatorMachine:
                 case Note():
                     self._out.append(effect)
 
+    def _note_wakeup(self, run: str) -> None:
+        when = self.runs[run].wakeup()
+        if when is None:
+            self._wakeups.pop(run, None)
+        else:
+            self._wakeups[run] = when
+
     def _make_room(self) -> bool:
-        """Say whether one more run may be held, forgetting the oldest closed one if need be."""
+        """Say whether one more run may be held, forgetting the oldest that is closed or deserted if need be."""
         if len(self.runs) < RUNS_MAX:
             return True
-        spent = next((name for name, run in self.runs.items() if run.closed is not None), None)
+        spent = next((name for name, run in self.runs.items() if run.closed is not None or not run.nodes), None)
         if spent is None:
             return False
         del self.runs[spent]
+        self._wakeups.pop(spent, None)
         self._out.append(ForgetRun(spent))
         return True
 

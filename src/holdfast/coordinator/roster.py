@@ -14,7 +14,7 @@ from holdfast.coordinator.messages import Join, Phase
 from holdfast.coordinator.state import Node
 
 #: How long a node whose connection broke has to come back before it counts as dead.
-DROP_GRACE_S = 0.1
+DROP_GRACE_S = 0.05
 #: Of so many nodes that are gone it is remembered what they said last, so that words that come late are known as old.
 GONE_KEPT_MAX = 4096
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from holdfast.coordinator.messages import Admit, Phase
@@ -31,12 +32,14 @@ def describe(run: RunMachine, now: float, node: str | None = None) -> str:
     return "; ".join(_gathering_clauses(run, now))
 
 
-def names(hosts: Sequence[str]) -> str:
-    """List a few names and count the rest."""
-    told = list(dict.fromkeys(hosts))
-    if len(told) <= NAMES_TOLD_MAX:
-        return ", ".join([*told[:-2], " and ".join(told[-2:])])
-    return f"{', '.join(told[:NAMES_TOLD_MAX])} and {len(told) - NAMES_TOLD_MAX} more"
+def names(hosts: Sequence[str], total: int | None = None) -> str:
+    """List a few names and count the rest; `total` counts those who are not in the list too."""
+    total = len(hosts) if total is None else total
+    listed = hosts[:NAMES_TOLD_MAX]
+    told = [host if (times := listed.count(host)) == 1 else f"{times} on {host}" for host in dict.fromkeys(listed)]
+    if total > len(listed):
+        told.append(f"{total - len(listed)} more")
+    return ", ".join([*told[:-2], " and ".join(told[-2:])])
 
 
 def count(number: int, noun: str) -> str:
@@ -81,9 +84,10 @@ def _gathering_clauses(run: RunMachine, now: float) -> list[str]:
     at_least = "at least " if goal < settings.max_nodes else ""
     clauses = [f"{run.waiting} of {at_least}{goal} nodes{_present(run)}"]
     clauses += [f"{host} lost {now - when:.1f} s ago" for when, host in run.lost if now - when < LOSS_TOLD_S]
-    late = [node.name for node in run.nodes.values() if node.phase is not Phase.WAITING]
+    late = len(run.nodes) - run.waiting
     if late:
-        clauses.append(f"waiting for {names(late)} to stop workers and rejoin")
+        told = islice((node.name for node in run.nodes.values() if node.phase is not Phase.WAITING), NAMES_TOLD_MAX)
+        clauses.append(f"waiting for {names(list(told), late)} to stop workers and rejoin")
     elif run.waiting < settings.min_nodes:
         clauses.append(f"waiting for {settings.min_nodes - run.waiting} more")
     elif (ends := run.last_call_ends()) is not None:

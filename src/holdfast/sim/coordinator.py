@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.coordinator.events import Note
 from holdfast.coordinator.machine import Connected, CoordinatorMachine, Disconnected, Received, SaveRun, Send
-from holdfast.coordinator.messages import Ack, Join, Sealed
+from holdfast.coordinator.messages import Ack, Join, Rejected, Sealed
 from holdfast.coordinator.record import RunRecord
 from holdfast.coordinator.run import RunMachine
 from holdfast.sim.network import Connection, Network
@@ -126,6 +126,9 @@ class CoordinatorHost(Process):
             if type(effect.message) is Sealed and (run := self.run) is not None:
                 for connection in nodes:
                     self.safety.sealed(run, connection.node, effect.message)
+            if type(effect.message) is Rejected and (run := self.run) is not None:
+                for connection in nodes:
+                    self.safety.rejected(run, connection.node)
             if self.story and nodes and type(effect.message) is not Ack:
                 self.story.tell("coordinator", f"to {_names(nodes)}: {words(effect.message)}")
             for connection in nodes:

@@ -72,6 +72,12 @@ class Safety:
         if known != place:
             raise Violation("one membership per round", f"{node.id} was sent {place}, before it was {known}")
 
+    def rejected(self, run: RunMachine, node: SimNode) -> None:
+        """Look at a node that is turned away."""
+        place, round_ = node.machine.place, run.round
+        if place is not None and round_ is not None and round_.id == place.round and round_.broken is None:
+            raise Violation("a member is not turned away", f"{node.id} is in round {place.round}, which goes on")
+
     def _on_new_round(self, run: RunMachine, round_id: RoundId, places: dict[str, Place]) -> None:
         if self._closed is not None:
             raise Violation("closed is final", f"round {round_id} was sealed after: {self._closed}")
@@ -132,7 +138,8 @@ class Safety:
     def _check_budget(self, run: RunMachine) -> None:
         used, before = run.restarts_used, self._restarts_used
         settings = run.settings
-        if used < before:
+        renewed = settings is not None and settings.reset_restarts and settings.progress_s > 0
+        if used < before and not renewed:
             raise Violation("the budget is kept", f"restarts used went from {before} to {used}")
         if settings is not None and used > settings.max_restarts:
             raise Violation("the budget is kept", f"{used} restarts of {settings.max_restarts} are used")
@@ -140,7 +147,7 @@ class Safety:
         round_id = self._before
         if round_id is None or round_id not in self.rounds or self._memory_lost:
             return  # a coordinator without memory learns from any node that comes what was charged before
-        charged = self._charged_in.get(round_id, 0) + used - before
+        charged = self._charged_in.get(round_id, 0) + (1 if renewed else used - before)
         self._charged_in[round_id] = charged
         if charged > 1:
             raise Violation("a round is charged once", f"round {round_id} was charged {charged} times")
@@ -155,7 +162,11 @@ class Safety:
         settings = run.settings
         if run.closed is None or not run.closed.failed or settings is None:
             return
-        if run.restarts_used < settings.max_restarts:
+        if run.closed.crash_loop:
+            failed = sum(1 for causes in self._failures.values() if causes)
+            if not 0 < settings.crash_loop <= failed:
+                raise Violation("a crash loop is a loop", f"{failed} rounds have failed: {run.closed}")
+        elif run.restarts_used < settings.max_restarts:
             raise Violation(
                 "the budget is used before a run fails", f"{run.restarts_used} of {settings.max_restarts}: {run.closed}"
             )

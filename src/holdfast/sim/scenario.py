@@ -173,6 +173,10 @@ def _make_settings(rng: Random, size: int, wishes: list[int]) -> RunSettings:
         rejoin_timeout_s=rng.choice([600.0, 600.0, 6.0]),
         recovery_s=rng.choice([0.5, 3.0, 10.0]),
         fixed_ranks=fixed_ranks,
+        spares=rng.choice([-1, -1, -1, 0, 2]),
+        progress_s=rng.choice([0.0, 0.0, 3.0]),
+        reset_restarts=rng.random() < 0.3,
+        crash_loop=rng.choice([0, 0, 0, 3]),
     )
 
 
