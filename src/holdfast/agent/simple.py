@@ -44,6 +44,7 @@ from holdfast.agent.machine import (
 from holdfast.agent.meeting import Meeting, meet
 from holdfast.agent.ranks import RoleInstanceInfo, assign_ranks
 from holdfast.coordinator.messages import Cause
+from holdfast.coordinator.ranks import Numbers
 from holdfast.errors import RendezvousGracefulExitError, UsageError
 from holdfast.facts import Fact, facts
 from holdfast.machine import Tick
@@ -305,9 +306,8 @@ class SimpleElasticAgent(ElasticAgent):
         """Number this node's workers: by the place that the rendezvous gave, or by an exchange through the store."""
         place = self._meeting.place
         if place is not None:
-            return assign_ranks(
-                spec.local_world_size, place.first_rank, place.world_size, place.first_role_rank, place.role_world_size
-            )
+            numbers = Numbers(place.first_rank, place.world_size, place.first_role_rank, place.role_world_size)
+            return assign_ranks(spec.local_world_size, numbers)
         mine = RoleInstanceInfo(spec.role, group_rank, spec.local_world_size)
         return mine.exchange(store, group_world_size)
 

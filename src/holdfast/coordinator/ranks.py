@@ -15,6 +15,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from holdfast.coordinator.messages import NodeSpec, Place, RoundId
 
@@ -64,37 +65,50 @@ def arrange(previous: Sequence[Seat], chosen: Sequence[Candidate]) -> list[Candi
 
 
 def places(order: Sequence[Candidate], round_id: RoundId, restarts_used: int) -> list[Place]:
-    """Number every worker: one place per node, in rank order."""
-    world_size = sum(candidate.spec.local_world_size for candidate in order)
-    role_sizes: dict[str, int] = {}
-    for candidate in order:
-        role = candidate.spec.role
-        role_sizes[role] = role_sizes.get(role, 0) + candidate.spec.local_world_size
+    """Give every node its place, in rank order."""
     coordinator_rank = next((rank for rank, each in enumerate(order) if each.spec.hosts_coordinator), -1)
-    result: list[Place] = []
-    first_rank = 0
-    first_role_ranks = dict.fromkeys(role_sizes, 0)
-    for group_rank, candidate in enumerate(order):
-        spec = candidate.spec
-        result.append(
-            Place(
-                round=round_id,
-                group_rank=group_rank,
-                group_world_size=len(order),
-                first_rank=first_rank,
-                world_size=world_size,
-                first_role_rank=first_role_ranks[spec.role],
-                role_world_size=role_sizes[spec.role],
-                master_addr=order[0].address,
-                master_port=order[0].spec.port,
-                restarts_used=restarts_used,
-                address=candidate.address,
-                coordinator_rank=coordinator_rank,
-            )
+    numbers = number_workers([(each.spec.role, each.spec.local_world_size) for each in order])
+    return [
+        Place(
+            round=round_id,
+            group_rank=group_rank,
+            group_world_size=len(order),
+            first_rank=number.first_rank,
+            world_size=number.world_size,
+            first_role_rank=number.first_role_rank,
+            role_world_size=number.role_world_size,
+            master_addr=order[0].address,
+            master_port=order[0].spec.port,
+            restarts_used=restarts_used,
+            address=candidate.address,
+            coordinator_rank=coordinator_rank,
         )
-        first_rank += spec.local_world_size
-        first_role_ranks[spec.role] += spec.local_world_size
-    return result
+        for group_rank, (candidate, number) in enumerate(zip(order, numbers, strict=True))
+    ]
+
+
+class Numbers(NamedTuple):
+    """One node's workers: the rank of the first and how many there are, in the world and in the node's role."""
+
+    first_rank: int
+    world_size: int
+    first_role_rank: int
+    role_world_size: int
+
+
+def number_workers(nodes: Sequence[tuple[str, int]]) -> list[Numbers]:
+    """Number every worker of nodes in rank order; each node is its role and how many workers it brings."""
+    role_sizes: dict[str, int] = {}
+    for role, workers in nodes:
+        role_sizes[role] = role_sizes.get(role, 0) + workers
+    world_size = sum(role_sizes.values())
+    first_rank, first_role_ranks = 0, dict.fromkeys(role_sizes, 0)
+    numbers: list[Numbers] = []
+    for role, workers in nodes:
+        numbers.append(Numbers(first_rank, world_size, first_role_ranks[role], role_sizes[role]))
+        first_rank += workers
+        first_role_ranks[role] += workers
+    return numbers
 
 
 def trim(line: Sequence[Candidate | Seat], max_nodes: int) -> list[Seat]:
