@@ -112,33 +112,33 @@ class SpinsWhileHeldUp(RunMachine):
         return super().wakeup()
 
 
-#: The machine, the checks that may notice, and a seed shortly before the first that does: most seeds notice nothing.
-PLANTED: list[tuple[type[RunMachine], tuple[str, ...], int]] = [
-    (SealsTooEarly, ("no old worker beside a new round", "the machine's own check", "one round at a time"), 0),
-    (NeverExpires, ("liveness",), 0),
-    (ReusesNumbers, ("a round number is used once", "round numbers grow"), 0),
-    (ChargesAgain, ("a round is charged once",), 140),
-    (ChargesVictims, ("a lost node is not charged",), 15),
-    (TellsWrongPlace, ("one membership per round",), 0),
-    (NeverSaves, ("a round number is used once", "round numbers grow", "the budget is kept", "closed is final"), 40),
-    (ForgetsTheEnd, ("closed is final",), 75),
-    (IgnoresMax, ("min and max are kept",), 0),
-    (SpinsWhileHeldUp, ("no machine spins",), 210),
+#: Each machine with the checks that may notice.
+PLANTED: list[tuple[type[RunMachine], tuple[str, ...]]] = [
+    (SealsTooEarly, ("no old worker beside a new round", "the machine's own check", "one round at a time")),
+    (NeverExpires, ("liveness",)),
+    (ReusesNumbers, ("a round number is used once", "round numbers grow")),
+    (ChargesAgain, ("a round is charged once",)),
+    (ChargesVictims, ("a lost node is not charged",)),
+    (TellsWrongPlace, ("one membership per round",)),
+    (NeverSaves, ("a round number is used once", "round numbers grow", "the budget is kept", "closed is final")),
+    (ForgetsTheEnd, ("closed is final",)),
+    (IgnoresMax, ("min and max are kept",)),
+    (SpinsWhileHeldUp, ("no machine spins",)),
 ]
 
 
-def first_failure(start: int = 0) -> Outcome | None:
-    outcomes = (run_seed(seed, *NODES) for seed in range(start, start + SEEDS_MAX))
+def first_failure() -> Outcome | None:
+    outcomes = (run_seed(seed, *NODES) for seed in range(SEEDS_MAX))
     return next((outcome for outcome in outcomes if outcome.check is not None), None)
 
 
-@pytest.mark.parametrize(("machine", "checks", "start"), PLANTED, ids=lambda value: getattr(value, "__name__", ""))
+@pytest.mark.parametrize(("machine", "checks"), PLANTED, ids=lambda value: getattr(value, "__name__", ""))
 def test_a_planted_bug_of_the_run_is_caught(
-    monkeypatch: pytest.MonkeyPatch, machine: type[RunMachine], checks: tuple[str, ...], start: int
+    monkeypatch: pytest.MonkeyPatch, machine: type[RunMachine], checks: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr(coordinator_machine, "RunMachine", machine)
 
-    outcome = first_failure(start)
+    outcome = first_failure()
 
     assert outcome is not None, f"{SEEDS_MAX} seeds did not notice: {machine.__doc__}"
     assert outcome.check in checks, outcome
@@ -176,20 +176,20 @@ class DeafToTheEnd(MemberMachine):
 
 
 @pytest.mark.parametrize(
-    ("machine", "checks", "start"),
+    ("machine", "checks"),
     [
-        (TakesAnyRound, ("a round that was left is not entered again", "no old worker beside a new round"), 215),
-        (GoesOnWaiting, ("no old worker beside a new round", "few messages are sent"), 0),
-        (DeafToTheEnd, ("liveness",), 0),
+        (TakesAnyRound, ("a round that was left is not entered again", "no old worker beside a new round")),
+        (GoesOnWaiting, ("no old worker beside a new round", "few messages are sent")),
+        (DeafToTheEnd, ("liveness",)),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_planted_bug_of_the_member_is_caught(
-    monkeypatch: pytest.MonkeyPatch, machine: type[MemberMachine], checks: tuple[str, ...], start: int
+    monkeypatch: pytest.MonkeyPatch, machine: type[MemberMachine], checks: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr(nodes_module, "MemberMachine", machine)
 
-    outcome = first_failure(start)
+    outcome = first_failure()
 
     assert outcome is not None, f"{SEEDS_MAX} seeds did not notice: {machine.__doc__}"
     assert outcome.check in checks, outcome
@@ -219,7 +219,7 @@ def test_the_command_line_tells_the_story_of_a_failure_and_how_to_see_it_again(
 
     printed = capsys.readouterr().out
     assert status == 1
-    assert "seed 1 failed: a round number is used once" in printed
+    assert " failed: a round number is used once" in printed
     [replay] = [line for line in printed.splitlines() if line.startswith("replay it shrunk: ")]
     assert main(replay.split("holdfast.sim ")[1].split()) == 1
     assert "failed: a round number is used once" in capsys.readouterr().out

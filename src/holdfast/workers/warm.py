@@ -31,7 +31,7 @@ from holdfast.workers.starter import start_exec, starter
 from holdfast.workers.strays import end_strays
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 TEMPLATE = str(Path(__file__).with_name("template.py"))
 
@@ -190,13 +190,15 @@ class Template:
         Raises `Unavailable` where the template is gone; nothing has been started then.
         """
         pids: list[int] = []
-        for start in range(0, len(orders), WORKERS_PER_MESSAGE):
-            some = orders[start : start + WORKERS_PER_MESSAGE]
-            answer = self._ask(some)
-            pids += answer["pids"]
-            if len(answer["pids"]) != len(some):
-                self._undo(pids)
-                raise Unavailable(f"the template could not fork: {answer.get('problem')}")
+        try:
+            for some in _batches(orders):
+                answer = self._ask(some)
+                pids += answer["pids"]
+                if len(answer["pids"]) != len(some):
+                    raise Unavailable(f"the template could not fork: {answer.get('problem')}")
+        except Unavailable:
+            self._undo(pids)
+            raise
         return pids
 
     def _ask(self, orders: Sequence[Order]) -> dict[str, Any]:
@@ -270,6 +272,18 @@ class Template:
         os.close(self._output)
         os.close(self._null)
         family().leave()
+
+
+def _batches(orders: Sequence[Order]) -> Iterator[Sequence[Order]]:
+    """Divide orders into messages, the first worker in one of its own.
+
+    It may be rank 0, whose store the others look for. With a head start it listens by then; whoever is refused is
+    made to wait by torch for half a second and more.
+    """
+    if orders:
+        yield orders[:1]
+    for start in range(1, len(orders), WORKERS_PER_MESSAGE):
+        yield orders[start : start + WORKERS_PER_MESSAGE]
 
 
 def is_import_variable(name: str) -> bool:
