@@ -43,7 +43,9 @@ test: lint
 
 # torch is tested on one Python, the rest of the suite on all.
 test-all:
-	@for v in 3.11 3.12 3.13; do \
+	@if command -v pyenv >/dev/null; then \
+		PYENV_VERSION=$$(pyenv versions --bare | grep -E '^3\.1[123]\.' | paste -sd:); export PYENV_VERSION; fi; \
+	for v in 3.11 3.12 3.13; do \
 		if ! command -v python$$v >/dev/null || ! python$$v -c '' 2>/dev/null; then \
 			echo "== Python $$v: not installed, skipped"; continue; fi; \
 		echo "== Python $$v"; \
