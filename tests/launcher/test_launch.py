@@ -316,6 +316,33 @@ def _free_port() -> int:
         return port
 
 
+def test_a_gang_that_is_half_finished_is_reported_with_the_stacks_of_the_rest(launch: StartLaunch) -> None:
+    script = """
+        import os, signal
+
+        def stuck_here():
+            signal.pause()
+
+        if os.environ["RANK"] == "1":
+            signal.signal(signal.SIGUSR1, lambda *_: None)
+            print("waiting", os.getpid())
+            stuck_here()
+    """
+    running = launch("--nproc-per-node", "2", "--half-finished-after", "100ms", script=script)
+    pid = int(running.wait_line("waiting").split()[-1])
+    assert running.process.stderr is not None
+    report = ""
+    for line in running.process.stderr:
+        report += line
+        if "stuck_here" in line or "py-spy" in line:
+            break
+    os.kill(pid, signal.SIGUSR1)
+
+    assert "1 of 2 workers finished 0.1 s ago" in report
+    assert "stuck_here" in report
+    assert running.end()[0] == 0
+
+
 def test_a_crash_loop_ends_with_its_own_exit_code(launch: StartLaunch) -> None:
     code, out, err = launch(
         "--max-restarts=100", "--crash-loop=3", script="import sys; print('try'); sys.exit(5)"

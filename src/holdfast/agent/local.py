@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from dataclasses import dataclass, replace
 from typing import Any
@@ -92,7 +93,9 @@ class LocalElasticAgent(SimpleElasticAgent):
         self._gang: Gang | None = None
         self._template: Template | None = None
         self._failures: dict[int, Failure] = {}
+        #: When to report that only some workers have finished; set by the first that does.
         self._half_finished_at: float | None = None
+        self._half_finished_told = False
 
     # -- starting --------------------------------------------------------------------------------------------------
 
@@ -105,7 +108,7 @@ class LocalElasticAgent(SimpleElasticAgent):
             self._log_options(worker_group, envs),
             template=self._ready_template(),
         )
-        self._half_finished_at = None
+        self._half_finished_at, self._half_finished_told = None, False
         self._failures = {}
         self._gang.start()
         self._tell_start(worker_group, dest)
@@ -284,13 +287,13 @@ class LocalElasticAgent(SimpleElasticAgent):
     def _watch_half_finished(self, gang: Gang) -> None:
         """Report, once, where the rest hang when some workers finished long ago."""
         limit = self._options.half_finished_s
-        if limit is None or not gang.exits():
+        if limit is None or self._half_finished_told or not gang.exits():
             return
         now = time.monotonic()
         if self._half_finished_at is None:
             self._half_finished_at = now + limit
         elif now >= self._half_finished_at:
-            self._half_finished_at = float("inf")
+            self._half_finished_at, self._half_finished_told = None, True
             running = {rank: pid for rank, pid in gang.pids().items() if rank in gang.running()}
             stacks = "\n".join(f"local rank {rank}:\n{_stack(pid)}" for rank, pid in running.items())
             facts.publish(
@@ -381,7 +384,8 @@ def _as_cause(failures: list[Failure]) -> Cause:
 
 def _stack(pid: int) -> str:
     """Where a process is, where py-spy is installed to tell."""
-    program = shutil.which("py-spy")
+    beside_us = os.path.dirname(sys.executable)  # noqa: PTH120 - a search path, not a file
+    program = shutil.which("py-spy", path=os.pathsep.join([beside_us, os.environ.get("PATH", os.defpath)]))
     if program is None:
         return "  (install py-spy to see where it is)"
     done = subprocess.run(
