@@ -146,6 +146,25 @@ def test_a_second_ctrl_c_kills_workers_that_do_not_listen(launch: StartLaunch) -
     assert stubborn.end()[0] == 130
 
 
+def test_a_signal_that_was_ignored_from_the_start_stays_ignored(launch: StartLaunch) -> None:
+    script = """
+        import os, signal, sys
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+        print("ready")
+        signal.sigwait({signal.SIGUSR1})
+    """
+    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        running = launch("--forward-signals", "USR1", script=script)
+    finally:
+        signal.signal(signal.SIGHUP, previous)
+    running.wait_line("ready")
+    running.signal(signal.SIGHUP)
+    running.signal(signal.SIGUSR1)
+
+    assert running.end()[0] == 0
+
+
 def test_forwarded_signals_reach_the_workers_and_end_nothing(launch: StartLaunch) -> None:
     script = """
         import signal

@@ -349,7 +349,8 @@ class SimpleElasticAgent(ElasticAgent):
             return
         previous = {}
         for number in parse_signals(self.signals_to_handle or os.environ.get(SIGNALS_VARIABLE, SIGNALS_DEFAULT)):
-            previous[number] = signal.signal(number, self._on_signal)
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup: whoever started us wants it so
+                previous[number] = signal.signal(number, self._on_signal)
         for number in self.forward_signals:
             previous[number] = signal.signal(number, self._on_forwarded)
         try:
