@@ -12,6 +12,7 @@ Python's bytecode is written.
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.util
 import os
 import signal
@@ -112,7 +113,7 @@ def start_and_end(side: str, arguments: Sequence[str]) -> Cost:
 
 def start_launcher(side: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
     """Start a launcher without the output that nobody reads."""
-    environ = {**os.environ, **NAME_SERVER}
+    environ = {**os.environ, **NAME_SERVER, "TMPDIR": scratch().name}
     environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its bytecode
     return subprocess.Popen(
         [*COMMANDS[side], *arguments],
@@ -121,6 +122,12 @@ def start_launcher(side: str, arguments: Sequence[str]) -> subprocess.Popen[byte
         stderr=subprocess.DEVNULL,
         env=environ,
     )
+
+
+@functools.cache
+def scratch() -> tempfile.TemporaryDirectory[str]:
+    """Return the folder for what launchers leave, logs above all; it goes with this process."""
+    return tempfile.TemporaryDirectory(prefix="holdfast-bench-")
 
 
 # -- memory --------------------------------------------------------------------------------------------------

@@ -185,7 +185,8 @@ class Scene:
     def start(self, *argv: str) -> Launched:
         """Start a program with the scene's mark; its output goes to a file."""
         path = self.folder / f"{len(self.launched)}.log"
-        environ = {**os.environ, **NAME_SERVER, MARK: self.mark, "HOLDFAST_HOME": str(self.folder / "home")}
+        folders = {"HOLDFAST_HOME": str(self.folder / "home"), "TMPDIR": str(self.folder)}
+        environ = {**os.environ, **NAME_SERVER, **folders, MARK: self.mark}
         with path.open("wb") as output:
             at = time.monotonic()
             process = subprocess.Popen(
