@@ -144,7 +144,7 @@ def test_a_return_value_that_cannot_travel_is_a_failure_that_says_so(launch):
     result = launch(unpicklable, 1, start_method="fork").wait(60)
 
     assert result is not None
-    assert "pickle" in result.failures[0].message
+    assert "which cannot be sent back to the agent" in result.failures[0].message
 
 
 def test_a_function_that_cannot_travel_is_the_callers_fault(launch):

@@ -135,12 +135,20 @@ def _quiet_fork() -> Iterator[None]:
 # -- in the worker -------------------------------------------------------------------------------------------
 
 
+def _packed(value: Any) -> Any:
+    try:
+        return reduction.ForkingPickler.dumps(value)
+    except (AttributeError, TypeError, pickle.PicklingError) as error:
+        kind = type(value).__name__
+        raise TypeError(f"the function returned a {kind}, which cannot be sent back to the agent: {error}") from None
+
+
 def _work(task: _Task) -> None:
     _settle_in(task)
     try:
         value = task.function.fn(*task.function.args)
         with open(task.result.fd, "wb", closefd=False) as file:
-            file.write(reduction.ForkingPickler.dumps(value))
+            file.write(_packed(value))
     except SystemExit as ending:
         if ending.code not in (None, 0):
             errorfile.record(ending)
