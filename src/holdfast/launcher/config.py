@@ -241,7 +241,7 @@ def _logs_specs(options: LaunchOptions) -> LogsSpecs:
         "tee": Std.from_str(options.tee),
         "local_ranks_filter": ranks,
     }
-    if options.logs_specs is None:
+    if options.logs_specs in (None, "default"):  # torch, where it is installed, registers its own under that name
         return DefaultLogsSpecs(**arguments)  # type: ignore[arg-type]
     found = {point.name: point for point in entry_points(group=LOGS_SPECS_GROUP)}
     if options.logs_specs not in found:
