@@ -139,7 +139,7 @@ def test_a_broken_round_is_told_once_and_only_if_it_is_ours() -> None:
     member = running()
 
     assert member.hear(Broken(RoundId(7, "y"), "another")) == []
-    assert member.hear(Broken(RoundId(1, "x"), "host-b failed")) == [RoundBroken(place(), "host-b failed", False)]
+    assert member.hear(Broken(RoundId(1, "x"), "host-b failed")) == [RoundBroken(place(), "host-b failed")]
     assert member.hear(Broken(RoundId(1, "x"), "host-b failed")) == []
 
 

@@ -47,7 +47,7 @@ from holdfast.store.machine import Asked, PeerGone, SpaceDropped, StoreMachine
 from holdfast.store.messages import STORE_REQUESTS
 from holdfast.wire.frames import Message
 
-#: Runs that one coordinator holds at the same time; the oldest closed ones make room.
+#: Runs that one coordinator holds at the same time; the oldest that is closed or deserted makes room.
 RUNS_MAX = 4096
 
 # -- events --------------------------------------------------------------------------------------------------

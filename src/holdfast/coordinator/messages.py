@@ -200,11 +200,10 @@ class Sealed(Message, frozen=True, tag=20):
 
 
 class Broken(Message, frozen=True, tag=21):
-    """The round is over: stop its workers, then join again (or not, when `final`)."""
+    """The round is over: stop its workers, then join again."""
 
     round: RoundId
     reason: str
-    final: bool = False
 
 
 class Ack(Message, frozen=True, tag=22):

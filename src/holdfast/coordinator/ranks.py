@@ -38,7 +38,7 @@ class Seat:
 
 
 def choose(previous: Sequence[Seat], candidates: Sequence[Candidate], max_nodes: int) -> list[Candidate]:
-    """Pick at most `max_nodes`: survivors first, then those whose asked-for rank is lost, then by arrival."""
+    """Pick at most `max_nodes`: survivors first, then by arrival."""
     if len(candidates) <= max_nodes:
         return list(candidates)
     seats = {seat.node: rank for rank, seat in enumerate(previous)}

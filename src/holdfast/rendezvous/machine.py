@@ -175,7 +175,6 @@ class RoundBroken:
 
     place: Place
     reason: str
-    final: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,7 +419,7 @@ class MemberMachine:
         place = self.place
         if place is not None and place.round == message.round and self.state in (State.RUNNING, State.DONE):
             self.state = State.STOPPING
-            self._out.append(RoundBroken(place, message.reason, message.final))
+            self._out.append(RoundBroken(place, message.reason))
 
     def _on_newcomers(self, nodes_waiting: int) -> None:
         changed = nodes_waiting != self.nodes_waiting

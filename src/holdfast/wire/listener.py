@@ -183,7 +183,8 @@ class Listener(Generic[M]):
         self.limits = limits
         #: Told to every proven peer.
         self.kind = kind
-        self._server: asyncio.Server | None = None
+        #: One for each address of the endpoint's name.
+        self._servers: list[asyncio.Server] = []
         self._peers: set[Peer[M]] = set()
         # Oldest first, so that one look at the front finds who has run out of time.
         self._strangers: dict[Peer[M], float] = {}
@@ -207,16 +208,15 @@ class Listener(Generic[M]):
             )
             for each in sockets
         ]
-        self._server, *self._more = servers  # a name with several addresses is served on all of them
+        self._servers = servers
         return Endpoint(endpoint.host, sockets[0].getsockname()[1])
 
     async def close(self) -> None:
         """Stop listening and end every connection."""
         if self._sweep is not None:
             self._sweep.cancel()
-        for server in [self._server, *getattr(self, "_more", [])]:
-            if server is not None:
-                server.close()
+        for server in self._servers:
+            server.close()
         for peer in list(self._strangers):
             peer.drop("the coordinator has stopped")
         for peer in list(self._peers):
