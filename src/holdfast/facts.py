@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 _log = logging.getLogger("holdfast")
@@ -22,6 +23,10 @@ class Fact:
     sentence: str
     data: dict[str, Any] = field(default_factory=dict)
     level: int = INFO
+    #: The wall clock of the host where it happened, for people to read; filled in when the fact is published.
+    timestamp: float = 0.0
+    #: Its place in the history of the run, the same on every node; None for what concerns only this process.
+    number: int | None = None
 
 
 class FactBook:
@@ -45,7 +50,9 @@ class FactBook:
         self.publish(Fact(kind, sentence, data, WARNING))
 
     def publish(self, fact: Fact) -> None:
-        """Hand one fact to every listener."""
+        """Hand one fact, stamped with the time, to every listener."""
+        if not fact.timestamp:
+            fact = replace(fact, timestamp=time.time())
         for listener in tuple(self._listeners):
             try:
                 listener(fact)
