@@ -1,0 +1,40 @@
+"""Handles: one string that finds a job again, `scheduler://session/app_id`. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from holdfast.errors import UsageError
+
+AppHandle = str
+
+_HANDLE = re.compile(r"(?P<scheduler>[^:/]+)://(?P<session>[^/]*)/(?P<app>[^/]+)")
+
+
+class MalformedAppHandleException(UsageError):
+    """This is no handle; the message shows what one looks like."""
+
+
+class ParsedAppHandle(NamedTuple):
+    """A handle taken apart."""
+
+    scheduler_backend: str
+    session_name: str
+    app_id: str
+
+
+def make_app_handle(scheduler_backend: str, session_name: str, app_id: str) -> AppHandle:
+    """Put a handle together."""
+    return f"{scheduler_backend}://{session_name}/{app_id}"
+
+
+def parse_app_handle(app_handle: AppHandle) -> ParsedAppHandle:
+    """Take a handle apart; raises `MalformedAppHandleException`."""
+    match = _HANDLE.fullmatch(app_handle)
+    if match is None:
+        raise MalformedAppHandleException(
+            f"'{app_handle}' is no handle of a job; one looks like local://holdfast/echo-x7k2 "
+            "(`holdfast list` shows yours)"
+        )
+    return ParsedAppHandle(match["scheduler"], match["session"], match["app"])

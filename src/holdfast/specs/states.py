@@ -1,0 +1,151 @@
+"""How a job is doing, as data. Pure."""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from holdfast.errors import HoldfastError
+from holdfast.specs.app import NONE
+
+
+class AppState(enum.IntEnum):
+    """Where a job, or one replica of it, stands."""
+
+    UNSUBMITTED = 0
+    SUBMITTED = 1
+    PENDING = 2
+    RUNNING = 3
+    SUCCEEDED = 4
+    FAILED = 5
+    CANCELLED = 6
+    UNKNOWN = 7
+
+    def __str__(self) -> str:
+        return self.name
+
+
+ReplicaState = AppState
+
+TERMINAL_STATES = frozenset({AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED})
+STARTED_STATES = TERMINAL_STATES | {AppState.RUNNING}
+
+
+def is_terminal(state: AppState) -> bool:
+    """Whether nothing more happens in this state."""
+    return state in TERMINAL_STATES
+
+
+def is_started(state: AppState) -> bool:
+    """Whether it runs or has run."""
+    return state in STARTED_STATES
+
+
+@dataclass
+class ReplicaStatus:
+    """One replica: its state, where it ran, and how it ended."""
+
+    id: int
+    state: AppState
+    role: str
+    hostname: str = ""
+    structured_error_msg: str = NONE
+    hostaddr: str = ""
+    exit_code: int | None = None
+    #: Wall clock of the machine it ran on; None where it did not happen or is not known.
+    started_at: float | None = None
+    ended_at: float | None = None
+    #: Why it ended as it did, in a sentence; empty when all is well.
+    cause: str = ""
+    #: How often it was started again.
+    restarts: int = 0
+
+
+@dataclass
+class RoleStatus:
+    """The replicas of one role."""
+
+    role: str
+    replicas: list[ReplicaStatus] = field(default_factory=list)
+
+
+@dataclass
+class AppStatus:
+    """How a job is doing as a whole, and each replica of it."""
+
+    state: AppState
+    num_restarts: int = 0
+    msg: str = ""
+    structured_error_msg: str = NONE
+    ui_url: str | None = None
+    roles: list[RoleStatus] = field(default_factory=list)
+    submitted_at: float | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+
+    def is_terminal(self) -> bool:
+        """Whether nothing more will happen."""
+        return is_terminal(self.state)
+
+    def replicas(self, filter_roles: Sequence[str] | None = None) -> list[ReplicaStatus]:
+        """All replicas, or those of some roles."""
+        return [
+            replica for role in self.roles if not filter_roles or role.role in filter_roles for replica in role.replicas
+        ]
+
+    def failed_replicas(self) -> list[ReplicaStatus]:
+        """The replicas that failed, the first to fail first."""
+        failed = [replica for replica in self.replicas() if replica.state is AppState.FAILED]
+        return sorted(failed, key=lambda replica: replica.ended_at or 0.0)
+
+    @property
+    def exit_code(self) -> int:
+        """What a command that stands for the job should exit with."""
+        if self.state is AppState.SUCCEEDED:
+            return 0
+        codes = [replica.exit_code for replica in self.failed_replicas() if replica.exit_code]
+        first = codes[0] if codes else 1
+        return 128 - first if first < 0 else first
+
+    def raise_for_status(self) -> None:
+        """Raise `AppStatusError` unless the job has succeeded."""
+        if self.state is not AppState.SUCCEEDED:
+            raise AppStatusError(self, f"the job is {self.state.name}{f': {self.msg}' if self.msg else ''}")
+
+    def to_json(self, filter_roles: Sequence[str] | None = None) -> dict[str, Any]:
+        """Describe the status as plain data, states by name."""
+        data = asdict(self)
+        data["state"] = self.state.name
+        data["roles"] = [role for role in data["roles"] if not filter_roles or role["role"] in filter_roles]
+        for role in data["roles"]:
+            for replica in role["replicas"]:
+                replica["state"] = AppState(replica["state"]).name
+        return data
+
+    def format(self, filter_roles: Sequence[str] | None = None) -> str:
+        """Describe the status for people, one line for each replica."""
+        lines = [f"State: {self.state.name}; restarts: {self.num_restarts}"]
+        if self.msg:
+            lines.append(f"Message: {self.msg}")
+        if self.ui_url:
+            lines.append(f"UI: {self.ui_url}")
+        for replica in self.replicas(filter_roles):
+            ended = "" if replica.exit_code is None else f", exit code {replica.exit_code}"
+            host = f" on {replica.hostname}" if replica.hostname else ""
+            cause = f": {replica.cause}" if replica.cause else ""
+            lines.append(f"  {replica.role}/{replica.id} {replica.state.name}{host}{ended}{cause}")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return json.dumps(self.to_json(), indent=2)
+
+
+class AppStatusError(HoldfastError):
+    """The job did not succeed; `status` says how it is doing."""
+
+    def __init__(self, status: AppStatus, *args: object) -> None:
+        super().__init__(*args)
+        self.status = status
