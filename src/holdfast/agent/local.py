@@ -91,6 +91,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         self._prefix_template = log_line_prefix_template
         self._health_check_server = health_check_server
         self._gang: Gang | None = None
+        self._dest: LogsDest | None = None
         self._template: Template | None = None
         self._failures: dict[int, Failure] = {}
         #: When to report that only some workers have finished; set by the first that does.
@@ -111,7 +112,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         self._half_finished_at, self._half_finished_told = None, False
         self._failures = {}
         self._gang.start()
-        self._tell_start(worker_group, dest)
+        self._dest = dest
         return dict(self._gang.pids())
 
     def _environments(self, group: WorkerGroup) -> dict[int, dict[str, str]]:
@@ -356,25 +357,26 @@ class LocalElasticAgent(SimpleElasticAgent):
     def _rules(self) -> AgentRules:
         return replace(super()._rules(), backoff_s=self._options.backoff_s, backoff_s_max=self._options.backoff_s_max)
 
-    def _tell_start(self, group: WorkerGroup, dest: LogsDest) -> None:
-        place = self._meeting.place
-        number = place.round.number if place is not None else 0
-        world = group.workers[0].world_size
-        ranks = f"ranks {group.workers[0].global_rank}-{group.workers[-1].global_rank}"
-        facts.publish(
-            Fact(
-                "workers_started",
-                f"round {number}: node {group.group_rank} of {group.group_world_size}, {ranks} of {world}",
-                {
-                    "round": number,
-                    "group_rank": group.group_rank,
-                    "group_world_size": group.group_world_size,
-                    "world_size": world,
-                    "pids": sorted(self._gang.pids().values()) if self._gang is not None else [],
-                    "logs": os.path.dirname(os.path.dirname(next(iter(dest.error_files.values()), ""))),  # noqa: PTH120
-                },
-            )
-        )
+    def _start_details(self) -> dict[str, Any]:
+        error_files = self._dest.error_files if self._dest is not None else {}
+        return {
+            "pids": sorted(self._gang.pids().values()) if self._gang is not None else [],
+            "logs": os.path.dirname(os.path.dirname(next(iter(error_files.values()), ""))),  # noqa: PTH120
+        }
+
+    def _failure_details(self, result: RunResult) -> list[dict[str, Any]]:
+        del result
+        return [
+            {
+                "kind": failure.kind.value,
+                "rank": failure.rank,
+                "local_rank": failure.local_rank,
+                "pid": failure.pid,
+                "exit_code": failure.exit_code,
+                "message": failure.message,
+            }
+            for failure in self._failures.values()
+        ]
 
 
 def _as_cause(failures: list[Failure]) -> Cause:

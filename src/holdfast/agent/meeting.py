@@ -12,7 +12,7 @@ from holdfast.coordinator.messages import Cause, Place
 from holdfast.facts import Fact, facts
 from holdfast.machine import Tick
 from holdfast.rendezvous import RendezvousHandler, RendezvousInfo
-from holdfast.rendezvous.machine import AskFailed, MemberEffect, RoundBroken, RoundSealed, RunEnded
+from holdfast.rendezvous.machine import AskFailed, FactHeard, MemberEffect, RoundBroken, RoundSealed, RunEnded
 from holdfast.rendezvous.native import HoldfastRendezvousHandler
 
 #: How long a wait goes on before the screen says what it is for, and how often it is said anew.
@@ -49,8 +49,8 @@ class Meeting(Protocol):
     def answered(self) -> bool:
         """Say whether the answer has come."""
 
-    def tell_wait(self) -> None:
-        """Publish what is being waited for, when that has changed."""
+    def tell_wait(self) -> str:
+        """Return what is being waited for, and publish it when that has changed."""
 
     def round(self) -> RendezvousInfo | tuple[Any, ...]:
         """Return the round; raises what the rendezvous raises."""
@@ -124,14 +124,13 @@ class PushedMeeting:
         """Say whether the answer has come."""
         return self._outcome is not None
 
-    def tell_wait(self) -> None:
+    def tell_wait(self) -> str:
         """Publish the wait's sentence once it lasts, and again when it changes."""
-        if time.monotonic() - self._asked_at < WAIT_TOLD_AFTER_S:
-            return
         sentence = self._handler.sentence()
-        if sentence != self._told:
+        if sentence != self._told and time.monotonic() - self._asked_at >= WAIT_TOLD_AFTER_S:
             self._told = sentence
             facts.publish(Fact("waiting", sentence))
+        return sentence
 
     def round(self) -> RendezvousInfo:
         """Return the round or raise why there is none."""
@@ -155,8 +154,11 @@ class PushedMeeting:
         self._handler.leave(reason)
 
     def _on_effect(self, effect: MemberEffect) -> None:
-        """Runs on the background thread: only enqueues."""
-        if isinstance(effect, RoundBroken):
+        """Runs on the background thread: only enqueues, and passes facts on."""
+        if isinstance(effect, FactHeard):
+            told = effect.fact
+            facts.publish(Fact(told.kind, told.sentence, told.data, told.level, told.time, told.number))
+        elif isinstance(effect, RoundBroken):
             self._inbox.put(RoundLost(effect.reason, effect.place.round.number))
         elif isinstance(effect, RoundSealed | AskFailed):
             self._outcome = effect
@@ -195,8 +197,9 @@ class PolledMeeting:
         """There is nothing to wait for."""
         return True
 
-    def tell_wait(self) -> None:
+    def tell_wait(self) -> str:
         """A stranger's handler has no sentence."""
+        return ""
 
     def round(self) -> RendezvousInfo | tuple[Any, ...]:
         """Block in the handler until it has a round."""

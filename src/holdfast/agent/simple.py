@@ -43,6 +43,7 @@ from holdfast.agent.machine import (
 )
 from holdfast.agent.meeting import Meeting, meet
 from holdfast.agent.ranks import RoleInstanceInfo, assign_ranks
+from holdfast.agent.teller import Teller
 from holdfast.coordinator.messages import Cause
 from holdfast.coordinator.ranks import Numbers
 from holdfast.errors import RendezvousGracefulExitError, UsageError
@@ -73,6 +74,9 @@ class SimpleElasticAgent(ElasticAgent):
         self._result = RunResult(WorkerState.UNKNOWN)
         self._outcome: Outcome | None = None
         self._restart_count = 0
+        self._teller = Teller(self._worker_group)
+        #: How often the loop comes round when nothing happens; set where somebody watches that it does.
+        self.beat_interval_s: float | None = None
 
     # -- what an agent of your own fills in ------------------------------------------------------------------------
 
@@ -136,6 +140,24 @@ class SimpleElasticAgent(ElasticAgent):
         ended = failure.signal_name() if failure.exitcode < 0 else f"exit code {failure.exitcode}"
         return Cause(f"rank {rank} ended with {ended}")
 
+    def _start_details(self) -> dict[str, Any]:
+        """What else to tell of workers that have been started."""
+        return {}
+
+    def _failure_details(self, result: RunResult) -> list[dict[str, Any]]:
+        """What to tell of each worker that failed."""
+        return [
+            {
+                "kind": "signal" if failure.exitcode < 0 else "exit",
+                "rank": rank,
+                "local_rank": failure.local_rank,
+                "pid": failure.pid,
+                "exit_code": failure.exitcode,
+                "message": failure.message,
+            }
+            for rank, failure in result.failures.items()
+        ]
+
     # -- what every agent does -------------------------------------------------------------------------------------
 
     def get_worker_group(self, role: str = DEFAULT_ROLE) -> WorkerGroup:
@@ -176,6 +198,7 @@ class SimpleElasticAgent(ElasticAgent):
     def _next_event(self) -> AgentEvent:
         """Wait for the next thing that happens."""
         while True:
+            self._teller.beat()
             if (event := self._inbox.take()) is not None:
                 return event
             if (event := self._look_at_workers()) is not None:
@@ -189,6 +212,8 @@ class SimpleElasticAgent(ElasticAgent):
         """How long the loop may wait before it must look around by itself."""
         now = time.monotonic()
         times = [when - now for when in (wakeup, self._watch_deadline()) if when is not None]
+        if self.beat_interval_s is not None:
+            times.append(self.beat_interval_s)
         polls_workers = self._machine.stage is Stage.RUNNING and not self._watched()
         if polls_workers or (self._machine.stage is Stage.RUNNING and self._meeting.is_polled):
             times.append(self._worker_group.spec.monitor_interval)
@@ -197,7 +222,7 @@ class SimpleElasticAgent(ElasticAgent):
     def _look_at_workers(self) -> AgentEvent | None:
         group = self._worker_group
         if self._machine.stage is Stage.STOPPING:
-            return WorkersStopped(self._late_cause()) if self._has_stopped() else None
+            return self._stopped() if self._has_stopped() else None
         if self._machine.stage is not Stage.RUNNING:
             return None
         result = self._monitor_workers(group)
@@ -207,11 +232,16 @@ class SimpleElasticAgent(ElasticAgent):
             return WorkersFinished(hosting=self._meeting.is_host)
         if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
             self._result = result
+            self._teller.failed(self._failure_details(result))
             return WorkerFailed(self._cause_of(result))
         if result.state != WorkerState.HEALTHY:
             raise RuntimeError(f"the workers are in state {result.state.name}, which an agent cannot go on from")
         waiting = self._meeting.poll()
         return RoundLost(f"{waiting} node{'s' if waiting > 1 else ''} want to join") if waiting else None
+
+    def _stopped(self) -> WorkersStopped:
+        self._teller.stopped()
+        return WorkersStopped(self._late_cause())
 
     def _late_cause(self) -> Cause | None:
         """A better cause that came to light while the workers were being stopped."""
@@ -225,9 +255,10 @@ class SimpleElasticAgent(ElasticAgent):
                 self._meeting.cause = effect.cause
                 self._start()
             case StopWorkers():
-                facts.publish(Fact("workers_stopping", f"stopping workers: {effect.reason}", {"reason": effect.reason}))
+                self._teller.lost(effect.reason)
+                self._teller.stopping(effect.reason)
                 if self._ask_stop(effect.number, effect.grace_s):
-                    self._inbox.put(WorkersStopped(self._late_cause()))
+                    self._inbox.put(self._stopped())
             case SignalWorkers():
                 self._pass_signal(effect.number)
             case TellFailure():
@@ -259,11 +290,14 @@ class SimpleElasticAgent(ElasticAgent):
             self._inbox.put(instead.event)
             return
         worker_group.state = WorkerState.INIT
+        begun = time.monotonic()
         ids = self._start_workers(worker_group)
         for worker in worker_group.workers:
             worker.id = ids[worker.local_rank]
         worker_group.state = WorkerState.HEALTHY
         place = self._meeting.place
+        used = place.restarts_used if place is not None else worker_group.spec.max_restarts - self._remaining_restarts
+        self._teller.started(time.monotonic() - begun, used, self._start_details())
         self._inbox.put(WorkersStarted(place.round.number if place is not None else None))
 
     def _restart_workers(self, worker_group: WorkerGroup) -> None:
@@ -273,17 +307,21 @@ class SimpleElasticAgent(ElasticAgent):
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
         """Block until a round is agreed, and number the workers by it."""
         spec = worker_group.spec
+        self._teller.asking()
         self._get_ready()
         while True:
+            self._teller.beat()
             # Looked at before the first ask: who is told to end while getting ready interrupts nobody.
             event = None if self._meeting.is_polled else self._inbox.take()
             if isinstance(event, RunOver | Signalled):
                 raise _Instead(event)
             if not self._meeting.ask() or self._meeting.answered():
                 break
-            self._meeting.tell_wait()
+            self._teller.waits_for(self._meeting.tell_wait())
             self._inbox.wait(self._meeting.wait_step_s)
         info = as_rendezvous_info(self._meeting.round())
+        place = self._meeting.place
+        self._teller.agreed(place.round.number if place is not None else None)
         worker_group.store = self._store = info.store
         worker_group.group_rank = info.rank
         worker_group.group_world_size = info.world_size
@@ -322,9 +360,30 @@ class SimpleElasticAgent(ElasticAgent):
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
+    def status(self) -> dict[str, Any]:
+        """Describe the agent at this moment: round, ranks, pids, what it waits for, restarts left. From any thread."""
+        return self._teller.status()
+
+    def readiness(self) -> tuple[bool, str]:
+        """Say whether workers of a round run here, and if not what is being waited for. From any thread."""
+        return self._teller.readiness()
+
+    @property
+    def alive_at(self) -> float:
+        """When the agent's loop last moved, by the wall clock. From any thread."""
+        return self._teller.alive_at
+
     def _conclude(self, outcome: Outcome) -> RunResult:
+        result = self._conclusion(outcome)
+        errors = {rank: str(failure.message) for rank, failure in result.failures.items()}
+        self._teller.ended(outcome, result.state, errors)
         if outcome.signal:
             raise SignalException(f"process {os.getpid()} {outcome.reason}", signal.Signals(outcome.signal))
+        return result
+
+    def _conclusion(self, outcome: Outcome) -> RunResult:
+        if outcome.signal:
+            return RunResult(WorkerState.STOPPED)
         if outcome.succeeded and self._result.state == WorkerState.SUCCEEDED:
             return self._result
         if outcome.succeeded:

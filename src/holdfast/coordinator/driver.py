@@ -52,7 +52,10 @@ class Coordinator:
             make_nonce=lambda: secrets.token_hex(4),
             records=records.load() if records else None,
             now=time.monotonic(),
+            epoch=time.time() - time.monotonic(),
         )
+        # The agent that carries a coordinator is one of its nodes, and hears of facts as they all do.
+        self._publishes = kind == SERVED
         self._listener: Listener[Message] = Listener(self, CODEC, secret, limits, kind)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -95,7 +98,8 @@ class Coordinator:
                 for peer in effect.peers:
                     peer.send_frame(frame)  # type: ignore[attr-defined]
             elif type(effect) is Note:
-                facts.publish(effect.fact)
+                if self._publishes:
+                    facts.publish(effect.fact)
             elif type(effect) is SaveRun:
                 self._save(effect)
             elif type(effect) is ForgetRun and self._records is not None:

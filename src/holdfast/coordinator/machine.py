@@ -28,6 +28,8 @@ from holdfast.coordinator.events import (
 from holdfast.coordinator.messages import (
     RUN_CHARS_MAX,
     Beat,
+    Call,
+    Called,
     Close,
     Closed,
     Done,
@@ -36,6 +38,8 @@ from holdfast.coordinator.messages import (
     Leave,
     Query,
     Rejected,
+    Replied,
+    Reply,
     Report,
     Resend,
     RoundId,
@@ -141,10 +145,12 @@ class CoordinatorMachine:
         make_nonce: Callable[[], str],
         records: Mapping[str, RunRecord] | None = None,
         now: float = 0.0,
+        epoch: float = 0.0,
     ) -> None:
         self._make_nonce = make_nonce
+        self._epoch = epoch
         self.runs: dict[str, RunMachine] = {
-            run: RunMachine(run, make_nonce, record, now) for run, record in (records or {}).items()
+            run: RunMachine(run, make_nonce, record, now, epoch) for run, record in (records or {}).items()
         }
         self.store = StoreMachine(make_nonce())
         self.sessions: dict[Hashable, Session] = {}
@@ -223,6 +229,8 @@ class CoordinatorMachine:
                 self._run(session.run, NodeDone(session.node, message.seq, message.round), now)
             case Leave():
                 self._run(session.run, NodeLeft(session.node, message.seq, message.reason), now)
+            case Call() | Reply():
+                self._relay(session, message)
             case _:
                 self._send((peer,), Rejected(f"a node does not send {type(message).__name__}"))
 
@@ -246,6 +254,19 @@ class CoordinatorMachine:
             return  # said on an older connection, before the present one
         self._peers[key] = peer
         self._run(join.run, NodeJoined(join, session.address, session.reached_as), now)
+
+    def _relay(self, session: Session, message: Call | Reply) -> None:
+        """Pass on what one node of a round asks the others, and what they answer; nothing is kept of either."""
+        run = self.runs.get(session.run)
+        members = run.round.places if run is not None and run.round is not None else {}
+        if session.node not in members:
+            return
+        if isinstance(message, Call):
+            others = (self._peers.get((session.run, name)) for name in members if name != session.node)
+            called = Called(session.node, message.call, message.topic, message.body)
+            self._send(tuple(peer for peer in others if peer is not None), called)
+        elif (caller := self._peers.get((session.run, message.caller))) is not None:
+            self._send((caller,), Replied(message.call, members[session.node].group_rank, message.body))
 
     def _on_disconnect(self, peer: Hashable, reason: str, now: float) -> None:
         session = self.sessions.pop(peer, None)
@@ -271,7 +292,7 @@ class CoordinatorMachine:
     def _run(self, run: str, event: RunEvent, now: float) -> None:
         machine = self.runs.get(run)
         if machine is None:
-            machine = self.runs[run] = RunMachine(run, self._make_nonce, now=now)
+            machine = self.runs[run] = RunMachine(run, self._make_nonce, now=now, epoch=self._epoch)
         effects = machine.handle(event, now)
         self._note_wakeup(run)
         for effect in effects:

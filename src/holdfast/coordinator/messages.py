@@ -127,6 +127,17 @@ class Cause(Record, frozen=True):
     detail: dict[str, Any] = {}
 
 
+class ToldFact(Record, frozen=True):
+    """One fact of the run's history; `time` is the coordinator's wall clock."""
+
+    number: int
+    time: float
+    kind: str
+    sentence: str
+    level: int
+    data: dict[str, Any] = {}
+
+
 # -- from a node ---------------------------------------------------------------------------------------------
 
 
@@ -143,6 +154,8 @@ class Join(Message, frozen=True, tag=10):
     #: The round that the node is in, or has just given up.
     place: Place | None = None
     cause: Cause | None = None
+    #: The last fact of the run's history that the node knows, with all before it.
+    known: int = 0
 
 
 class Beat(Message, frozen=True, tag=11):
@@ -152,6 +165,7 @@ class Beat(Message, frozen=True, tag=11):
     phase: Phase
     join: int
     round: RoundId | None
+    known: int = 0
 
 
 class Fail(Message, frozen=True, tag=12):
@@ -183,6 +197,23 @@ class Close(Message, frozen=True, tag=15):
     reason: str
 
 
+class Call(Message, frozen=True, tag=17):
+    """Asks every other node of the round something; the coordinator only passes it on."""
+
+    #: Chosen by the caller to know the answers by.
+    call: int
+    topic: str
+    body: str
+
+
+class Reply(Message, frozen=True, tag=18):
+    """One node's answer to a `Called`."""
+
+    caller: str
+    call: int
+    body: str
+
+
 class Query(Message, frozen=True, tag=16):
     """Asks for the state of one run, or of all with the empty id; needs no join."""
 
@@ -197,6 +228,8 @@ class Sealed(Message, frozen=True, tag=20):
 
     join: int
     place: Place
+    #: The latest facts of the run's history: news rides on what is said anyway.
+    facts: tuple[ToldFact, ...] = ()
 
 
 class Broken(Message, frozen=True, tag=21):
@@ -204,6 +237,7 @@ class Broken(Message, frozen=True, tag=21):
 
     round: RoundId
     reason: str
+    facts: tuple[ToldFact, ...] = ()
 
 
 class Ack(Message, frozen=True, tag=22):
@@ -211,6 +245,8 @@ class Ack(Message, frozen=True, tag=22):
 
     sentence: str
     nodes_waiting: int
+    #: What the node has missed of the run's history.
+    facts: tuple[ToldFact, ...] = ()
 
 
 class Resend(Message, frozen=True, tag=23):
@@ -234,6 +270,7 @@ class Closed(Message, frozen=True, tag=25):
     cause: Cause | None = None
     #: Whether it failed too often without progress: starting it again would be of no use.
     crash_loop: bool = False
+    facts: tuple[ToldFact, ...] = ()
 
 
 class Rejected(Message, frozen=True, tag=26):
@@ -248,5 +285,22 @@ class Report(Message, frozen=True, tag=27):
     runs: list[dict[str, Any]]
 
 
-NODE_TYPES = (Join, Beat, Fail, Done, Leave, Close, Query)
-COORDINATOR_TYPES = (Sealed, Broken, Ack, Resend, Newcomers, Closed, Rejected, Report)
+class Called(Message, frozen=True, tag=28):
+    """Another node of the round asks something; answered by a `Reply`."""
+
+    caller: str
+    call: int
+    topic: str
+    body: str
+
+
+class Replied(Message, frozen=True, tag=29):
+    """The answer of one node, by its rank in the round, to a `Call`."""
+
+    call: int
+    group_rank: int
+    body: str
+
+
+NODE_TYPES = (Join, Beat, Fail, Done, Leave, Close, Call, Reply, Query)
+COORDINATOR_TYPES = (Sealed, Broken, Ack, Resend, Newcomers, Closed, Rejected, Report, Called, Replied)

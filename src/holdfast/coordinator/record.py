@@ -27,3 +27,5 @@ class RunRecord(msgspec.Struct, frozen=True):
     awaited: int = 0
     #: Whether the broken round's failures are in `restarts_used` already.
     charged: bool = False
+    #: The number of the last fact in the run's history.
+    facts: int = 0

@@ -31,6 +31,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from holdfast.coordinator import sentences
 from holdfast.coordinator.budget import Spent, charge
 from holdfast.coordinator.events import (
@@ -49,6 +51,7 @@ from holdfast.coordinator.events import (
     Tell,
 )
 from holdfast.coordinator.fit import misfit
+from holdfast.coordinator.history import History
 from holdfast.coordinator.messages import (
     Ack,
     Admit,
@@ -79,13 +82,20 @@ from holdfast.wire.frames import Message
 #: A call this much later than asked for means that the coordinator itself was stopped or starved.
 LATE_S = 0.5
 LOSSES_TOLD_MAX = 4
+#: Hosts that a fact names, of however many.
+NAMES_TOLD_MAX = 16
 
 
 class RunMachine:
     """Decides for one run; see the module's opening."""
 
     def __init__(
-        self, run: str, make_nonce: Callable[[], str], record: RunRecord | None = None, now: float = 0.0
+        self,
+        run: str,
+        make_nonce: Callable[[], str],
+        record: RunRecord | None = None,
+        now: float = 0.0,
+        epoch: float = 0.0,
     ) -> None:
         self.run = run
         self.stage = Stage.GATHERING
@@ -104,6 +114,10 @@ class RunMachine:
         self._announced = False
         self.lost: list[tuple[float, str]] = []
         self._reached_as = ""
+        self.history = History()
+        #: The wall clock at the time 0 of `now`, for facts that people read; nothing is decided by it.
+        self._epoch = epoch
+        self._now = now
         self._out: list[RunEffect] = []
         self._asked_wakeup: float | None = None
         if record is not None:
@@ -113,6 +127,7 @@ class RunMachine:
 
     def handle(self, event: RunEvent, now: float) -> list[RunEffect]:
         """Decide what one event means."""
+        self._now = now
         if self.closed is not None and not isinstance(event, NodeJoined | NodeBeat):
             return []  # closed is final; whoever still asks is told so
         if self._asked_wakeup is not None and now - self._asked_wakeup > LATE_S:
@@ -216,6 +231,7 @@ class RunMachine:
             broken=round_.broken if round_ else None,
             awaited=self._awaited(round_) if round_ else 0,
             charged=round_.charged if round_ else False,
+            facts=self.history.last,
         )
 
     def sentence(self, now: float, node: str | None = None) -> str:
@@ -254,6 +270,7 @@ class RunMachine:
         node = self.nodes.get(name)
         if join.seq <= self.roster.last_seq(name):
             return
+        self.history.catch_up(join.known)
         if node is None:
             if (why := misfit(self.run, join, self.settings, self.nodes)) is not None:
                 self._tell((name,), Rejected(why))
@@ -325,7 +342,8 @@ class RunMachine:
         node.seq = beat.seq
         self.roster.renew(node, now)
         self._reconcile(node, beat)
-        self._tell((name,), Ack(self.sentence(now, name), self.nodes_waiting))
+        missed = self.history.since(beat.known)
+        self._tell((name,), Ack(self.sentence(now, name), self.nodes_waiting, missed))
 
     def _reconcile(self, node: Node, beat: Beat) -> None:
         """Tell again whatever the node's beat shows that it has missed, or ask for what we have missed."""
@@ -414,8 +432,8 @@ class RunMachine:
         name = node.spec.node
         self.roster.remove(node)
         self.lost = [*self.lost, (now, node.name)][-LOSSES_TOLD_MAX:]
-        self._note("node_gone", sentence, {"node": name, "host": node.name}, WARNING)
         round_ = self.round
+        self._note("node_gone", sentence, {"node": name, "host": node.name}, WARNING)
         if round_ is None or name not in round_.places or name in round_.done:
             return
         round_.losses.append(sentence)
@@ -442,7 +460,7 @@ class RunMachine:
             return
         self._note_failure(node, cause)
         known = node.name in cause.sentence
-        self._break(cause.sentence if known else f"{node.name}: {cause.sentence}", now)
+        self._break(cause.sentence if known else f"{node.name}: {cause.sentence}", now, cause)
 
     def _note_failure(self, node: Node, cause: Cause) -> None:
         assert self.round is not None
@@ -523,8 +541,9 @@ class RunMachine:
             self._line = []
         line = arrange(self._line, choose(self._line, candidates, settings.max_nodes))
         order = [entry for entry in line if isinstance(entry, Candidate)]
-        if self.round is not None:
-            self._out.append(DropRound(self.round.id))
+        before = self.round
+        if before is not None:
+            self._out.append(DropRound(before.id))
         self.last_number += 1
         round_id = RoundId(self.last_number, self._make_nonce())
         made = places(order, round_id, self.restarts_used)
@@ -537,25 +556,31 @@ class RunMachine:
             hosts={candidate.spec.node: candidate.spec.host for candidate in order},
         )
         self.stage = Stage.SEALED
-        self._out.append(Save(self.record()))
-        for candidate, place in zip(order, made, strict=True):
-            node = self.nodes[candidate.spec.node]
-            self._set_phase(node, Phase.RUNNING, now)
-            node.sealed_join = node.join
-            self._tell((candidate.spec.node,), Sealed(node.join, place))
+        joined = [name for name in self.round.hosts if before is None or name not in before.hosts]
+        waited = now - before.broken_at if before is not None and before.broken is not None else None
         self._note(
             "round_sealed",
             f"round {round_id.number} sealed: {sentences.count(len(order), 'node')}, "
-            f"{sentences.count(made[0].world_size, 'worker')}",
+            f"{sentences.count(made[0].world_size, 'worker')}"
+            + (f"; {sentences.names([self.round.hosts[name] for name in joined])} joined" if joined else ""),
             {
                 "round": round_id.number,
                 "nodes": len(order),
                 "world_size": made[0].world_size,
                 "spares": self.waiting,
+                "joined": [self.round.hosts[name] for name in joined[:NAMES_TOLD_MAX]],
+                "regroup_s": waited,
             },
         )
+        self._out.append(Save(self.record()))
+        news = self.history.latest()
+        for candidate, place in zip(order, made, strict=True):
+            node = self.nodes[candidate.spec.node]
+            self._set_phase(node, Phase.RUNNING, now)
+            node.sealed_join = node.join
+            self._tell((candidate.spec.node,), Sealed(node.join, place, news))
 
-    def _break(self, reason: str, now: float) -> None:
+    def _break(self, reason: str, now: float, cause: Cause | None = None) -> None:
         """SEALED -> REGROUPING."""
         round_ = self.round
         assert round_ is not None
@@ -570,14 +595,19 @@ class RunMachine:
             if node.phase is not Phase.STOPPING:
                 members.append(name)
             self._set_phase(node, Phase.STOPPING, now)
-        self._tell(tuple(members), Broken(round_.id, reason))
-        self._out.append(Save(self.record()))
         self._note(
             "round_broken",
             f"round {round_.id.number} broke: {reason}",
-            {"round": round_.id.number, "reason": reason},
+            {
+                "round": round_.id.number,
+                "reason": reason,
+                "lasted_s": max(now - round_.sealed_at, 0.0),
+                "failure": cause.detail if cause is not None else None,
+            },
             WARNING,
         )
+        self._out.append(Save(self.record()))
+        self._tell(tuple(members), Broken(round_.id, reason, self.history.latest()))
 
     def _mark_done(self, node: Node) -> None:
         round_ = self.round
@@ -593,9 +623,14 @@ class RunMachine:
         self.closed = Closed(reason, failed, cause, crash_loop)
         self.stage = Stage.CLOSED
         self.recover_by = None
+        self._note(
+            "run_closed",
+            f"run '{self.run}' closed: {reason}",
+            {"reason": reason, "failed": failed, "rounds": self.last_number, "restarts_used": self.restarts_used},
+        )
         self._out.append(Save(self.record()))
+        self.closed = msgspec.structs.replace(self.closed, facts=self.history.latest())
         self._tell(tuple(self.nodes), self.closed)
-        self._note("run_closed", f"run '{self.run}' closed: {reason}", {"reason": reason, "failed": failed})
 
     # -- admission -------------------------------------------------------------------------------------------
 
@@ -625,6 +660,7 @@ class RunMachine:
         self.last_number = record.last_number
         self.spent = Spent(record.restarts_used, record.fruitless)
         self.settings = record.settings
+        self.history.catch_up(record.facts)
         if record.closed is not None:
             self.closed = Closed(record.closed, record.failed)
             self.stage = Stage.CLOSED
@@ -678,8 +714,8 @@ class RunMachine:
             if round_.broken is None:
                 self._break(f"{who} did not come back after the coordinator restarted", now)
         else:
-            self._out.append(Save(self.record()))
             self._note("recovered", f"all {back} nodes of round {round_.id.number} are back", {"nodes": back})
+            self._out.append(Save(self.record()))
         self._settle(now)
 
     def _awaited(self, round_: Round) -> int:
@@ -701,7 +737,9 @@ class RunMachine:
             self._out.append(Tell(nodes, message))
 
     def _note(self, kind: str, sentence: str, data: dict[str, Any], level: int = INFO) -> None:
-        self._out.append(Note(Fact(kind, sentence, {"run": self.run, **data}, level)))
+        """Write a fact into the run's history."""
+        told = self.history.add(kind, sentence, {"run": self.run, **data}, level, self._epoch + self._now)
+        self._out.append(Note(Fact(kind, sentence, told.data, level, told.time, told.number)))
 
     def _address(self, node: Node) -> str:
         """Return where other nodes reach this one.

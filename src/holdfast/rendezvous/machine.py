@@ -33,6 +33,8 @@ from holdfast.coordinator.messages import (
     Ack,
     Beat,
     Broken,
+    Call,
+    Called,
     Cause,
     Close,
     Closed,
@@ -45,9 +47,12 @@ from holdfast.coordinator.messages import (
     Phase,
     Place,
     Rejected,
+    Replied,
+    Reply,
     Resend,
     RunSettings,
     Sealed,
+    ToldFact,
 )
 from holdfast.machine import Tick
 from holdfast.wire.frames import Message
@@ -117,6 +122,24 @@ class Shut:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class PutQuestion:
+    """Ask every other node of the round something; each that answers is reported as `AnotherAnswers`."""
+
+    call: int
+    topic: str
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Answer what another node asked."""
+
+    caller: str
+    call: int
+    body: str
+
+
 # -- events from the connection ------------------------------------------------------------------------------
 
 
@@ -140,7 +163,7 @@ class Heard:
     message: Message
 
 
-MemberEvent = Ask | GiveUp | Finish | Depart | Shut | LinkUp | LinkDown | Heard | Tick
+MemberEvent = Ask | GiveUp | Finish | Depart | Shut | PutQuestion | Answer | LinkUp | LinkDown | Heard | Tick
 
 # -- effects -------------------------------------------------------------------------------------------------
 
@@ -203,7 +226,45 @@ class NewcomersWait:
     nodes_waiting: int
 
 
-MemberEffect = OpenLink | DropLink | Say | RoundSealed | RoundBroken | RunEnded | AskFailed | NewcomersWait
+@dataclass(frozen=True, slots=True)
+class FactHeard:
+    """Something happened to the run; each fact is heard once, in order."""
+
+    fact: ToldFact
+
+
+@dataclass(frozen=True, slots=True)
+class AnotherAsks:
+    """Another node of the round asks something; answered with `Answer`."""
+
+    caller: str
+    call: int
+    topic: str
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class AnotherAnswers:
+    """A node of the round, by its rank, has answered a `PutQuestion`."""
+
+    call: int
+    group_rank: int
+    body: str
+
+
+MemberEffect = (
+    OpenLink
+    | DropLink
+    | Say
+    | RoundSealed
+    | RoundBroken
+    | RunEnded
+    | AskFailed
+    | NewcomersWait
+    | FactHeard
+    | AnotherAsks
+    | AnotherAnswers
+)
 
 
 class MemberMachine:
@@ -220,6 +281,8 @@ class MemberMachine:
         self._jitter = jitter
         self._seq = 0
         self._join = 0
+        #: The last fact of the run's history that was heard, with all before it.
+        self._known = 0
         self._cause: Cause | None = None
         #: Why the owner wants the run to end; said again until the coordinator says that it has.
         self._shut_reason: str | None = None
@@ -254,6 +317,10 @@ class MemberMachine:
                 if self.state is not State.ENDED:
                     self._shut_reason = event.reason
                     self._say_close()
+            case PutQuestion():
+                self._say(Call(event.call, event.topic, event.body))
+            case Answer():
+                self._say(Reply(event.caller, event.call, event.body))
             case LinkUp():
                 self._on_link_up(now)
             case LinkDown():
@@ -376,19 +443,26 @@ class MemberMachine:
             self._beat_at = now + self.spec.lease_s / BEATS_PER_LEASE
             if self.state in _PHASES:
                 round_id = self.place.round if self.place is not None else None
-                self._say(Beat(self._next_seq(), _PHASES[self.state], self._join, round_id))
+                self._say(Beat(self._next_seq(), _PHASES[self.state], self._join, round_id, self._known))
                 self._say_close()
 
     # -- the coordinator -------------------------------------------------------------------------------------
 
     def _on_message(self, message: Message) -> None:
+        if isinstance(message, Sealed | Broken | Closed):
+            self._on_facts(message.facts)
         match message:
             case Sealed():
                 self._on_sealed(message)
             case Broken():
                 self._on_broken(message)
+            case Called():
+                self._out.append(AnotherAsks(message.caller, message.call, message.topic, message.body))
+            case Replied():
+                self._out.append(AnotherAnswers(message.call, message.group_rank, message.body))
             case Ack():
                 self._heard_sentence = message.sentence
+                self._on_facts(message.facts, gaps=True)
                 self._on_newcomers(message.nodes_waiting)
             case Newcomers():
                 self._on_newcomers(message.nodes_waiting)
@@ -426,6 +500,17 @@ class MemberMachine:
         self.nodes_waiting = nodes_waiting
         if changed and self.state is State.RUNNING:
             self._out.append(NewcomersWait(nodes_waiting))
+
+    def _on_facts(self, told: tuple[ToldFact, ...], *, gaps: bool = False) -> None:
+        """Take facts in their order.
+
+        What rides on another message may have a gap before it, which the answer to the next beat fills; what that
+        answers is all that there is, gap or not.
+        """
+        for fact in told:
+            if fact.number == self._known + 1 or (gaps and fact.number > self._known):
+                self._known = fact.number
+                self._out.append(FactHeard(fact))
 
     def _on_ended(self, ended: RunEnded) -> None:
         if self.state is not State.ENDED:
@@ -465,6 +550,7 @@ class MemberMachine:
                 join=self._join,
                 place=self.place,
                 cause=self._cause,
+                known=self._known,
             )
         )
 

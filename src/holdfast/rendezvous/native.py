@@ -33,6 +33,8 @@ from holdfast.facts import facts
 from holdfast.rendezvous.api import RendezvousHandler, RendezvousInfo, RendezvousParameters, RendezvousStoreInfo
 from holdfast.rendezvous.driver import Host, Member, jitter, owns_address
 from holdfast.rendezvous.machine import (
+    AnotherAsks,
+    Answer,
     Ask,
     AskFailed,
     Depart,
@@ -41,6 +43,7 @@ from holdfast.rendezvous.machine import (
     MemberEffect,
     MemberEvent,
     MemberMachine,
+    PutQuestion,
     RoundSealed,
     RunEnded,
     Shut,
@@ -227,6 +230,14 @@ class HoldfastRendezvousHandler(RendezvousHandler):
     def finish(self) -> None:
         """Tell the coordinator that this node's workers have all finished well."""
         self._post(Finish())
+
+    def question(self, call: int, topic: str, body: str) -> None:
+        """Ask every other node of the round something; the listeners hear `AnotherAnswers` from those that answer."""
+        self._post(PutQuestion(call, topic, body))
+
+    def answer(self, asked: AnotherAsks, body: str) -> None:
+        """Answer what another node asked."""
+        self._post(Answer(asked.caller, asked.call, body))
 
     def leave(self, reason: str) -> bool:
         """Leave the run politely; the others regroup at once, without waiting for a lease to run out."""

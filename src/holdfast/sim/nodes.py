@@ -16,6 +16,7 @@ from holdfast.rendezvous.machine import (
     AskFailed,
     Depart,
     DropLink,
+    FactHeard,
     Finish,
     GiveUp,
     Heard,
@@ -139,6 +140,8 @@ class SimNode(Process):
                     if self._link is not None:
                         self.network.hang_up(self._link)
                     self._link, self._linked = None, False
+                case FactHeard():
+                    self.safety.heard(self, effect.fact)
                 case RoundSealed():
                     self._on_sealed(effect.place)
                 case RoundBroken():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.coordinator.machine import CoordinatorMachine
-from holdfast.coordinator.messages import Cause, Place, RoundId, Sealed
+from holdfast.coordinator.messages import Cause, Place, RoundId, Sealed, ToldFact
 from holdfast.coordinator.run import RunMachine
 from holdfast.facts import Fact
 from holdfast.sim.scenario import NodePlan
@@ -42,6 +42,9 @@ class Safety:
         #: The run's round before the present event: the one that a charge is for.
         self._before: RoundId | None = None
         self._memory_lost = False
+        #: Every fact of the run's history, and the last that each life of a node has heard.
+        self._facts: set[tuple[int, str]] = set()
+        self._last_heard: dict[str, int] = {}
 
     def forget(self) -> None:
         """The coordinator loses its memory: what depended on that cannot be asked of it any more."""
@@ -177,8 +180,19 @@ class Safety:
         """Look at a fact as it is published; `connected` when its node has joined on a connection that stands."""
         if not fact.sentence:
             raise Violation("every fact has a sentence", fact.kind)
+        if fact.number is None:
+            raise Violation("every fact of a run has its number", fact.sentence)
+        self._facts.add((fact.number, fact.sentence))
         if fact.kind == "node_gone" and connected and ": the " in fact.sentence:
             raise Violation("only dropped nodes are dropped", f"it is connected, but: {fact.sentence}")
+
+    def heard(self, node: SimNode, fact: ToldFact) -> None:
+        """Look at a fact as a node hears of it."""
+        if (fact.number, fact.sentence) not in self._facts:
+            raise Violation("nodes hear of what happened", f"{node.id} was told {fact}")
+        if fact.number <= self._last_heard.get(node.id, 0):
+            raise Violation("a fact is heard once and in order", f"{node.id} was told {fact}")
+        self._last_heard[node.id] = fact.number
 
     # -- what nodes do ---------------------------------------------------------------------------------------
 
