@@ -8,11 +8,21 @@ from typing import Any, Protocol
 from holdfast.agent.api import WorkerSpec
 from holdfast.agent.inbox import Inbox
 from holdfast.agent.machine import AgentEvent, RoundLost, RunOver
+from holdfast.agent.questions import Questions
 from holdfast.coordinator.messages import Cause, Place
 from holdfast.facts import Fact, facts
 from holdfast.machine import Tick
 from holdfast.rendezvous import RendezvousHandler, RendezvousInfo
-from holdfast.rendezvous.machine import AskFailed, FactHeard, MemberEffect, RoundBroken, RoundSealed, RunEnded
+from holdfast.rendezvous.machine import (
+    AnotherAnswers,
+    AnotherAsks,
+    AskFailed,
+    FactHeard,
+    MemberEffect,
+    RoundBroken,
+    RoundSealed,
+    RunEnded,
+)
 from holdfast.rendezvous.native import HoldfastRendezvousHandler
 
 #: How long a wait goes on before the screen says what it is for, and how often it is said anew.
@@ -67,6 +77,10 @@ class Meeting(Protocol):
     def leave(self, reason: str) -> None:
         """Leave politely."""
 
+    @property
+    def questions(self) -> Questions | None:
+        """How nodes of the round ask each other, where the rendezvous can carry that."""
+
 
 def meet(spec: WorkerSpec, inbox: Inbox[AgentEvent]) -> Meeting:
     """Return the way that fits the spec's handler."""
@@ -94,6 +108,7 @@ class PushedMeeting:
         self._outcome: RoundSealed | RunEnded | AskFailed | None = None
         self._asked_at = 0.0
         self._told = ""
+        self.questions: Questions | None = Questions(handler)
         handler.describe_node(role=spec.role, local_world_size=spec.local_world_size)
         handler.allow_restarts(spec.max_restarts)
         handler.listen(self._on_effect)
@@ -158,6 +173,9 @@ class PushedMeeting:
         if isinstance(effect, FactHeard):
             told = effect.fact
             facts.publish(Fact(told.kind, told.sentence, told.data, told.level, told.time, told.number))
+        elif isinstance(effect, AnotherAsks | AnotherAnswers):
+            assert self.questions is not None
+            self.questions.hear(effect)
         elif isinstance(effect, RoundBroken):
             self._inbox.put(RoundLost(effect.reason, effect.place.round.number))
         elif isinstance(effect, RoundSealed | AskFailed):
@@ -178,6 +196,7 @@ class PolledMeeting:
     is_polled = True
     is_host = False
     place: Place | None = None
+    questions: Questions | None = None
     wait_step_s = 0.0
 
     def __init__(self, handler: RendezvousHandler) -> None:

@@ -1,0 +1,66 @@
+"""What the nodes of one round ask each other: where their workers are, when the gang is stuck."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+from holdfast.facts import facts
+from holdfast.rendezvous.machine import AnotherAnswers, AnotherAsks
+from holdfast.rendezvous.native import HoldfastRendezvousHandler
+
+Answerer = Callable[[str, str], str]
+
+
+class Questions:
+    """Asks the other nodes and answers them; an answer may take long, so each is found on a thread of its own."""
+
+    def __init__(self, handler: HoldfastRendezvousHandler) -> None:
+        self._handler = handler
+        self._numbers = itertools.count(1)
+        self._open: dict[int, queue.SimpleQueue[AnotherAnswers]] = {}
+        #: Turns a topic and a body into an answer; unset, questions stay unanswered.
+        self.answerer: Answerer | None = None
+
+    def ask(self, topic: str, body: str, timeout_s: float) -> dict[int, str]:
+        """Return the answers of the other nodes by their rank: of all, or of those that came in time."""
+        place = self._handler.place
+        others = place.group_world_size - 1 if place is not None else 0
+        if others <= 0:
+            return {}
+        number = next(self._numbers)
+        answers: queue.SimpleQueue[AnotherAnswers] = queue.SimpleQueue()
+        self._open[number] = answers
+        found: dict[int, str] = {}
+        deadline = time.monotonic() + timeout_s
+        try:
+            self._handler.question(number, topic, body)
+            while len(found) < others and (left := deadline - time.monotonic()) > 0:
+                try:
+                    answer = answers.get(timeout=left)
+                except queue.Empty:
+                    break
+                found[answer.group_rank] = answer.body
+        finally:
+            del self._open[number]
+        return found
+
+    def hear(self, effect: AnotherAsks | AnotherAnswers) -> None:
+        """Take what came over the connection; called on the background thread, never waits."""
+        if isinstance(effect, AnotherAnswers):
+            waiting = self._open.get(effect.call)
+            if waiting is not None:
+                waiting.put(effect)
+        elif self.answerer is not None:
+            threading.Thread(target=self._answer, args=(effect, self.answerer), daemon=True).start()
+
+    def _answer(self, asked: AnotherAsks, answerer: Answerer) -> None:
+        try:
+            body = answerer(asked.topic, asked.body)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the asker waits for no longer than it said
+            facts.warn("unanswered", f"another node's question about {asked.topic} was not answered: {error!r}")
+            return
+        self._handler.answer(asked, body)
