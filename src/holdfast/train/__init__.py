@@ -1,0 +1,1 @@
+"""Training that survives inside the process."""

@@ -1,0 +1,134 @@
+"""The ledger: which samples of which epoch have been used. Pure.
+
+A step takes the next `batch` samples of the epoch's order, whoever computes them; the position moves on only when the
+step is committed, and it is part of the state that a newcomer takes from the most advanced peer. So across any number
+of kills, joins and resizes each sample of an epoch is used exactly once.
+
+The batch is cut into micro-batches that do not depend on the number of workers; they are dealt out to the workers in
+contiguous shares, as even as can be. What is summed in the order of the micro-batches is then the same for any world
+size, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.errors import UsageError
+from holdfast.train.shuffle import Shuffle
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """The samples of one step, as positions in the order of an epoch."""
+
+    epoch: int
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """The smallest share of a step: its number within the step, and its samples."""
+
+    number: int
+    indices: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How samples become steps; equal on every worker.
+
+    With `scale_batch` each worker takes `batch` samples, so that the batch of a step grows and shrinks with the number
+    of workers; otherwise `batch` is the whole step's, however many workers share it.
+    """
+
+    samples: int
+    batch: int
+    micro_batch: int = 0
+    epochs: int | None = 1
+    shuffle: bool = True
+    seed: int = 0
+    drop_last: bool = False
+    scale_batch: bool = False
+
+    def __post_init__(self) -> None:
+        if self.samples < 1 or self.batch < 1:
+            raise UsageError(f"{self.samples} samples in batches of {self.batch}: both must be at least 1")
+        if self.micro_batch < 0 or (self.epochs is not None and self.epochs < 0):
+            raise UsageError("neither a micro-batch nor the number of epochs can be negative")
+        if self.drop_last and self.batch > self.samples:
+            raise UsageError(f"with drop_last no step is left: {self.samples} samples, batches of {self.batch}")
+
+
+class Ledger:
+    """What has been used up, and what the next step is to use."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        #: Everything before this position of this epoch has been used exactly once.
+        self.epoch = 0
+        self.position = 0
+        #: Steps committed so far.
+        self.step = 0
+        self._order: tuple[int, Shuffle] | None = None
+
+    def next(self, world_size: int = 1) -> Portion | None:
+        """Return the samples of the next step, or None when all epochs are over. Nothing is used up yet."""
+        recipe = self.recipe
+        if recipe.epochs is not None and self.epoch >= recipe.epochs:
+            return None
+        batch = recipe.batch * world_size if recipe.scale_batch else recipe.batch
+        return Portion(self.epoch, self.position, min(self.position + batch, recipe.samples))
+
+    def commit(self, portion: Portion) -> None:
+        """Count a step's samples as used."""
+        assert (portion.epoch, portion.start) == (self.epoch, self.position), "a step was committed out of order"
+        self.step += 1
+        self.position = portion.stop
+        left = self.recipe.samples - self.position
+        if left == 0 or (self.recipe.drop_last and left < self.recipe.batch):
+            self.epoch, self.position = self.epoch + 1, 0
+
+    def deal(self, portion: Portion, rank: int, world_size: int) -> list[MicroBatch]:
+        """Return one worker's share of a step."""
+        size = self.recipe.micro_batch or self._even_size(portion, world_size)
+        count = -(-len(portion) // size)
+        first, last = rank * count // world_size, (rank + 1) * count // world_size
+        return [
+            MicroBatch(
+                number,
+                self.samples(
+                    portion.epoch, portion.start + number * size, min(portion.start + (number + 1) * size, portion.stop)
+                ),
+            )
+            for number in range(first, last)
+        ]
+
+    def samples(self, epoch: int, start: int, stop: int) -> tuple[int, ...]:
+        """Return the samples at positions of an epoch's order."""
+        if not self.recipe.shuffle:
+            return tuple(range(start, stop))
+        if self._order is None or self._order[0] != epoch:
+            self._order = (epoch, Shuffle(self.recipe.samples, self.recipe.seed, epoch))
+        order = self._order[1]
+        return tuple(order[position] for position in range(start, stop))
+
+    def _even_size(self, portion: Portion, world_size: int) -> int:
+        """Without micro-batches of a fixed size each worker gets one share."""
+        return max(-(-len(portion) // world_size), 1)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Describe what has been used as plain data."""
+        return {"epoch": self.epoch, "position": self.position, "step": self.step}
+
+    def restore(self, data: Mapping[str, Any]) -> None:
+        """Go back, or on, to what a snapshot says."""
+        epoch, position, step = int(data["epoch"]), int(data["position"]), int(data["step"])
+        if not 0 <= position < self.recipe.samples:
+            raise UsageError(f"position {position} does not fit {self.recipe.samples} samples: is it another data set?")
+        self.epoch, self.position, self.step = epoch, position, step

@@ -1,0 +1,104 @@
+"""The ledger: every sample once, whatever happens to the workers."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import UsageError
+from holdfast.train.ledger import Ledger, Recipe
+from holdfast.train.shuffle import Shuffle
+
+
+@given(st.integers(1, 3000), st.integers(0, 2**64), st.integers(0, 50))
+def test_a_shuffle_is_a_permutation(count: int, seed: int, epoch: int) -> None:
+    order = Shuffle(count, seed, epoch)
+
+    assert sorted(order[position] for position in range(count)) == list(range(count))
+
+
+def test_epochs_and_seeds_have_orders_of_their_own() -> None:
+    def order(seed: int, epoch: int) -> list[int]:
+        shuffle = Shuffle(1000, seed, epoch)
+        return [shuffle[position] for position in range(1000)]
+
+    orders = [order(0, 0), order(0, 1), order(1, 0), list(range(1000))]
+
+    assert all(one != other for number, one in enumerate(orders) for other in orders[:number])
+    assert order(3, 4) == order(3, 4)
+
+
+def test_the_order_of_a_seed_never_changes_between_versions() -> None:
+    shuffle = Shuffle(10, 42, 0)
+
+    assert [shuffle[position] for position in range(10)] == GOLDEN
+
+
+GOLDEN = [7, 4, 5, 9, 8, 6, 3, 2, 1, 0]
+
+
+@given(
+    st.integers(1, 400),
+    st.integers(1, 60),
+    st.integers(0, 9),
+    st.lists(st.tuples(st.integers(1, 7), st.booleans()), min_size=1, max_size=60),
+    st.booleans(),
+)
+def test_each_sample_is_used_once_whatever_the_world_sizes_and_rollbacks(
+    samples: int, batch: int, micro: int, history: list[tuple[int, bool]], scale: bool
+) -> None:
+    ledger = Ledger(Recipe(samples, batch, micro, epochs=2, seed=7, scale_batch=scale))
+    used: Counter[tuple[int, int]] = Counter()
+    turns = iter(history * 1000)
+
+    for world_size, survives in turns:
+        portion = ledger.next(world_size)
+        if portion is None:
+            break
+        shares = [ledger.deal(portion, rank, world_size) for rank in range(world_size)]
+        if not survives and any(alive for _, alive in history):
+            ledger.restore(ledger.snapshot())
+            continue
+        ledger.commit(portion)
+        used.update((portion.epoch, index) for share in shares for micro_ in share for index in micro_.indices)
+
+    assert used == Counter({(epoch, index): 1 for epoch in range(2) for index in range(samples)})
+
+
+@given(st.integers(1, 100), st.integers(1, 9), st.integers(1, 8), st.integers(1, 8))
+def test_micro_batches_are_the_same_for_any_world_size(batch: int, micro: int, world: int, other: int) -> None:
+    ledger = Ledger(Recipe(100, batch, micro))
+    portion = ledger.next()
+    assert portion is not None
+
+    def dealt(size: int) -> list[object]:
+        return [micro_ for rank in range(size) for micro_ in ledger.deal(portion, rank, size)]
+
+    assert dealt(world) == dealt(other)
+    assert [micro_.number for micro_ in ledger.deal(portion, 0, 1)] == list(range(-(-len(portion) // micro)))
+
+
+def test_drop_last_leaves_the_remainder_out() -> None:
+    ledger = Ledger(Recipe(10, 4, epochs=1, drop_last=True))
+    sizes = []
+    while (portion := ledger.next()) is not None:
+        sizes.append(len(portion))
+        ledger.commit(portion)
+
+    assert sizes == [4, 4]
+
+
+def test_a_ledger_of_another_data_set_is_refused() -> None:
+    with pytest.raises(UsageError, match="another data set"):
+        Ledger(Recipe(10, 2)).restore({"epoch": 0, "position": 50, "step": 3})
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"samples": 0}, {"batch": 0}, {"micro_batch": -1}, {"epochs": -1}, {"batch": 11, "drop_last": True}]
+)
+def test_a_recipe_that_cannot_be_is_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(UsageError):
+        Recipe(**{"samples": 10, "batch": 2, **wrong})

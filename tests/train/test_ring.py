@@ -1,0 +1,205 @@
+"""The ring: collectives with a fixed order that can be ended at any moment. Workers are threads with real sockets."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from holdfast.errors import UsageError
+from holdfast.store import MemoryStore
+from holdfast.train.errors import RoundOver
+from holdfast.train.ring import CHUNK_BYTES, Ring
+
+np = pytest.importorskip("numpy")
+
+
+def together(world: int, work: Callable[[Ring], Any], store: Any = None) -> list[Any]:
+    """Run `work` on every rank of a ring, each in its thread; returns what each returned or raised."""
+    store = store or MemoryStore()
+
+    def one(rank: int) -> Any:
+        ring = Ring.open(rank, world, store, "127.0.0.1")
+        try:
+            return work(ring)
+        except RoundOver as over:
+            return over
+        finally:
+            ring.close()
+
+    with ThreadPoolExecutor(world) as pool:
+        return list(pool.map(one, range(world)))
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 5])
+@pytest.mark.parametrize("size", [0, 1, 7, CHUNK_BYTES // 8, 3 * CHUNK_BYTES // 8 + 5])
+def test_a_sum_is_the_sum_in_the_order_of_the_ranks(world: int, size: int) -> None:
+    arrays = [np.random.default_rng(rank).normal(size=size) for rank in range(world)]
+
+    results = together(world, lambda ring: ring.all_reduce(arrays[ring.rank]))
+
+    expected = arrays[0].copy()
+    for array in arrays[1:]:
+        expected += array
+    assert all(result.tobytes() == expected.tobytes() for result in results)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "float16"])
+def test_the_same_micro_batches_give_the_same_bits_whatever_the_world_size(dtype: str) -> None:
+    parts = [(np.random.default_rng(number).normal(size=(3, 1000)) * 10**number).astype(dtype) for number in range(4)]
+
+    def run(world: int) -> bytes:
+        def work(ring: Ring) -> bytes:
+            mine = parts[ring.rank * len(parts) // world : (ring.rank + 1) * len(parts) // world]
+            result = ring.all_reduce_parts(mine, like=parts[0])
+            assert result.shape == (3, 1000)
+            return bytes(result.tobytes())
+
+        results = together(world, work)
+        assert len(set(results)) == 1
+        return results[0]
+
+    assert len({run(world) for world in (1, 2, 3, 4, 6)}) == 1
+
+
+def test_maximum_and_minimum() -> None:
+    def work(ring: Ring) -> tuple[Any, Any]:
+        mine = np.array([ring.rank, -ring.rank])
+        return ring.all_reduce(mine, "max").tolist(), ring.all_reduce(mine, "min").tolist()
+
+    assert together(3, work) == [([2, 0], [0, -2])] * 3
+
+
+@pytest.mark.parametrize("size", [0, 1, CHUNK_BYTES, 5 * CHUNK_BYTES + 3])
+@pytest.mark.parametrize("root", [0, 1, 2])
+def test_a_broadcast_gives_everybody_the_bytes_of_the_root(size: int, root: int) -> None:
+    data = os.urandom(size)
+
+    results = together(3, lambda ring: bytes(ring.broadcast(data if ring.rank == root else None, root)))
+
+    assert results == [data] * 3
+
+
+def test_a_gathering_gives_everybody_everything_in_the_order_of_the_ranks() -> None:
+    results = together(4, lambda ring: ring.all_gather(b"x" * ring.rank))
+
+    assert results == [[b"", b"x", b"xx", b"xxx"]] * 4
+
+
+def test_operations_follow_each_other_without_waiting_for_stragglers() -> None:
+    def work(ring: Ring) -> list[Any]:
+        sums = [ring.all_reduce(np.array([float(number + ring.rank)])).item() for number in range(200)]
+        ring.barrier()
+        return sums
+
+    assert together(3, work) == [[3.0 * number + 3 for number in range(200)]] * 3
+
+
+def test_a_death_in_the_middle_ends_the_operation_of_everybody() -> None:
+    def work(ring: Ring) -> Any:
+        ring.all_reduce(np.zeros(10))
+        if ring.rank == 1:
+            return "gone"
+        return ring.all_reduce(np.zeros(10))
+
+    results = together(3, work)
+
+    assert results[1] == "gone"
+    assert isinstance(results[0], RoundOver)
+    assert isinstance(results[2], RoundOver)
+
+
+def test_an_operation_that_waits_for_a_silent_worker_is_aborted_from_another_thread() -> None:
+    waiting = threading.Barrier(3)
+    freed = threading.Event()
+
+    def work(ring: Ring) -> Any:
+        ring.barrier()
+        if ring.rank == 1:
+            waiting.wait()
+            freed.wait()
+            return "never took part"
+        threading.Thread(target=lambda: (waiting.wait(), ring.abort("rank 1 is frozen"))).start()
+        try:
+            return ring.all_reduce(np.zeros(10 * CHUNK_BYTES))
+        finally:
+            if ring.rank == 0:
+                freed.set()
+
+    results = together(3, work)
+
+    assert str(results[0]) == str(results[2]) == "rank 1 is frozen"
+
+
+def test_a_ring_that_never_closes_is_aborted_while_it_is_opened() -> None:
+    made: list[Ring] = []
+    there = threading.Event()
+
+    def until(ring: Ring) -> None:
+        made.append(ring)
+        there.set()
+
+    half = _Half()
+    with half.listener, ThreadPoolExecutor(1) as pool:
+        opening = pool.submit(Ring.open, 1, 2, half, "127.0.0.1", until=until)
+        there.wait()
+        made[0].abort("the round broke")
+        with pytest.raises(RoundOver, match="the round broke"):
+            opening.result()
+
+
+class _Half(MemoryStore):
+    """A store in which the other worker has left its address but accepts nobody in earnest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.set("ring/0", f"{self.listener.getsockname()[1]} {'00' * 16} 127.0.0.1")
+
+
+def test_a_stranger_without_the_token_is_sent_away() -> None:
+    store = MemoryStore()
+    knocked = threading.Event()
+    sent_away: list[bytes] = []
+
+    def stranger() -> None:
+        port, _, address = store.get("ring/0").split()
+        with socket.create_connection((address.decode(), int(port))) as sock:
+            sock.sendall(b"x" * 16)
+            knocked.set()
+            sent_away.append(sock.recv(1))
+
+    visit = threading.Thread(target=stranger)
+    visit.start()
+
+    def work(rank: int) -> float:
+        if rank == 1:
+            knocked.wait()
+        ring = Ring.open(rank, 2, store, "127.0.0.1")
+        result: float = ring.all_reduce(np.ones(1)).item()
+        ring.close()
+        return result
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(work, range(2))) == [2.0, 2.0]
+    visit.join()
+    assert sent_away == [b""]
+
+
+def test_workers_that_disagree_are_told_so() -> None:
+    def work(ring: Ring) -> Any:
+        return ring.all_reduce(np.zeros(4 if ring.rank else 5))
+
+    assert any("disagree" in str(result) for result in together(2, work))
+
+
+def test_a_worker_without_arrays_must_say_what_they_look_like() -> None:
+    with pytest.raises(UsageError, match="like="):
+        Ring(0, 1).all_reduce_parts([])
+    with pytest.raises(UsageError, match="no way to combine"):
+        Ring(0, 1).all_reduce(np.zeros(1), "mean")
