@@ -1,0 +1,238 @@
+"""The layout of state in bytes: a header in JSON that says what is what, then the arrays as they stand in memory.
+
+The same bytes go over the ring to a newcomer, into a neighbour's memory and into a file. Nothing in them is code: what
+cannot be written as plain data or as an array is refused when it is written, not guessed at when it is read. Reading
+makes no copy of the arrays.
+
+    magic, version, length of the header │ header │ zeros up to a multiple of 64 │ array │ zeros │ array │ ...
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.errors import HoldfastError, UsageError
+
+MAGIC = b"HOLDFAST"
+VERSION = 1
+ALIGN = 64
+HEADER_BYTES_MAX = 1 << 30
+_START = struct.Struct("<8sIIQ")
+
+
+class Torn(HoldfastError):
+    """These bytes are not a whole state: cut off, damaged, or something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """How one kind of array is written and read.
+
+    `view` returns the dtype's name, the shape and the bytes of an array, without a copy where that can be; `make`
+    builds one from them, and may go on using the memory that it is given.
+    """
+
+    kind: str
+    view: Callable[[Any], tuple[str, tuple[int, ...], memoryview]]
+    make: Callable[[str, tuple[int, ...], memoryview], Any]
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A state as bytes in pieces: the arrays are still where they were, so whoever needs them later copies first."""
+
+    header: bytes
+    arrays: list[memoryview]
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it all has."""
+        return sum(len(piece) for piece in self.pieces())
+
+    def pieces(self) -> Iterator[memoryview]:
+        """Yield all bytes, in order."""
+        start = _START.pack(MAGIC, VERSION, zlib.crc32(self.header), len(self.header))
+        yield memoryview(start)
+        yield memoryview(self.header)
+        yield memoryview(bytes(_padding(len(start) + len(self.header))))
+        for array in self.arrays:
+            yield array
+            yield memoryview(bytes(_padding(len(array))))
+
+    def to_bytes(self) -> bytes:
+        """Return it all in one piece."""
+        return b"".join(self.pieces())
+
+
+def pack(tree: Any) -> Packed:
+    """Describe a tree of dicts, lists, tuples, plain values and arrays; raises `UsageError` for anything else."""
+    arrays: list[dict[str, Any]] = []
+    views: list[memoryview] = []
+    described = _describe(tree, "state", arrays, views)
+    header = json.dumps({"tree": described, "arrays": arrays}, separators=(",", ":"), allow_nan=False).encode()
+    return Packed(header, views)
+
+
+def unpack(data: bytes | bytearray | memoryview, *, verify: bool = True) -> Any:
+    """Return the tree; its arrays use the memory of `data`. Raises `Torn` where it is not whole."""
+    view = memoryview(data).cast("B")
+    header, offset = read_header(view)
+    arrays = []
+    for entry in header["arrays"]:
+        piece = view[offset : offset + entry["nbytes"]]
+        if len(piece) < entry["nbytes"]:
+            raise Torn(f"the state is cut off: {entry['nbytes'] - len(piece)} bytes of an array are missing")
+        if verify and zlib.crc32(piece) != entry["crc"]:
+            raise Torn("the state is damaged: an array does not match its checksum")
+        arrays.append(leaf_of_kind(entry["kind"]).make(entry["dtype"], tuple(entry["shape"]), piece))
+        offset += entry["nbytes"] + _padding(entry["nbytes"])
+    return _restore(header["tree"], arrays)
+
+
+def read_header(view: memoryview) -> tuple[dict[str, Any], int]:
+    """Return the header and where the arrays begin; raises `Torn`."""
+    if len(view) < _START.size:
+        raise Torn("the state is cut off before its header")
+    magic, version, crc, length = _START.unpack(view[: _START.size])
+    if magic != MAGIC:
+        raise Torn("this is no state of holdfast: it does not begin as one")
+    if version > VERSION:
+        raise Torn(f"the state was written by a newer holdfast (layout {version}; this one reads up to {VERSION})")
+    text = bytes(view[_START.size : _START.size + length]) if length <= HEADER_BYTES_MAX else b""
+    if len(text) < length or zlib.crc32(text) != crc:
+        raise Torn("the state is cut off or damaged: its header is not whole")
+    end = _START.size + length
+    header: dict[str, Any] = json.loads(text)
+    return header, end + _padding(end)
+
+
+# -- trees -----------------------------------------------------------------------------------------------------------
+
+
+def _describe(value: Any, where: str, arrays: list[dict[str, Any]], views: list[memoryview]) -> Any:
+    """Plain values stand for themselves; all else is a list whose first entry says what it is."""
+    if value is None or type(value) in (bool, int, str):
+        return value
+    if type(value) is float:
+        return value if math.isfinite(value) else ["float", repr(value)]
+    if type(value) is bytes:
+        return ["bytes", base64.b64encode(value).decode()]
+    if type(value) in (list, tuple):
+        items = [_describe(item, f"{where}[{index}]", arrays, views) for index, item in enumerate(value)]
+        return [type(value).__name__, *items]
+    if isinstance(value, dict):
+        return ["dict", *_describe_items(value.items(), where, arrays, views)]
+    leaf = _leaf_for(value)
+    if leaf is None:
+        raise UsageError(
+            f"{where} is a {type(value).__qualname__}: a state is made of dicts, lists, tuples, numbers, text, bytes "
+            "and arrays; turn it into those"
+        )
+    dtype, shape, view = leaf.view(value)
+    arrays.append(
+        {"kind": leaf.kind, "dtype": dtype, "shape": list(shape), "nbytes": len(view), "crc": zlib.crc32(view)}
+    )
+    views.append(view)
+    return ["array", len(arrays) - 1]
+
+
+def _describe_items(
+    items: Iterable[tuple[Any, Any]], where: str, arrays: list[dict[str, Any]], views: list[memoryview]
+) -> Iterator[list[Any]]:
+    for key, item in items:
+        if type(key) not in (str, int, bool, float, type(None), tuple):
+            raise UsageError(f"{where} has a key of type {type(key).__qualname__}; keys are text or numbers")
+        yield [
+            _describe(key, f"{where} key", arrays, views),
+            _describe(item, f"{where}[{key!r}]", arrays, views),
+        ]
+
+
+def _restore(value: Any, arrays: list[Any]) -> Any:
+    if not isinstance(value, list):
+        return value
+    kind, *rest = value
+    match kind:
+        case "list":
+            return [_restore(item, arrays) for item in rest]
+        case "tuple":
+            return tuple(_restore(item, arrays) for item in rest)
+        case "dict":
+            return {_restore(key, arrays): _restore(item, arrays) for key, item in rest}
+        case "array":
+            return arrays[rest[0]]
+        case "bytes":
+            return base64.b64decode(rest[0])
+        case "float":
+            return float(rest[0])
+    raise Torn(f"the state holds something of kind '{kind}', which this holdfast does not know")
+
+
+def _padding(length: int) -> int:
+    return -length % ALIGN
+
+
+# -- kinds of arrays ---------------------------------------------------------------------------------------------------
+
+
+def _leaf_for(value: Any) -> Leaf | None:
+    """Find how a value is written by the package that its type comes from; nothing is imported that is not in use."""
+    for base in type(value).__mro__:
+        package = base.__module__.partition(".")[0]
+        if package == "numpy":
+            return leaf_of_kind("numpy")
+        if package == "torch" and hasattr(value, "untyped_storage"):
+            return leaf_of_kind("torch")
+        if package in ("jax", "jaxlib"):
+            return leaf_of_kind("jax")
+    return None
+
+
+def leaf_of_kind(kind: str) -> Leaf:
+    """Return how arrays of a kind are written and read; the package that makes them is imported now."""
+    if kind == "numpy":
+        return Leaf("numpy", _view_numpy, _make_numpy)
+    if kind == "jax":
+        return Leaf("jax", _view_numpy, _make_jax)
+    if kind == "torch":
+        from holdfast.torch.leaf import TORCH_LEAF
+
+        return TORCH_LEAF
+    raise Torn(f"the state holds arrays of kind '{kind}', which this holdfast does not know")
+
+
+def _view_numpy(value: Any) -> tuple[str, tuple[int, ...], memoryview]:
+    import numpy as np
+
+    array = np.ascontiguousarray(value)
+    if array.dtype.hasobject:
+        raise UsageError("an array of Python objects cannot be written: only numbers have a layout")
+    raw = array.reshape(-1).view(np.uint8) if array.size else np.empty(0, np.uint8)
+    # Kinds of numbers that come from elsewhere (bfloat16 of ml_dtypes) know themselves by name alone.
+    name = array.dtype.str if array.dtype.kind != "V" or array.dtype.names else array.dtype.name
+    return name, np.shape(value), memoryview(raw.data) if raw.size else memoryview(b"")
+
+
+def _make_numpy(dtype: str, shape: tuple[int, ...], data: memoryview) -> Any:
+    import numpy as np
+
+    try:
+        kind = np.dtype(dtype)
+    except TypeError:
+        import ml_dtypes
+
+        kind = np.dtype(getattr(ml_dtypes, dtype))
+    return np.frombuffer(data, kind).reshape(shape)
+
+
+def _make_jax(dtype: str, shape: tuple[int, ...], data: memoryview) -> Any:
+    import jax.numpy as jnp
+
+    return jnp.asarray(_make_numpy(dtype, shape, data))
