@@ -20,6 +20,7 @@ from holdfast.coordinator.events import (
     Tell,
 )
 from holdfast.coordinator.messages import (
+    DROP_GRACE_S,
     Ack,
     Admit,
     Beat,
@@ -39,7 +40,6 @@ from holdfast.coordinator.messages import (
     Sealed,
 )
 from holdfast.coordinator.record import RunRecord
-from holdfast.coordinator.roster import DROP_GRACE_S
 from holdfast.coordinator.run import RunMachine
 from holdfast.coordinator.state import Stage
 from holdfast.machine import Tick

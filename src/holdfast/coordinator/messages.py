@@ -16,6 +16,8 @@ from holdfast.wire.frames import Message
 
 #: What a run's id may look like; it becomes part of store keys and file names.
 RUN_CHARS_MAX = 256
+#: How long a node whose connection broke has to come back before it counts as dead.
+DROP_GRACE_S = 0.05
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True):
@@ -57,6 +59,8 @@ class RunSettings(Record, frozen=True):
     reset_restarts: bool = False
     #: So many failures in a row without progress end the run; 0 for never.
     crash_loop: int = 0
+    #: How long a node whose connection broke may take to come back on another before it counts as lost.
+    drop_grace_s: float = DROP_GRACE_S
 
 
 class NodeSpec(Record, frozen=True):

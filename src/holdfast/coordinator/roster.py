@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from holdfast.coordinator.messages import Join, Phase
 from holdfast.coordinator.state import Node
 
-#: How long a node whose connection broke has to come back before it counts as dead.
-DROP_GRACE_S = 0.05
 #: Of so many nodes that are gone it is remembered what they said last, so that words that come late are known as old.
 GONE_KEPT_MAX = 4096
 
@@ -67,12 +65,12 @@ class Roster:
             node.dropped = None
             self.dropped -= 1
 
-    def drop(self, node: Node, reason: str, now: float) -> None:
+    def drop(self, node: Node, reason: str, expires_at: float) -> None:
         """Shorten the lease of a node whose connection broke."""
         if node.dropped is None:
             node.dropped = reason
             self.dropped += 1
-            node.expires_at = min(node.expires_at, now + DROP_GRACE_S)
+            node.expires_at = min(node.expires_at, expires_at)
             self._watch(node)
 
     def set_phase(self, node: Node, phase: Phase, rejoin_by: float) -> None:

@@ -407,7 +407,8 @@ class RunMachine:
     def _on_drop(self, event: NodeDropped, now: float) -> None:
         node = self.nodes.get(event.node)
         if node is not None:
-            self.roster.drop(node, event.reason, now)
+            assert self.settings is not None
+            self.roster.drop(node, event.reason, now + self.settings.drop_grace_s)
 
     # -- nodes -----------------------------------------------------------------------------------------------
 

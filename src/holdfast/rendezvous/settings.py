@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from holdfast.coordinator.messages import Admit, RunSettings
+from holdfast.coordinator.messages import DROP_GRACE_S, Admit, RunSettings
 from holdfast.errors import UsageError
 from holdfast.rendezvous.api import RendezvousParameters
 from holdfast.wire.tls import TlsFiles
@@ -51,6 +51,7 @@ def run_settings(params: RendezvousParameters) -> RunSettings:
         progress_s=_seconds(params, "progress_after", PROGRESS_S),
         reset_restarts=bool(params.get_as_bool("reset_restarts", False)),
         crash_loop=params.get_as_int("crash_loop", 0) or 0,
+        drop_grace_s=_seconds(params, "drop_grace", DROP_GRACE_S),
         fixed_ranks=bool(params.get_as_bool("fixed_ranks", False)),
     )
 

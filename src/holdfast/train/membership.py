@@ -1,0 +1,181 @@
+"""Membership: one worker's part in the rounds of those who train together.
+
+Here every worker is a node of a run of its own: it asks for a round, is told at once when the round is over, and asks
+again, all without leaving its process. Newcomers never break a round; the members let them in between two steps.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.coordinator.messages import Cause
+from holdfast.errors import RendezvousClosedError, UsageError
+from holdfast.facts import facts
+from holdfast.rendezvous.api import RendezvousParameters
+from holdfast.rendezvous.machine import MemberEffect, NewcomersWait, RoundBroken, RunEnded
+from holdfast.rendezvous.native import HoldfastRendezvousHandler
+from holdfast.store.client import StoreClient
+from holdfast.store.environ import ENDPOINT_VARIABLE
+from holdfast.train.errors import RoundOver
+
+#: What the run of the workers is called, beside the run of their agents.
+RUN_SUFFIX = ".workers"
+#: A first round waits this long for all who are expected.
+GATHER_S = 60.0
+
+
+@dataclass(frozen=True)
+class Circle:
+    """One round as a worker sees it."""
+
+    number: int
+    rank: int
+    world_size: int
+    #: Keys of this round alone.
+    store: StoreClient
+    #: Where the others reach this worker.
+    address: str
+    master_addr: str
+    master_port: int
+
+
+class Membership:
+    """Takes part in rounds until the training is over.
+
+    `on_break` names what must end at once when the round does: it is called on another thread with the reason.
+    """
+
+    def __init__(self, params: RendezvousParameters) -> None:
+        self._handler = HoldfastRendezvousHandler(params)
+        self._handler.listen(self._on_effect)
+        self._breakers: list[Callable[[str], None]] = []
+        self._lock = threading.Lock()
+        #: Why the round is over; None while it runs. Written by the background thread.
+        self.broken: str | None = "there has been no round yet"
+        self._told = threading.Event()
+        self.newcomers = 0
+        self._circle: Circle | None = None
+
+    def join(self, cause: str | None = None) -> Circle:
+        """Block until there is a round; `cause` says what this worker ended the last one for.
+
+        Raises `StopException`'s kin of the rendezvous where the training is over or did not come together.
+        """
+        with self._lock:
+            self._breakers.clear()
+        if self._circle is not None:
+            self._circle.store.close()
+            self._circle = None
+        info = None
+        while info is None:
+            self._told.clear()
+            self.broken, self.newcomers = None, 0
+            place = self._handler.next_round(None if cause is None else Cause(cause, victim=True))
+            if self.broken is None:
+                info = place
+        self._circle = Circle(
+            number=info.round.number,
+            rank=info.group_rank,
+            world_size=info.group_world_size,
+            store=self._handler.store(),
+            address=info.address or "127.0.0.1",
+            master_addr=info.master_addr,
+            master_port=info.master_port,
+        )
+        return self._circle
+
+    def on_break(self, breaker: Callable[[str], None]) -> None:
+        """Have `breaker` called when the round is over; at once where it is already."""
+        with self._lock:
+            self._breakers.append(breaker)
+            broken = self.broken
+        if broken is not None:
+            breaker(broken)
+
+    def check(self) -> None:
+        """Raise `RoundOver` where the round is over."""
+        if self.broken is not None:
+            raise RoundOver(self.broken)
+
+    def wait_broken(self, timeout_s: float) -> bool:
+        """Wait for the news that the round is over; says whether it came in time."""
+        return self._told.wait(timeout_s) if self.broken is None else True
+
+    def finish(self) -> None:
+        """Tell that this worker's training is done; it is over for all when all have told so."""
+        self._handler.finish()
+
+    def close_run(self) -> None:
+        """End the training for everybody."""
+        self._handler.set_closed()
+
+    def leave(self, reason: str) -> None:
+        """Leave for good; the others regroup at once."""
+        if self._circle is not None:
+            self._circle.store.close()
+            self._circle = None
+        self._handler.leave(reason)
+
+    @property
+    def ended(self) -> RunEnded | None:
+        """How the training ended, once it has."""
+        return self._handler.ended
+
+    def _on_effect(self, effect: MemberEffect) -> None:
+        """Runs on the background thread."""
+        if isinstance(effect, NewcomersWait):
+            self.newcomers = effect.nodes_waiting
+        elif isinstance(effect, RoundBroken | RunEnded):
+            self._break(effect.reason)
+
+    def _break(self, reason: str) -> None:
+        with self._lock:
+            if self.broken is None:
+                self.broken = reason
+            breakers, self._breakers = self._breakers, []
+        self._told.set()
+        for breaker in breakers:
+            try:
+                breaker(reason)
+            except Exception as error:  # noqa: BLE001 - the others must still be told
+                facts.warn("breaker_failed", f"something could not be ended with the round: {error!r}")
+
+
+def from_environ(environ: Mapping[str, str] | None = None, **settings: Any) -> Membership:
+    """Take part as the agent of this worker has arranged it; raises `UsageError` where there is none."""
+    environ = os.environ if environ is None else environ
+    endpoint = environ.get(ENDPOINT_VARIABLE)
+    if not endpoint:
+        raise UsageError(
+            f"this process has no agent (${ENDPOINT_VARIABLE} is not set): start the script with `holdfast launch`"
+        )
+    return Membership(
+        RendezvousParameters(
+            backend="holdfast",
+            endpoint=endpoint,
+            run_id=environ.get("TORCHELASTIC_RUN_ID", "none") + RUN_SUFFIX,
+            **worker_settings(int(environ.get("WORLD_SIZE", "1")), is_host=False, **settings),
+        )
+    )
+
+
+def worker_settings(expected: int, **settings: Any) -> dict[str, Any]:
+    """Return how workers meet: who is left goes on at once, who comes is let in between steps."""
+    return {
+        "min_nodes": 1,
+        "max_nodes": max(expected, 1),
+        "admit": "restart",
+        "last_call_timeout": GATHER_S,
+        "quiet": GATHER_S,
+        "drop_grace": 0,
+        # A worker that fails is its agent's business; the run of the workers only regroups.
+        "max_restarts": 1_000_000,
+        **settings,
+    }
+
+
+__all__ = ["Circle", "Membership", "RendezvousClosedError", "from_environ", "worker_settings"]
