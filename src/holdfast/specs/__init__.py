@@ -1,16 +1,26 @@
 """What to run, as data: apps, roles, resources, mounts, macros, run options, states and handles."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from holdfast.specs.app import ALL, MISSING, NONE, UNKNOWN, AppDef, AppDryRunInfo, RetryPolicy, Role
+from holdfast.specs.builders import parse_mounts
+from holdfast.specs.catalog import get_named_resources, named_resources, register_named_resource, resource
+from holdfast.specs.cfg import CfgVal
 from holdfast.specs.handles import (
     AppHandle,
     MalformedAppHandleException,
     ParsedAppHandle,
+    UnknownAppException,
+    UnknownSchedulerException,
     make_app_handle,
     parse_app_handle,
 )
+from holdfast.specs.macros import macros
 from holdfast.specs.mounts import BindMount, DeviceMount, MountType, VolumeMount
 from holdfast.specs.resource import NULL_RESOURCE, GiB, Resource
-from holdfast.specs.runopts import CfgVal
+from holdfast.specs.runopts import InvalidRunConfigException, runopt, runopts
 from holdfast.specs.states import (
     AppState,
     AppStatus,
@@ -21,6 +31,22 @@ from holdfast.specs.states import (
     is_started,
     is_terminal,
 )
+
+if TYPE_CHECKING:
+    from holdfast.specs.instance_types import ResourceFactory
+
+    #: What makes each named resource; a plain dict to which programs may add.
+    _named_resource_factories: dict[str, ResourceFactory]
+else:
+
+    def __getattr__(name: str) -> Any:
+        """Bring the named resources together when they are first asked for: most commands never do."""
+        if name == "_named_resource_factories":
+            from holdfast.specs.sources import load
+
+            return globals().setdefault(name, load())
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "ALL",
@@ -38,6 +64,7 @@ __all__ = [
     "CfgVal",
     "DeviceMount",
     "GiB",
+    "InvalidRunConfigException",
     "MalformedAppHandleException",
     "MountType",
     "ParsedAppHandle",
@@ -47,9 +74,19 @@ __all__ = [
     "RetryPolicy",
     "Role",
     "RoleStatus",
+    "UnknownAppException",
+    "UnknownSchedulerException",
     "VolumeMount",
+    "get_named_resources",
     "is_started",
     "is_terminal",
+    "macros",
     "make_app_handle",
+    "named_resources",
     "parse_app_handle",
+    "parse_mounts",
+    "register_named_resource",
+    "resource",
+    "runopt",
+    "runopts",
 ]

@@ -11,7 +11,7 @@ from holdfast.specs.mounts import BindMount, DeviceMount, VolumeMount
 from holdfast.specs.resource import NULL_RESOURCE, Resource
 
 if TYPE_CHECKING:
-    from holdfast.specs.runopts import CfgVal
+    from holdfast.specs.cfg import CfgVal
 
 #: Stand-ins that people know from TorchX.
 ALL = "all"

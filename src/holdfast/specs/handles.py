@@ -15,6 +15,26 @@ _HANDLE = re.compile(r"(?P<scheduler>[^:/]+)://(?P<session>[^/]*)/(?P<app>[^/]+)
 class MalformedAppHandleException(UsageError):
     """This is no handle; the message shows what one looks like."""
 
+    def __init__(self, app_handle: str) -> None:
+        super().__init__(
+            f"'{app_handle}' is no handle of a job; one looks like local://holdfast/echo-x7k2 "
+            "(`holdfast list` shows yours)"
+        )
+
+
+class UnknownSchedulerException(UsageError):
+    """There is no scheduler of this name."""
+
+    def __init__(self, scheduler_backend: str) -> None:
+        super().__init__(f"there is no scheduler '{scheduler_backend}'; `holdfast runopts` shows those there are")
+
+
+class UnknownAppException(UsageError):
+    """There is no job of this handle, or there is none any more."""
+
+    def __init__(self, app_handle: str) -> None:
+        super().__init__(f"there is no job {app_handle}; `holdfast list` shows those there are")
+
 
 class ParsedAppHandle(NamedTuple):
     """A handle taken apart."""
@@ -33,8 +53,5 @@ def parse_app_handle(app_handle: AppHandle) -> ParsedAppHandle:
     """Take a handle apart; raises `MalformedAppHandleException`."""
     match = _HANDLE.fullmatch(app_handle)
     if match is None:
-        raise MalformedAppHandleException(
-            f"'{app_handle}' is no handle of a job; one looks like local://holdfast/echo-x7k2 "
-            "(`holdfast list` shows yours)"
-        )
+        raise MalformedAppHandleException(app_handle)
     return ParsedAppHandle(match["scheduler"], match["session"], match["app"])

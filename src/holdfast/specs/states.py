@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -140,6 +139,8 @@ class AppStatus:
         return "\n".join(lines)
 
     def __repr__(self) -> str:
+        import json  # few need it
+
         return json.dumps(self.to_json(), indent=2)
 
 

@@ -1,0 +1,142 @@
+"""`holdfast events`: the story of a run, from its journals."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime
+
+import click
+
+from holdfast.errors import UsageError
+from holdfast.events.entry import LEVELS
+from holdfast.events.finding import Story, find_story
+from holdfast.events.story import Columns, Filters, Told, after_start
+from holdfast.events.times import parse_time
+
+#: How often a followed file is looked at.
+LOOK_S = 0.2
+
+_COLOURS = {"debug": "bright_black", "warning": "yellow", "error": "red"}
+
+
+@click.command()
+@click.argument("run_or_file", required=False, default="")
+@click.option("--kind", "-k", "kinds", multiple=True, help="Only this kind of fact, as in 'round_*'; may be repeated.")
+@click.option("--level", type=click.Choice(list(LEVELS)), default="debug", help="Only facts of this level and above.")
+@click.option("--node", "-n", "nodes", multiple=True, help="Only what concerns this host or node; may be repeated.")
+@click.option("--round", "-r", "rounds", type=int, multiple=True, help="Only what happened in this round.")
+@click.option("--since", help="Only later facts: 10m (ago), 14:05, or 2026-01-31T14:05.")
+@click.option("--until", help="Only earlier facts; written as for --since.")
+@click.option("--grep", "-g", help="Only sentences that match this regular expression, in any case.")
+@click.option("--tail", type=click.IntRange(0), help="Only so many of the last lines.")
+@click.option("--follow", "-f", is_flag=True, help="Go on until the run ends.")
+@click.option("--all", "everything", is_flag=True, help="Earlier runs that had the same id too.")
+@click.option("--clock", is_flag=True, help="Tell times by the clock instead of from the start.")
+@click.option("--json", "as_json", is_flag=True, help="Print the journals' lines as they stand.")
+def command(
+    run_or_file: str,
+    kinds: tuple[str, ...],
+    level: str,
+    nodes: tuple[str, ...],
+    rounds: tuple[int, ...],
+    since: str | None,
+    until: str | None,
+    grep: str | None,
+    tail: int | None,
+    follow: bool,
+    everything: bool,
+    clock: bool,
+    as_json: bool,
+) -> None:
+    """Tell what happened in a run: who joined, what failed and why, how long things took.
+
+    RUN_OR_FILE is a run's id, a journal or a log folder; without it, the run that was started last on this host.
+    A line has the time since the start, a mark for warnings, the round, and where there are several, the node.
+
+    \b
+      holdfast events job7 --level warning
+      holdfast events job7 --follow
+      holdfast events logs/job7_x2k1/journal.jsonl --round 2 --json
+    """
+    story = find_story(run_or_file, everything=everything)
+    told = story.read()
+    filters = Filters(
+        kinds=kinds,
+        level=level,
+        nodes=nodes,
+        rounds=frozenset(rounds),
+        since=_time(since, story),
+        until=_time(until, story),
+        grep=_pattern(grep),
+    )
+    shown = [line for line in told if filters.let_through(line)]
+    if tail is not None:
+        shown = shown[max(len(shown) - tail, 0) :]
+    try:
+        tell = _raw if as_json else _columns(story, clock, shown)
+        for line in shown:
+            tell(line)
+        if follow:
+            _follow(story, filters, tell)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _forget_stdout()  # whoever read has read enough
+    except KeyboardInterrupt:
+        sys.exit(130)
+    for note in story.notes():
+        click.echo(f"holdfast: {note}", err=True)
+
+
+def _follow(story: Story, filters: Filters, tell: Callable[[Told], None]) -> None:
+    while True:
+        over = story.is_over()  # asked before reading: what was written before the end is then read
+        for line in story.read():
+            if filters.let_through(line):
+                tell(line)
+        sys.stdout.flush()
+        if over:
+            return
+        time.sleep(LOOK_S)
+
+
+def _columns(story: Story, clock: bool, shown: list[Told]) -> Callable[[Told], None]:
+    # A followed journal may still be empty, so the start is looked up for each line.
+    columns = Columns(_clock if clock else lambda when: after_start(story.start)(when), story.label)
+    columns.make_room(shown)
+    color = False if os.environ.get("NO_COLOR") else None
+
+    def tell(line: Told) -> None:
+        colour = _COLOURS.get(line.entry.level)
+        text = columns.tell(line)
+        click.echo(click.style(text, fg=colour) if colour else text, color=color)
+
+    return tell
+
+
+def _raw(line: Told) -> None:
+    click.echo(line.text)
+
+
+def _clock(when: float) -> str:
+    return datetime.fromtimestamp(when).astimezone().strftime("%H:%M:%S.%f")[:-5]
+
+
+def _time(text: str | None, story: Story) -> float | None:
+    now = time.time()
+    return parse_time(text, now, story.latest or now) if text else None
+
+
+def _pattern(text: str | None) -> re.Pattern[str] | None:
+    try:
+        return re.compile(text, re.IGNORECASE) if text else None
+    except re.error as error:
+        raise UsageError(f"'{text}' is no regular expression: {error}") from None
+
+
+def _forget_stdout() -> None:
+    """Let Python's last flush go nowhere instead of complaining."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,122 @@
+"""One line of a journal, and which facts become one. Pure.
+
+A cluster fact (one with a number, its place in the history of the run) is written without the name of whoever wrote it
+down, so that its line is the same on every node.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from holdfast.events.context import RunContext
+from holdfast.facts import DEBUG, ERROR, INFO, WARNING, Fact
+
+VERSION = 1
+#: How many cluster facts are remembered so that none is written twice; a coordinator repeats only recent ones.
+NUMBERS_REMEMBERED_MAX = 100_000
+
+LEVELS = {"debug": DEBUG, "info": INFO, "warning": WARNING, "error": ERROR}
+
+#: What the journal itself says; the last line of one that was closed, and of one that is full.
+CLOSED, FULL = "journal_closed", "journal_full"
+#: Facts that are written even into a full journal: how it ended is what people look for.
+ENDS = frozenset({"run_closed", "run_ended"})
+
+_COUNTDOWN = re.compile(r"\d+(\.\d+)? (s|seconds)\b")
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that happened, as it stands in a journal; `host`, `node` and `pid` are null for cluster facts."""
+
+    version: int = VERSION
+    time: float
+    kind: str
+    level: str = "info"
+    sentence: str = ""
+    data: dict[str, Any] = {}
+    number: int | None = None
+    run: str = ""
+    host: str | None = None
+    node: str | None = None
+    pid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """An entry and the text that it was read from."""
+
+    entry: Entry
+    text: bytes
+
+
+def entry_of(fact: Fact, context: RunContext) -> Entry:
+    """Return the line that tells a fact."""
+    local = fact.number is None
+    return Entry(
+        time=fact.timestamp,
+        kind=fact.kind,
+        level=level_name(fact.level),
+        sentence=fact.sentence,
+        data=fact.data,
+        number=fact.number,
+        run=context.run,
+        host=context.host if local else None,
+        node=context.node if local else None,
+        pid=context.pid if local else None,
+    )
+
+
+def encode(entry: Entry) -> bytes:
+    """Return an entry as one line of JSON, whatever its data holds."""
+    try:
+        return msgspec.json.encode(entry, enc_hook=str)
+    except (TypeError, ValueError, RecursionError):  # a lone surrogate, or something that contains itself
+        clean = {"unwritable": ascii(entry.data)}
+        sentence = entry.sentence.encode("utf-8", "backslashreplace").decode()
+        return msgspec.json.encode(msgspec.structs.replace(entry, sentence=sentence, data=clean))
+
+
+def decode(line: bytes) -> Entry | None:
+    """Read one line; None for one that is torn or none of ours."""
+    try:
+        return _decoder.decode(line)
+    except (msgspec.MsgspecError, ValueError):
+        return None
+
+
+def level_name(level: int) -> str:
+    """Name a level, as in `warning`."""
+    return next((name for name, least in reversed(LEVELS.items()) if level >= least), "debug")
+
+
+class Sieve:
+    """Says which facts to write: waits when what is waited for changes, cluster facts once each."""
+
+    def __init__(self) -> None:
+        self._waited_for = ""
+        self._seen: OrderedDict[tuple[int, str, str], None] = OrderedDict()
+
+    def lets_through(self, kind: str, sentence: str, number: int | None) -> bool:
+        """Whether to write what comes next."""
+        if kind == "waiting":
+            told, self._waited_for = self._waited_for, _COUNTDOWN.sub("…", sentence)
+            return told != self._waited_for
+        self._waited_for = ""  # what is waited for after something happened is a new wait
+        if number is None:
+            return True
+        # By what it says as well: should numbers begin anew with a new coordinator, nothing is lost.
+        key = (number, kind, sentence)
+        if key in self._seen:
+            return False
+        self._seen[key] = None
+        if len(self._seen) > NUMBERS_REMEMBERED_MAX:
+            self._seen.popitem(last=False)
+        return True
+
+
+_decoder = msgspec.json.Decoder(Entry)

@@ -1,0 +1,175 @@
+"""Finding the journals that a person means, and reading them as one story."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from holdfast.errors import UsageError
+from holdfast.events.entry import CLOSED, Entry, Line
+from holdfast.events.index import journals_of, recent_runs
+from holdfast.events.journal import FILE_NAME
+from holdfast.events.reading import JournalReader
+from holdfast.events.story import Merger, Told
+
+RUNS_NAMED_MAX = 5
+
+
+def find_story(text: str, *, everything: bool = False) -> Story:
+    """Find the journals of a run id, a journal file or a log folder; without any, those of the newest run here."""
+    if not text:
+        newest = recent_runs(1)
+        if not newest:
+            raise UsageError("no run has left a journal here yet; name a journal or a log folder")
+        return _story_of_run(newest[0], everything)
+    path = Path(text).expanduser()
+    means_path = os.sep in text or path.suffix == ".jsonl"
+    if not (means_path and path.exists()) and journals_of(text):
+        return _story_of_run(text, everything)
+    if path.is_dir():
+        return Story(lambda: _journals_in(path), everything=True)
+    if path.exists():
+        return Story(lambda: [path], everything=True)
+    raise UsageError(f"there is no {'file' if means_path else 'run'} '{text}' on this host; {_recent()}")
+
+
+def _story_of_run(run: str, everything: bool) -> Story:
+    paths = [Path(noted.path) for noted in journals_of(run)]
+    if not any(path.exists() for path in paths):
+        raise UsageError(f"the journal of run '{run}' is gone: {paths[-1]} was there")
+    return Story(lambda: [Path(noted.path) for noted in journals_of(run)], everything=everything)
+
+
+def _journals_in(folder: Path) -> list[Path]:
+    """The journal of a log folder, or those of the folders in it."""
+    own = folder / FILE_NAME
+    found = [own] if own.exists() else sorted(folder.glob(f"*/{FILE_NAME}"))
+    if not found:
+        raise UsageError(f"there is no {FILE_NAME} in {folder}; {_recent()}")
+    return found
+
+
+def _recent() -> str:
+    runs = recent_runs(RUNS_NAMED_MAX)
+    return f"the latest runs here: {', '.join(runs)}" if runs else "no run has left a journal here yet"
+
+
+@dataclass
+class _Journal:
+    reader: JournalReader
+    #: Read and not yet told.
+    lines: list[Line] = field(default_factory=list)
+    first: float = 0.0
+    last: float = 0.0
+    closed: bool = False
+    writer: Entry | None = None
+
+    def read(self) -> None:
+        for line in self.reader.read():
+            entry = line.entry
+            self.lines.append(line)
+            self.first = self.first or entry.time
+            self.last = max(self.last, entry.time)
+            # An agent that is started again with the same file goes on after the end.
+            self.closed = entry.kind == CLOSED
+            if entry.pid is not None:
+                self.writer = entry
+
+    def take(self) -> list[Line]:
+        lines, self.lines = self.lines, []
+        return lines
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether its writer died without closing it; known only of processes of this host."""
+        writer = self.writer
+        if self.closed or writer is None or writer.host != socket.gethostname():
+            return False
+        return not psutil.pid_exists(writer.pid or 0)
+
+
+class Story:
+    """The journals of one run on this host, read as one; can be read again for what was added.
+
+    A run id may have been used before. Journals that were all closed before the next one began are an earlier story,
+    which is told only on demand.
+    """
+
+    def __init__(self, find: Callable[[], list[Path]], *, everything: bool) -> None:
+        self._find = find
+        self._everything = everything
+        self._merger = Merger()
+        self._journals: dict[Path, _Journal] = {}
+        self._earlier: set[Path] = set()
+        self._agents: set[tuple[str, int]] = set()
+        self.start = 0.0
+        self.latest = 0.0
+
+    def read(self) -> list[Told]:
+        """Return what was written since the last time."""
+        first = not self._journals
+        for path in self._find():
+            if path not in self._journals and path not in self._earlier:
+                self._journals[path] = _Journal(JournalReader(path))
+        for path, journal in list(self._journals.items()):
+            self._read(path, journal)
+        if first and not self._everything:
+            self._leave_out_earlier()
+        told = self._merger.merge({str(path): journal.take() for path, journal in self._journals.items()})
+        self.start = self.start or (told[0].entry.time if told else 0.0)
+        for line in told:
+            self._learn(line.entry)
+        return told
+
+    def is_over(self) -> bool:
+        """Whether nothing more is to come: every journal was closed, or its agent is gone."""
+        return all(journal.closed or journal.abandoned for journal in self._journals.values())
+
+    def label(self, entry: Entry) -> str:
+        """Say whose line this is, where there are several who tell: the host, and on a shared one the process."""
+        if entry.host is None or len(self._agents) < 2:
+            return ""
+        shared = sum(host == entry.host for host, _ in self._agents) > 1
+        return f"{entry.host}:{entry.pid}" if shared else entry.host
+
+    def notes(self) -> list[str]:
+        """Say what a reader should know about the journals themselves."""
+        notes = []
+        for path, journal in self._journals.items():
+            if journal.abandoned and journal.writer is not None:
+                torn = ", in the middle of a line" if journal.reader.torn else ""
+                notes.append(f"{path} just ends{torn}: its agent (pid {journal.writer.pid}) is gone")
+            if journal.reader.unreadable:
+                notes.append(f"{path} has lines that cannot be read: {journal.reader.unreadable}")
+        if self._earlier:
+            notes.append(f"an earlier run had the same id; --all tells it too (journals: {len(self._earlier)})")
+        return notes
+
+    def _read(self, path: Path, journal: _Journal) -> None:
+        try:
+            journal.read()
+        except FileNotFoundError:
+            del self._journals[path]  # its folder was removed; the others still tell
+        except OSError as error:
+            raise UsageError(f"cannot read the journal {path}: {error.strerror}") from None
+
+    def _leave_out_earlier(self) -> None:
+        in_order = sorted(self._journals.items(), key=lambda item: item[1].first)
+        begins = 0
+        for number in range(1, len(in_order)):
+            before = [journal for _, journal in in_order[begins:number]]
+            if all(journal.closed and journal.last <= in_order[number][1].first for journal in before):
+                begins = number
+        for path, _ in in_order[:begins]:
+            self._earlier.add(path)
+            del self._journals[path]
+
+    def _learn(self, entry: Entry) -> None:
+        self.latest = max(self.latest, entry.time)
+        if entry.host is not None:
+            self._agents.add((entry.host, entry.pid or 0))

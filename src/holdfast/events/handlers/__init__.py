@@ -1,0 +1,1 @@
+"""Our own event handlers, one module each; they come in through the same door as everybody's."""

@@ -1,0 +1,151 @@
+"""The journal: everything that happened in a run, as JSON lines in its log folder.
+
+A journal listens to the facts of its process and writes each as one line; `Entry` says what stands in it. Files may be
+slow, full or gone: a thread writes, the agent never waits, and trouble is reported once. A crash may tear the last
+line, which readers skip.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from holdfast.errors import HoldfastError
+from holdfast.events import entry as entries
+from holdfast.events.context import RunContext
+from holdfast.events.entry import Entry, Sieve
+from holdfast.events.index import note_journal
+from holdfast.events.linefile import LineFile
+from holdfast.events.reading import JournalReader
+from holdfast.facts import Fact, facts
+from holdfast.outbox import CLOSE_TIMEOUT_S, Outbox
+
+FILE_NAME = "journal.jsonl"
+JOURNAL_BYTES_MAX = 64 << 20
+#: What a full journal may still grow by, for the lines that say how the run ended.
+END_BYTES_MAX = 1 << 20
+#: How many lines wait for a journal that has no file yet: the log folder is made with the first attempt.
+LINES_WAITING_MAX = 10_000
+
+
+class Journal:
+    """Writes down every fact of this process that concerns a run; use as a context manager around it.
+
+    Without a path, lines wait until `place` names one.
+    """
+
+    def __init__(
+        self, path: str | Path | None, context: RunContext, *, bytes_max: int = JOURNAL_BYTES_MAX, indexed: bool = True
+    ) -> None:
+        self.path = Path(path) if path is not None else None
+        self._context = context
+        self._bytes_max = bytes_max
+        self._indexed = indexed
+        self._sieve = Sieve()
+        self._file: LineFile | None = None
+        self._bytes = 0
+        self._full = False
+        self._waiting: list[Entry] = []
+        self._process = os.getpid()
+        self._stop: Callable[[], None] | None = None
+        # A path opens the file: whatever may block is done by one thread, in the order of asking.
+        self._outbox: Outbox[Fact | Path] = Outbox(
+            f"the journal of run '{context.run}'", self._deliver, finish=self._end
+        )
+        if self.path is not None:
+            self._outbox.put(self.path)
+
+    def __enter__(self) -> Journal:
+        self._stop = facts.listen(self._on_fact)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def place(self, path: str | Path) -> None:
+        """Say where the file is; only the first word counts."""
+        if self.path is None:
+            self.path = Path(path)
+            self._outbox.put(self.path)
+
+    def flush(self, timeout_s: float = CLOSE_TIMEOUT_S) -> bool:
+        """Wait until everything so far is written; says whether that came about in time."""
+        return self._outbox.flush(timeout_s)
+
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Stop listening, write what is left, for no longer than `timeout_s`, and end with a line that says so."""
+        if self._stop is not None:
+            self._stop()
+            self._stop = None
+            self._outbox.close(timeout_s)
+
+    def _on_fact(self, fact: Fact) -> None:
+        if os.getpid() == self._process:  # a worker that was forked from us has no part in this
+            self._outbox.put(fact)
+
+    # -- in the outbox's thread ------------------------------------------------------------------------------------
+
+    def _deliver(self, item: Fact | Path) -> None:
+        if isinstance(item, Path):
+            self._open(item)
+        elif self._context.concerns(item) and self._sieve.lets_through(item.kind, item.sentence, item.number):
+            self._write(entries.entry_of(item, self._context))
+
+    def _open(self, path: Path) -> None:
+        file = LineFile(path)
+        self._bytes = file.size
+        if self._bytes:
+            # An agent that was started again goes on where it stopped.
+            for line in JournalReader(path).read():
+                self._sieve.lets_through(line.entry.kind, line.entry.sentence, line.entry.number)
+        self._file = file
+        waiting, self._waiting = self._waiting, []
+        for entry in waiting:
+            self._write(entry)
+        if self._indexed:
+            self._note(file.path)
+
+    def _write(self, entry: Entry) -> None:
+        if self._file is None:
+            if len(self._waiting) < LINES_WAITING_MAX:
+                self._waiting.append(entry)
+            return
+        if self._full and entry.kind not in (*entries.ENDS, entries.CLOSED):
+            return
+        line = entries.encode(entry)
+        if not self._full and self._bytes + len(line) + 1 > self._bytes_max:
+            self._full = True
+            self._write_line(entries.encode(self._own(entries.FULL, self._full_sentence())))
+            self._write(entry)
+        elif self._bytes + len(line) + 1 <= self._bytes_max + END_BYTES_MAX:
+            self._write_line(line)
+
+    def _write_line(self, line: bytes) -> None:
+        assert self._file is not None
+        self._bytes += self._file.append(line)
+
+    def _end(self) -> None:
+        if self._file is None:
+            return
+        try:
+            self._write(self._own(entries.CLOSED, "the journal ends here"))
+        finally:
+            self._file.close()
+            self._file = None
+
+    def _own(self, kind: str, sentence: str) -> Entry:
+        return entries.entry_of(Fact(kind, sentence, timestamp=time.time()), self._context)
+
+    def _full_sentence(self) -> str:
+        return f"the journal is full at {self._bytes_max} bytes; only how the run ends is still written"
+
+    def _note(self, path: Path) -> None:
+        try:
+            note_journal(self._context.run, path, self._context.host)
+        except (OSError, HoldfastError) as error:
+            facts.warn(
+                "journal_unlisted",
+                f"`holdfast events {self._context.run}` will not find {path}; name the file instead: {error}",
+            )

@@ -1,0 +1,253 @@
+"""`holdfast run` with real local jobs."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import FOREVER, Invoke
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+COMPONENTS = """
+from holdfast.specs import AppDef, Role
+
+def many(count: int = 2, code: int = 0) -> AppDef:
+    '''Runs several replicas.
+
+    Args:
+        count: how many
+    '''
+    script = f"echo I am $HOLDFAST_REPLICA_ID; [ $HOLDFAST_REPLICA_ID = 0 ] || exit {code}"
+    return AppDef("many", [Role("worker", "", entrypoint="sh", args=["-c", script], num_replicas=count)])
+"""
+
+
+@pytest.fixture
+def components(environ: dict[str, str]) -> str:
+    Path("mine.py").write_text(COMPONENTS)
+    return "mine.py"
+
+
+def test_a_job_runs_to_its_end_and_its_handle_alone_is_on_stdout(invoke: Invoke) -> None:
+    said = invoke("run", "utils.echo", "--msg", "hello there")
+
+    assert said.code == 0
+    assert re.fullmatch(r"local://holdfast/echo-\w+\n", said.out)
+    assert "echo/0 hello there\n" in said.err
+    assert "succeeded" in said.err
+
+
+def test_a_failure_names_the_replica_its_exit_code_and_its_last_lines(invoke: Invoke, components: str) -> None:
+    said = invoke("run", f"{components}:many", "--count=3", "--code", "7")
+
+    assert said.code == 7
+    assert re.search(r"worker/[12] failed", said.err)
+    assert "exit code 7" in said.err
+    assert re.search(r"  \| I am [12]\n", said.err)
+    assert "holdfast log local://holdfast/many-" in said.err
+
+
+def test_lines_of_all_replicas_come_behind_their_names(invoke: Invoke, components: str) -> None:
+    said = invoke("run", f"{components}:many", "--count=3")
+
+    assert {line for line in said.err.splitlines() if "I am" in line} == {f"worker/{n} I am {n}" for n in range(3)}
+
+
+def test_a_dry_run_shows_the_app_and_the_request_and_submits_nothing(invoke: Invoke) -> None:
+    said = invoke("run", "--dryrun", "-cfg", "log_dir=/tmp/mine", "utils.echo", "--msg", "hello")
+
+    assert said.code == 0
+    assert said.out.index("=== APPLICATION ===") < said.out.index("=== SCHEDULER REQUEST ===")
+    assert "/tmp/mine" in said.out
+    assert invoke("list", "--json").data == []
+
+
+def test_variables_reach_every_replica(invoke: Invoke) -> None:
+    said = invoke("run", "--env", "A=one", "--env", "B=x=y", "utils.sh", "sh", "-c", 'echo "$A and $B"')
+
+    assert "one and x=y" in said.err
+    assert "NAME=VALUE" in invoke("run", "--env", "A", "utils.echo").err
+
+
+def test_a_script_stands_for_the_component_that_runs_scripts(invoke: Invoke) -> None:
+    Path("train.py").write_text("import os, sys; print('rank', os.environ['RANK'], sys.argv[1:])")
+    said = invoke("run", "-j", "1x2", "train.py", "--lr", "0.1", "--help")
+
+    assert said.code == 0, said.err
+    for rank in (0, 1):
+        assert f"rank {rank} ['--lr', '0.1', '--help']" in said.err
+
+
+def test_the_shape_of_a_job_is_not_for_components(invoke: Invoke) -> None:
+    said = invoke("run", "-j", "1x2", "utils.echo")
+
+    assert said.code == 2
+    assert "write it after the component's name" in said.err
+
+
+def test_a_components_help_is_shown_and_nothing_runs(invoke: Invoke, components: str) -> None:
+    said = invoke("run", f"{components}:many", "--help")
+
+    assert said.code == 0
+    assert "Runs several replicas." in said.out
+    assert "--count" in said.out
+    assert invoke("list", "--json").data == []
+
+
+def test_what_is_wrong_is_told_in_a_sentence(invoke: Invoke) -> None:
+    assert "say what to run" in invoke("run").err
+    assert "there is no component 'utils.ecko'" in invoke("run", "utils.ecko").err
+    assert "--msgg" in invoke("run", "utils.echo", "--msgg", "x").err
+    assert "there is no scheduler 'nowhere'" in invoke("run", "-s", "nowhere", "utils.echo").err
+    assert "does not exist" in invoke("run", "--workspace", "nothing", "utils.echo").err
+    assert all(invoke("run", *words).code == 2 for words in ((), ("utils.ecko",), ("-s", "nowhere", "utils.echo")))
+
+
+def test_settings_choose_component_scheduler_and_defaults(invoke: Invoke) -> None:
+    Path(".holdfast.toml").write_text(
+        '[cli.run]\ncomponent = "utils.echo"\n[component."utils.echo"]\nmsg = "from the file"\n'
+        '[scheduler.local]\nlog_dir = "/tmp/from-file"\n'
+    )
+
+    assert "/tmp/from-file" in invoke("run", "--dryrun").out
+    assert "from the file" in invoke("run", "--dryrun").out
+    assert "typed" in invoke("run", "--dryrun", "--", "--msg", "typed").out
+    assert "/tmp/typed" in invoke("run", "--dryrun", "-cfg", "log_dir=/tmp/typed", "utils.echo").out
+
+
+def test_an_order_may_come_from_stdin(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    order = {
+        "component_name": "utils.echo",
+        "component_args": {"msg": "from stdin", "num_replicas": 2},
+        "scheduler": "local",
+        "scheduler_args": {"log_dir": "/tmp/stdin"},
+        "dryrun": True,
+    }
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(order)))
+    said = invoke("run", "--stdin")
+
+    assert said.code == 0, said.err
+    assert "from stdin" in said.out
+    assert "/tmp/stdin" in said.out
+    assert "num_replicas: 2" in said.out
+
+
+@pytest.mark.parametrize(("text", "sentence"), [("{", "stdin is not JSON"), ("[]", "one JSON object"), ("{}", "name")])
+def test_an_order_that_makes_no_sense_is_refused(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch, text: str, sentence: str
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    said = invoke("run", "--stdin")
+
+    assert said.code == 2
+    assert sentence in said.err
+
+
+def test_a_workspace_is_where_the_job_runs(invoke: Invoke, tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    (code / "sub").mkdir(parents=True)
+    (code / "words.txt").write_text("shipped words\n")
+    (tmp_path / "extra").mkdir()
+    (tmp_path / "extra" / "more.txt").write_text("more words\n")
+    one = invoke("run", "--workspace", str(code), "utils.sh", "cat", "words.txt")
+    two = invoke(
+        "run",
+        "--workspace",
+        str(code),
+        "--workspace",
+        f"{tmp_path / 'extra'}=below",
+        "utils.sh",
+        "cat",
+        "below/more.txt",
+    )
+
+    assert "shipped words" in one.err
+    assert "more words" in two.err
+
+
+def test_a_detached_job_goes_on_by_itself(invoke: Invoke) -> None:
+    said = invoke("run", "--detach", "utils.sh", "sleep", FOREVER)
+    handle = said.out.strip()
+
+    assert said.code == 0
+    assert f"holdfast log --tail {handle}" in said.err
+    assert invoke("status", "--json", handle).data["state"] in ("SUBMITTED", "PENDING", "RUNNING")
+    invoke("cancel", handle)
+    assert invoke("wait", handle).code != 0
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ctrl_c_ends_the_job(start: Start, invoke: Invoke, number: int, code: int) -> None:
+    process = start("run", "utils.sh", "sh", "-c", f"echo ready; exec sleep {FOREVER}")
+    assert process.stderr is not None
+    assert "ready" in process.stderr.readline()
+    process.send_signal(number)
+    out, err = process.communicate()
+
+    assert process.returncode == code, err
+    assert f"ending {out.strip()}" in err
+    assert invoke("status", "--json", out.strip()).data["state"] == "CANCELLED"
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_job(start: Start, invoke: Invoke) -> None:
+    stubborn = "trap '' TERM; echo ready; while :; do sleep 0.1; done"
+    process = start("run", "-cfg", "cancel_grace_s=3", "utils.sh", "sh", "-c", stubborn)
+    assert process.stderr is not None
+    assert "ready" in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    assert "press Ctrl-C again" in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate()
+
+    assert process.returncode == 130, err
+    assert "killed" in err or "left to its scheduler" in err
+    assert invoke("wait", out.strip()).code != 0  # it ends all the same
+
+
+def test_a_hundred_lines_arrive_whole_and_in_order(invoke: Invoke) -> None:
+    said = invoke("run", "utils.sh", "sh", "-c", "for i in $(seq 100); do echo line $i; done")
+
+    assert [line for line in said.err.splitlines() if line.startswith("sh/0")] == [
+        f"sh/0 line {number}" for number in range(1, 101)
+    ]
+
+
+def test_output_that_nobody_reads_any_more_is_no_error(start: Start, environ: dict[str, str]) -> None:
+    process = start("resources")
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    err = process.stderr.read()
+
+    assert process.wait() == 141
+    assert err == ""
+
+
+def test_replicas_know_their_job(invoke: Invoke) -> None:
+    said = invoke("run", "utils.sh", "sh", "-c", 'echo "$HOLDFAST_JOB_ID = $TORCHX_JOB_ID"')
+
+    assert f"{said.out.strip()} = {said.out.strip()}" in said.err
+
+
+def test_a_job_outlives_the_command_that_submitted_it(start: Start, invoke: Invoke) -> None:
+    process = start("run", "utils.sh", "sh", "-c", f"echo ready; exec sleep {FOREVER}")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    handle = process.stdout.readline().strip()
+    assert "ready" in process.stderr.readline()
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+
+    assert invoke("status", "--json", handle).data["state"] == "RUNNING"
+    invoke("cancel", handle)
+    invoke("wait", handle)
