@@ -15,19 +15,17 @@ of the most advanced worker first.
 
 from __future__ import annotations
 
-import json
-import struct
 import time
 from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoint.layout import pack, unpack
-from holdfast.errors import InternalError, RendezvousClosedError, UsageError
-from holdfast.facts import INFO, Fact, facts
+from holdfast.errors import RendezvousClosedError, UsageError
 from holdfast.train.errors import NonRetryableException, RoundOver, StopException
 from holdfast.train.ledger import Ledger, MicroBatch, Portion, Recipe
-from holdfast.train.membership import Circle, Membership, from_environ
+from holdfast.train.membership import Membership, from_environ
+from holdfast.train.party import Party, Votes
 from holdfast.train.ring import Ring
 from holdfast.train.state import State
 
@@ -36,15 +34,13 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-#: What a worker says at the end of a step: its number, whether newcomers wait, whether to stop, how long it took.
-_VOTE = struct.Struct("<QBBd")
 #: How long after an error the news may take that a peer is gone, which then explains it.
 NEWS_WAIT_S = 2.0
 #: So many attempts at one step, without any worker getting further, and the error is the step's own.
 ATTEMPTS_MAX = 100
 
 
-class Run:
+class Run(Party):
     """One worker's part in a training; made by `elastic`.
 
     What a program may read at any time: `rank` and `world_size` of the present round, its number `round`, and `ring`,
@@ -52,51 +48,15 @@ class Run:
     """
 
     def __init__(self, state: State, membership: Membership) -> None:
+        super().__init__(membership)
         self.state = state
-        self.membership = membership
         self.ledger: Ledger | None = None
-        self._circle: Circle | None = None
-        self._ring: Ring | None = None
-        #: Whether the state has ever been made equal to the others'.
-        self._synced = False
-        #: Whether the state is whole: not left half-changed by a step that failed.
-        self._clean = True
         self._regroup: str | None = "first round"
         self._stop_reason: str | None = None
         self._attempts = 0
         self._over = False
-        self._step_times: list[float] = []
-
-    # -- what programs read ----------------------------------------------------------------------------------------
-
-    @property
-    def rank(self) -> int:
-        """This worker's rank in the present round."""
-        return self.circle.rank
-
-    @property
-    def world_size(self) -> int:
-        """How many workers the present round has."""
-        return self.circle.world_size
-
-    @property
-    def round(self) -> int:
-        """The number of the present round."""
-        return self.circle.number
-
-    @property
-    def circle(self) -> Circle:
-        """The present round."""
-        if self._circle is None:
-            raise UsageError("there is no round yet: it begins with the first step")
-        return self._circle
-
-    @property
-    def ring(self) -> Ring:
-        """The collectives of the present round."""
-        if self._ring is None:
-            raise UsageError("there is no round yet: it begins with the first step")
-        return self._ring
+        #: What all said at the end of the last step.
+        self.votes: Votes | None = None
 
     @property
     def progress(self) -> int:
@@ -152,79 +112,18 @@ class Run:
 
     def _form_round(self, reason: str) -> None:
         began = time.monotonic()
-        self.close_round()
-        self._circle = self.membership.join()
-        self._ring = Ring.open(
-            self._circle.rank,
-            self._circle.world_size,
-            self._circle.store,
-            self._circle.address,
-            until=lambda ring: self.membership.on_break(ring.abort),
-        )
-        self.on_round()
-        _running.append(self)
-        try:
-            self.state.sync(self._circle.world_size, self._circle.rank)
-        finally:
-            _running.pop()
+        self.form_round()
+        self.sync(self.state, reason, began)
         self._regroup = None
-        took_ms = (time.monotonic() - began) * 1000
-        facts.publish(
-            Fact(
-                "regrouped",
-                f"round {self.round}: rank {self.rank} of {self.world_size} after {took_ms:.0f} ms ({reason})",
-                {"round": self.round, "rank": self.rank, "world_size": self.world_size, "duration_ms": took_ms},
-                INFO,
-            )
-        )
 
-    def on_round(self) -> None:
-        """Called when a round stands, before the state is synced; process groups are formed here."""
+    def position(self) -> Any:
+        """The ledger goes wherever the state goes."""
+        return self.ledger.snapshot() if self.ledger is not None else None
 
-    def close_round(self) -> None:
-        """Let go of what belongs to the last round."""
-        if self._ring is not None:
-            self._ring.close()
-            self._ring = None
-
-    # -- the same state for all ----------------------------------------------------------------------------------
-
-    def sync_state(self, state: State) -> None:
-        """Take the state of the most advanced worker, wherever this one's is not the same."""
-        began = time.monotonic()
-        mine = {"progress": self.progress, "clean": self._clean, "synced": self._synced}
-        all_ = [json.loads(text) for text in self.ring.all_gather(json.dumps(mine).encode())]
-        source = choose_source(all_)
-        behind = [rank for rank, one in enumerate(all_) if rank != source and _needs(one, all_[source])]
-        moved = 0
-        if behind:
-            packed = self._pack(state) if self.rank == source else None
-            data = self.ring.broadcast(packed, source)
-            moved = len(data)
-            if self.rank in behind:
-                self._unpack(state, data)
-        self._synced = self._clean = True
-        if moved:
-            took_ms = (time.monotonic() - began) * 1000
-            facts.publish(
-                Fact(
-                    "state_synced",
-                    f"rank {source} gave its state ({moved} bytes, step {all_[source]['progress']}) to "
-                    f"{len(behind)} of {self.world_size} workers in {took_ms:.0f} ms",
-                    {"duration_ms": took_ms, "bytes": moved, "source": source, "to": behind},
-                )
-            )
-
-    def _pack(self, state: State) -> bytes:
-        snapshot = state.capture_snapshot()
-        return pack({"state": snapshot, "ledger": self.ledger.snapshot() if self.ledger else None}).to_bytes()
-
-    def _unpack(self, state: State, data: bytes | memoryview) -> None:
-        tree = unpack(data, verify=False)
-        if tree["state"] is not None:
-            state.apply_snapshot(tree["state"])
-        if self.ledger is not None and tree["ledger"] is not None:
-            self.ledger.restore(tree["ledger"])
+    def take_position(self, position: Any) -> None:
+        """Go on where another worker stands."""
+        if self.ledger is not None and position is not None:
+            self.ledger.restore(position)
 
     # -- the end of a step -----------------------------------------------------------------------------------------
 
@@ -233,19 +132,15 @@ class Run:
         assert self.ledger is not None
         self.ledger.commit(step.portion)
         self._attempts = 0
-        vote = _VOTE.pack(step.number, self.membership.newcomers > 0, self._stop_reason is not None, took_s)
         try:
-            votes = [_VOTE.unpack(text) for text in self.ring.all_gather(vote)]
+            self.votes = self.vote(step.number, stop=self._stop_reason is not None, seconds=took_s)
         except RoundOver as over:
             # Done here all the same: the round's sums were complete. Whoever was not so far takes it from us.
             self._regroup = str(over)
             return
-        if any(number != step.number for number, *_ in votes):
-            raise InternalError(f"the workers are at different steps: {[number for number, *_ in votes]}")
-        self._step_times = [seconds for *_, seconds in votes]
-        if any(stop for _, _, stop, _ in votes):
+        if self.votes.stop:
             self._over = True
-        elif any(newcomers for _, newcomers, _, _ in votes):
+        elif self.votes.newcomers:
             self._regroup = "newcomers wait"
 
     def undo_step(self, step: Step, error: BaseException) -> bool:
@@ -257,18 +152,13 @@ class Run:
         self._attempts += 1
         if self._attempts > ATTEMPTS_MAX:
             return False
-        self._clean = self.state.roll_back(step.mark)
+        self.clean = self.state.roll_back(step.mark)
         self._regroup = self.membership.broken or str(error)
         return True
 
     def _explained(self, error: BaseException) -> bool:
         """Whether an error is that of a collective whose round is over; the news of that may come a little later."""
         return isinstance(error, RuntimeError | OSError) and self.membership.wait_broken(NEWS_WAIT_S)
-
-    @property
-    def step_times(self) -> list[float]:
-        """How long each rank took for the last step, without the wait for the others."""
-        return self._step_times
 
     # -- the whole -------------------------------------------------------------------------------------------------
 
@@ -371,21 +261,6 @@ class Step:
     _shape: Any = None
 
 
-def choose_source(members: list[dict[str, Any]]) -> int:
-    """Choose whose state all take: the most advanced that is whole; among equals one that was in step, then by rank."""
-    whole = [rank for rank, one in enumerate(members) if one["clean"]]
-    furthest = max(one["progress"] for one in members)
-    if not whole or members[max(whole, key=lambda rank: members[rank]["progress"])]["progress"] < furthest:
-        raise NonRetryableException(
-            f"no worker holds the whole state of step {furthest} any more: start again from a checkpoint"
-        )
-    return max(whole, key=lambda rank: (members[rank]["progress"], members[rank]["synced"], -rank))
-
-
-def _needs(one: dict[str, Any], source: dict[str, Any]) -> bool:
-    return not one["clean"] or not one["synced"] or one["progress"] < source["progress"]
-
-
 def _arrays(gradient: Any) -> list[Any]:
     if isinstance(gradient, Mapping):
         return [gradient[key] for key in sorted(gradient)]
@@ -414,15 +289,6 @@ def _undescribed(told: Any) -> Any:
     if told["keys"] is not None:
         return dict(zip(told["keys"], arrays, strict=True))
     return arrays if told["several"] else arrays[0]
-
-
-#: The run whose state is being synced, for `State.sync`.
-_running: list[Run] = []
-
-
-def current() -> Run | None:
-    """Return the run that is syncing its state at this moment."""
-    return _running[-1] if _running else None
 
 
 def elastic(state: State, *, membership: Membership | None = None) -> Run:

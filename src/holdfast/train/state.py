@@ -24,12 +24,12 @@ class State:
 
         By default the state of the most advanced worker is taken. Rebuild here what depends on the number of workers.
         """
-        from holdfast.train.run import current
+        from holdfast.train.party import current
 
         del world_size, rank
-        run = current()
-        if run is not None:
-            run.sync_state(self)
+        party = current()
+        if party is not None:
+            party.sync_state(self)
 
     def capture_snapshot(self) -> Any:
         """Return a copy of the state, or None: then a failed step cannot be rolled back."""
