@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -16,6 +19,8 @@ class Inbox(Generic[T]):
     def __init__(self) -> None:
         self._items: deque[T] = deque()
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        #: Readable after a signal, while `woken_by_signals`; -1 otherwise.
+        self._signal_fd = -1
 
     def put(self, item: T) -> None:
         """Leave an item; callable from any thread and from a signal handler."""
@@ -39,7 +44,33 @@ class Inbox(Generic[T]):
         poller = select.poll()
         for fd in (self._fd, *others):
             poller.register(fd, select.POLLIN)
+        if self._signal_fd >= 0:
+            poller.register(self._signal_fd, select.POLLIN)
         poller.poll(None if timeout is None else max(0.0, timeout) * 1000)
+        self._forget_signals()
+
+    @contextmanager
+    def woken_by_signals(self) -> Iterator[None]:
+        """Have every signal end a `wait`, so that Python gets to run its handler; for the main thread.
+
+        The kernel may hand a signal to any thread of the process. Handed to another, it would not end the main
+        thread's wait, and the handler, which only the main thread runs, would not be called before something else does.
+        """
+        reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        self._signal_fd = reader
+        try:
+            yield
+        finally:
+            self._signal_fd = -1
+            signal.set_wakeup_fd(before)
+            os.close(reader)
+            os.close(writer)
+
+    def _forget_signals(self) -> None:
+        if self._signal_fd >= 0:
+            with suppress(BlockingIOError):
+                os.read(self._signal_fd, 4096)
 
     def close(self) -> None:
         """Give the descriptor back."""

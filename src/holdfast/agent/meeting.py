@@ -43,6 +43,10 @@ class Meeting(Protocol):
     wait_step_s: float
 
     @property
+    def node(self) -> str:
+        """How this node is known to the others; empty where the rendezvous has no names."""
+
+    @property
     def is_host(self) -> bool:
         """Whether the others need this process to live on."""
 
@@ -112,6 +116,11 @@ class PushedMeeting:
         handler.describe_node(role=spec.role, local_world_size=spec.local_world_size)
         handler.allow_restarts(spec.max_restarts)
         handler.listen(self._on_effect)
+
+    @property
+    def node(self) -> str:
+        """This node's name."""
+        return self._handler.node
 
     @property
     def is_host(self) -> bool:
@@ -195,6 +204,7 @@ class PolledMeeting:
     counts_restarts = False
     is_polled = True
     is_host = False
+    node = ""
     place: Place | None = None
     questions: Questions | None = None
     wait_step_s = 0.0

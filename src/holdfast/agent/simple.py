@@ -42,12 +42,14 @@ from holdfast.agent.machine import (
     WorkersStopped,
 )
 from holdfast.agent.meeting import Meeting, meet
+from holdfast.agent.observers import Observers
 from holdfast.agent.ranks import RoleInstanceInfo, assign_ranks
 from holdfast.agent.teller import Teller
 from holdfast.coordinator.messages import Cause
 from holdfast.coordinator.ranks import Numbers
 from holdfast.errors import RendezvousGracefulExitError, UsageError
 from holdfast.facts import Fact, facts
+from holdfast.health import HealthCheckServer, Pulse
 from holdfast.machine import Tick
 from holdfast.rendezvous import RendezvousInfo, RendezvousStoreInfo, as_rendezvous_info
 from holdfast.workers import SignalException
@@ -57,6 +59,8 @@ if TYPE_CHECKING:
 
 SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 SIGNALS_DEFAULT = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+#: How often the loop comes round for a health server that does not say how often it looks.
+LOOK_S = 1.0
 
 
 class SimpleElasticAgent(ElasticAgent):
@@ -75,8 +79,10 @@ class SimpleElasticAgent(ElasticAgent):
         self._outcome: Outcome | None = None
         self._restart_count = 0
         self._teller = Teller(self._worker_group)
-        #: How often the loop comes round when nothing happens; set where somebody watches that it does.
-        self.beat_interval_s: float | None = None
+        self._observers = Observers(spec, self._meeting.node)
+        #: When the loop last came round; whoever watches the agent asks it.
+        self._pulse = Pulse()
+        self._health: HealthCheckServer | None = None
 
     # -- what an agent of your own fills in ------------------------------------------------------------------------
 
@@ -118,7 +124,8 @@ class SimpleElasticAgent(ElasticAgent):
     def _ask_stop(self, number: int, grace_s: float) -> bool:
         """Begin to stop the workers; says whether they have stopped already. By default it waits for them."""
         del number, grace_s
-        self._stop_workers(self._worker_group)
+        with self._pulse.excused():
+            self._stop_workers(self._worker_group)
         return True
 
     def _get_ready(self) -> None:
@@ -172,7 +179,7 @@ class SimpleElasticAgent(ElasticAgent):
         """
         shutdown_called = False
         try:
-            with self._signals():
+            with self._observers, self._watched_health(), self._signals():
                 return self._invoke_run(role)
         except RendezvousGracefulExitError as left:
             facts.publish(Fact("agent_left", str(left)))
@@ -198,7 +205,7 @@ class SimpleElasticAgent(ElasticAgent):
     def _next_event(self) -> AgentEvent:
         """Wait for the next thing that happens."""
         while True:
-            self._teller.beat()
+            self._pulse.beat()
             if (event := self._inbox.take()) is not None:
                 return event
             if (event := self._look_at_workers()) is not None:
@@ -212,8 +219,9 @@ class SimpleElasticAgent(ElasticAgent):
         """How long the loop may wait before it must look around by itself."""
         now = time.monotonic()
         times = [when - now for when in (wakeup, self._watch_deadline()) if when is not None]
-        if self.beat_interval_s is not None:
-            times.append(self.beat_interval_s)
+        if self._health is not None:
+            # Somebody watches that the loop moves, so it must come round also when nothing happens.
+            times.append(getattr(self._health, "look_every_s", LOOK_S))
         polls_workers = self._machine.stage is Stage.RUNNING and not self._watched()
         if polls_workers or (self._machine.stage is Stage.RUNNING and self._meeting.is_polled):
             times.append(self._worker_group.spec.monitor_interval)
@@ -267,7 +275,8 @@ class SimpleElasticAgent(ElasticAgent):
             case TellFinished():
                 self._meeting.tell_finished()
                 if self._meeting.is_polled:
-                    self._exit_barrier()
+                    with self._pulse.excused():
+                        self._exit_barrier()
                     self._inbox.put(RunOver("finished", failed=False))
             case LeaveRun():
                 self._meeting.leave(effect.reason)
@@ -310,7 +319,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._teller.asking()
         self._get_ready()
         while True:
-            self._teller.beat()
+            self._pulse.beat()
             # Looked at before the first ask: who is told to end while getting ready interrupts nobody.
             event = None if self._meeting.is_polled else self._inbox.take()
             if isinstance(event, RunOver | Signalled):
@@ -319,7 +328,8 @@ class SimpleElasticAgent(ElasticAgent):
                 break
             self._teller.waits_for(self._meeting.tell_wait())
             self._inbox.wait(self._meeting.wait_step_s)
-        info = as_rendezvous_info(self._meeting.round())
+        with self._pulse.excused():  # a stranger's rendezvous may rightly block for minutes
+            info = as_rendezvous_info(self._meeting.round())
         place = self._meeting.place
         self._teller.agreed(place.round.number if place is not None else None)
         worker_group.store = self._store = info.store
@@ -368,11 +378,6 @@ class SimpleElasticAgent(ElasticAgent):
         """Say whether workers of a round run here, and if not what is being waited for. From any thread."""
         return self._teller.readiness()
 
-    @property
-    def alive_at(self) -> float:
-        """When the agent's loop last moved, by the wall clock. From any thread."""
-        return self._teller.alive_at
-
     def _conclude(self, outcome: Outcome) -> RunResult:
         result = self._conclusion(outcome)
         errors = {rank: str(failure.message) for rank, failure in result.failures.items()}
@@ -401,6 +406,18 @@ class SimpleElasticAgent(ElasticAgent):
     forward_signals: tuple[signal.Signals, ...] = ()
 
     @contextmanager
+    def _watched_health(self) -> Iterator[None]:
+        """While the agent runs, its health server answers."""
+        if self._health is None:
+            yield
+            return
+        self._health.start()
+        try:
+            yield
+        finally:
+            self._health.stop()
+
+    @contextmanager
     def _signals(self) -> Iterator[None]:
         """While the agent runs, its signals are left in the inbox; only the main thread can arrange that."""
         if threading.current_thread() is not threading.main_thread():
@@ -413,7 +430,8 @@ class SimpleElasticAgent(ElasticAgent):
         for number in self.forward_signals:
             previous[number] = signal.signal(number, self._on_forwarded)
         try:
-            yield
+            with self._inbox.woken_by_signals():
+                yield
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)

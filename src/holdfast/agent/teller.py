@@ -29,19 +29,6 @@ class Teller:
         self._waiting = ""
         self._round: int | None = None
         self._ended = ""
-        #: When the agent's loop last came round, by the wall clock as TorchElastic has it.
-        self._alive_at = time.time()
-
-    # -- the loop --------------------------------------------------------------------------------------------------
-
-    def beat(self) -> None:
-        """The agent's loop moves."""
-        self._alive_at = time.time()
-
-    @property
-    def alive_at(self) -> float:
-        """When the agent's loop last moved."""
-        return self._alive_at
 
     # -- rounds ----------------------------------------------------------------------------------------------------
 

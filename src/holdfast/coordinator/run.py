@@ -568,7 +568,7 @@ class RunMachine:
                 "round": round_id.number,
                 "nodes": len(order),
                 "world_size": made[0].world_size,
-                "spares": self.waiting,
+                "spares": self.waiting - len(order),
                 "joined": [self.round.hosts[name] for name in joined[:NAMES_TOLD_MAX]],
                 "regroup_s": waited,
             },

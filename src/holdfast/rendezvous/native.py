@@ -144,6 +144,11 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         return self._tls
 
     @property
+    def node(self) -> str:
+        """The name by which the coordinator knows this node."""
+        return self._spec.node
+
+    @property
     def is_host(self) -> bool:
         """Whether this process carries the coordinator."""
         return self._host is not None and self._host.is_up

@@ -1,0 +1,50 @@
+"""Who listens while an agent runs: its journal, events and platform metrics. They tell; they never decide."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.events.context import RunContext
+from holdfast.events.feed import EventFeed
+from holdfast.events.journal import FILE_NAME, Journal
+from holdfast.metrics.platform import PlatformMetrics
+
+if TYPE_CHECKING:
+    from holdfast.agent.api import WorkerSpec
+
+
+class Observers:
+    """Everything that is made of an agent's facts; use as a context manager around its run."""
+
+    def __init__(self, spec: WorkerSpec, node: str) -> None:
+        context = RunContext(
+            run=spec.rdzv_handler.get_run_id(),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            node=node,
+            role=spec.role,
+            rdzv_backend=spec.rdzv_handler.get_backend(),
+            entrypoint=spec.get_entrypoint_name(),
+        )
+        self._journal = Journal(None, context)
+        self._events = EventFeed(spec.event_log_handler, context)
+        self._metrics = PlatformMetrics(spec.role)
+
+    def __enter__(self) -> Observers:
+        self._metrics.start()
+        self._events.__enter__()
+        self._journal.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._journal.close()
+        self._events.__exit__()
+        self._metrics.stop()
+
+    def place_journal(self, folder: str) -> None:
+        """Say in which folder the journal goes, once there is one."""
+        if folder and folder != os.devnull:
+            self._journal.place(Path(folder) / FILE_NAME)

@@ -1,0 +1,179 @@
+"""HTTP/1.x as far as a health check needs it: bytes in, requests out; replies in, bytes out. Pure.
+
+Requests have no body here: one that announces a body is refused. Whatever is not HTTP raises `BadRequest`, which
+carries the status to refuse it with; after that the connection is of no more use.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+HEADERS_MAX = 100
+#: Empty lines that a client may send before a request, as some do after the last one.
+BLANK_BYTES_MAX = 64
+
+TEXT = "text/plain; charset=utf-8"
+JSON = "application/json"
+
+REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    408: "Request Timeout",
+    413: "Content Too Large",
+    431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+    505: "HTTP Version Not Supported",
+}
+
+_TOKEN = frozenset(b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+
+
+class BadRequest(Exception):
+    """What arrived is not a request that this server takes."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.sentence = sentence
+
+
+class Request(NamedTuple):
+    """One request: its path without the query, and what the client wants of the answer and the connection."""
+
+    method: str
+    path: str
+    wants_json: bool = False
+    keep_alive: bool = False
+
+
+class Reply(NamedTuple):
+    """One answer, before it is bytes."""
+
+    status: int
+    content_type: str
+    body: bytes
+    #: What 405 must name.
+    allow: str = ""
+
+
+class RequestReader:
+    """Cuts a stream of bytes into requests; holds no more than one head beyond what it was just fed."""
+
+    def __init__(self, head_bytes_max: int) -> None:
+        self._head_bytes_max = head_bytes_max
+        self._buffer = bytearray()
+        #: Up to here there is no end of a head: nothing is searched twice.
+        self._searched = 0
+        self._blank = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no part of a request is held."""
+        return not self._buffer
+
+    def feed(self, data: bytes) -> None:
+        """Take in what arrived."""
+        self._buffer += data
+
+    def take(self) -> Request | None:
+        """Return the next request, or None until more has arrived; raises `BadRequest`."""
+        self._skip_blank()
+        end, length = self._find_end()
+        # Where no end is found, it may still be in the last bytes, of which the rest has not arrived.
+        if (end if end >= 0 else len(self._buffer) - 3) > self._head_bytes_max:
+            raise BadRequest(431, f"the request's head is over the limit of {self._head_bytes_max} bytes")
+        if end < 0:
+            return None
+        head = bytes(self._buffer[:end])
+        del self._buffer[: end + length]
+        self._searched = self._blank = 0
+        return parse_head(head)
+
+    def _skip_blank(self) -> None:
+        blank = len(self._buffer) - len(self._buffer.lstrip(b"\r\n"))
+        if blank:
+            self._blank += blank
+            self._searched = 0
+            del self._buffer[:blank]
+        if self._blank > BLANK_BYTES_MAX:
+            raise BadRequest(400, "only empty lines arrived")
+
+    def _find_end(self) -> tuple[int, int]:
+        """Find the empty line that ends the head, with or without carriage returns; returns where, and its length."""
+        start = max(0, self._searched - 3)
+        found = [(self._buffer.find(mark, start), len(mark)) for mark in (b"\r\n\r\n", b"\n\n", b"\n\r\n")]
+        self._searched = len(self._buffer)
+        return min((each for each in found if each[0] >= 0), default=(-1, 0))
+
+
+def parse_head(head: bytes) -> Request:
+    """Read a request line and its headers; raises `BadRequest`."""
+    lines = head.replace(b"\r\n", b"\n").rstrip(b"\r").split(b"\n")
+    method, path, version = _parse_line(lines[0])
+    headers = _parse_headers(lines[1:])
+    if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
+        raise BadRequest(413, "no endpoint here takes a body")
+    connection = {part.strip().lower() for part in headers.get("connection", "").split(",")}
+    keep_alive = "close" not in connection and (version != b"HTTP/1.0" or "keep-alive" in connection)
+    return Request(method, path, _names_json(headers.get("accept", "")), keep_alive)
+
+
+def _parse_line(line: bytes) -> tuple[str, str, bytes]:
+    parts = line.split(b" ")
+    if len(parts) != 3 or not parts[0] or not _TOKEN.issuperset(parts[0]):
+        raise BadRequest(400, "this is not an HTTP request")
+    method, target, version = parts
+    if not version.startswith(b"HTTP/") or not all(0x21 <= byte <= 0x7E for byte in target):
+        raise BadRequest(400, "this is not an HTTP request")
+    if version not in (b"HTTP/1.0", b"HTTP/1.1"):
+        raise BadRequest(505, "only HTTP/1.0 and HTTP/1.1 are spoken here")
+    return method.decode("ascii"), _path(target.decode("ascii")), version
+
+
+def _path(target: str) -> str:
+    """Return the path of a target: without its query, and without the origin that a proxy's client writes first."""
+    if target.lower().startswith("http://"):
+        target = "/" + target[len("http://") :].partition("/")[2]
+    path = target.partition("?")[0].partition("#")[0]
+    return path.rstrip("/") or "/"
+
+
+def _parse_headers(lines: list[bytes]) -> dict[str, str]:
+    if len(lines) > HEADERS_MAX:
+        raise BadRequest(431, f"there are more than {HEADERS_MAX} headers")
+    headers: dict[str, str] = {}
+    for line in lines:
+        name, colon, value = line.partition(b":")
+        if not colon or not name or not _TOKEN.issuperset(name) or b"\0" in value or b"\r" in value:
+            raise BadRequest(400, "a header is malformed")
+        key, text = name.decode("ascii").lower(), value.strip(b" \t").decode("latin-1")
+        headers[key] = f"{headers[key]}, {text}" if key in headers else text
+    return headers
+
+
+def _names_json(accept: str) -> bool:
+    """Whether a client asks for JSON by name and has not put it at zero."""
+    for part in accept.lower().split(","):
+        kind, *parameters = (piece.strip() for piece in part.split(";"))
+        if kind == JSON:
+            return not any(each.removeprefix("q=").strip("0.") == "" for each in parameters if each.startswith("q="))
+    return False
+
+
+def render(reply: Reply, *, head_only: bool, keep_alive: bool) -> bytes:
+    """Return the bytes of a reply."""
+    lines = [
+        f"HTTP/1.1 {reply.status} {REASONS[reply.status]}",
+        f"Content-Type: {reply.content_type}",
+        f"Content-Length: {len(reply.body)}",
+        "Cache-Control: no-store",
+        "X-Content-Type-Options: nosniff",
+        f"Connection: {'keep-alive' if keep_alive else 'close'}",
+    ]
+    if reply.allow:
+        lines.append(f"Allow: {reply.allow}")
+    head = "\r\n".join([*lines, "", ""]).encode("latin-1", "replace")
+    return head if head_only else head + reply.body

@@ -1,0 +1,119 @@
+"""What each request is answered with, without a socket."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from holdfast.health import desk
+from holdfast.health.desk import Question
+from holdfast.health.http import Reply, Request
+from holdfast.health.vitals import Part, Vitals
+
+ALL = frozenset(["status", "ready", "metrics"])
+NOW = 1000.0
+WELL = Vitals((Part("the agent's loop", NOW - 0.5), Part("the watchdog", NOW - 12)), 60)
+ILL = Vitals((Part("the agent's loop", NOW - 0.5), Part("the watchdog", NOW - 75)), 60)
+
+
+def answer(path: str, vitals: Vitals = WELL, asked: frozenset[str] = ALL, *, json: bool = False) -> Reply | Question:
+    return desk.answer(Request("GET", path, wants_json=json), vitals, asked, NOW)
+
+
+def reply(path: str, vitals: Vitals = WELL, asked: frozenset[str] = ALL, *, json: bool = False) -> Reply:
+    found = answer(path, vitals, asked, json=json)
+    assert isinstance(found, Reply)
+    return found
+
+
+def test_health_is_told_at_once_with_how_long_ago_each_part_moved() -> None:
+    found = reply("/healthz")
+
+    assert found.status == 200
+    assert found.body == b"the agent's loop moved 0.5 s ago; the watchdog moved 12 s ago\n"
+
+
+def test_a_part_that_does_not_move_makes_it_503_and_is_named() -> None:
+    found = reply("/healthz", ILL)
+
+    assert found.status == 503
+    assert found.body == b"the watchdog last moved 75 s ago, 60 s are allowed\n"
+
+
+def test_a_stopped_process_is_named_as_the_reason() -> None:
+    assert reply("/healthz", ILL._replace(stopped=True)).body.endswith(b"; the agent's process is stopped\n")
+
+
+def test_a_part_that_cannot_be_asked_counts_as_not_moving() -> None:
+    vitals = Vitals((Part("the agent's loop", NOW, "asking when the agent's loop last moved raised KeyError"),), 60)
+
+    assert reply("/healthz", vitals).status == 503
+
+
+def test_silence_of_exactly_the_timeout_is_still_allowed() -> None:
+    assert reply("/healthz", Vitals((Part("it", NOW - 60),), 60)).status == 200
+
+
+def test_json_is_given_to_who_asks_for_it() -> None:
+    found = reply("/healthz", ILL, json=True)
+
+    assert found.content_type == "application/json"
+    assert json.loads(found.body) == {"alive": False, "reason": "the watchdog last moved 75 s ago, 60 s are allowed"}
+
+
+@pytest.mark.parametrize(("path", "kind"), [("/readyz", "ready"), ("/metrics", "metrics"), ("/status", "status")])
+def test_what_only_the_agent_knows_is_asked_of_it(path: str, kind: str) -> None:
+    assert answer(path) == Question(kind)
+
+
+def test_without_a_way_to_tell_ready_means_alive() -> None:
+    assert reply("/readyz", WELL, frozenset()).status == 200
+    assert reply("/readyz", ILL, frozenset()).status == 503
+
+
+def test_metrics_that_are_off_say_how_to_switch_them_on() -> None:
+    found = reply("/metrics", asked=frozenset(["status"]))
+
+    assert found.status == 404
+    assert b"--metrics prometheus" in found.body
+
+
+def test_the_index_lists_every_endpoint() -> None:
+    assert all(path.encode() in reply("/").body for path in desk.ENDPOINTS)
+    assert set(json.loads(reply("/", json=True).body)) == set(desk.ENDPOINTS)
+
+
+def test_an_unknown_path_is_told_what_there_is() -> None:
+    found = reply("/nothing" * 100)
+
+    assert found.status == 404
+    assert b"/healthz" in found.body
+    assert len(found.body) < 300
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "get"])
+def test_other_methods_are_told_which_are_answered(method: str) -> None:
+    found = desk.answer(Request(method, "/healthz"), WELL, ALL, NOW)
+
+    assert isinstance(found, Reply)
+    assert (found.status, found.allow) == (405, "GET, HEAD")
+
+
+def test_who_waits_for_a_round_is_not_ready_and_says_for_what() -> None:
+    waiting = {"answer": "ready", "ok": False, "sentence": "2 of 4 nodes; last call in 3 s"}
+
+    found = desk.told(Request("GET", "/readyz"), waiting, b"")
+
+    assert (found.status, found.body) == (503, b"2 of 4 nodes; last call in 3 s\n")
+
+
+def test_an_agent_that_does_not_answer_makes_it_503_with_what_is_known() -> None:
+    found = desk.unanswered(Request("GET", "/status"), ILL, 2.0, NOW)
+
+    assert found.status == 503
+    assert json.loads(found.body) == {
+        "alive": False,
+        "health": "the watchdog last moved 75 s ago, 60 s are allowed",
+        "error": "the agent did not answer within 2 s: the watchdog last moved 75 s ago, 60 s are allowed",
+    }
