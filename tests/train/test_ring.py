@@ -12,19 +12,25 @@ from typing import Any
 import pytest
 
 from holdfast.errors import UsageError
-from holdfast.store import MemoryStore
 from holdfast.train.errors import RoundOver
-from holdfast.train.ring import CHUNK_BYTES, Ring
+from holdfast.train.ring import CHUNK_BYTES, Ring, listen, make_token
 
 np = pytest.importorskip("numpy")
 
 
-def together(world: int, work: Callable[[Ring], Any], store: Any = None) -> list[Any]:
+SECRET = b"shared"
+
+
+def token(rank: int) -> bytes:
+    return make_token(SECRET, "1.nonce", rank)
+
+
+def together(world: int, work: Callable[[Ring], Any]) -> list[Any]:
     """Run `work` on every rank of a ring, each in its thread; returns what each returned or raised."""
-    store = store or MemoryStore()
+    listeners = [listen("127.0.0.1") for _ in range(world)]
 
     def one(rank: int) -> Any:
-        ring = Ring.open(rank, world, store, "127.0.0.1")
+        ring = Ring.open(rank, world, listeners[rank], listeners[(rank + 1) % world].getsockname(), token)
         try:
             return work(ring)
         except RoundOver as over:
@@ -32,8 +38,12 @@ def together(world: int, work: Callable[[Ring], Any], store: Any = None) -> list
         finally:
             ring.close()
 
-    with ThreadPoolExecutor(world) as pool:
-        return list(pool.map(one, range(world)))
+    try:
+        with ThreadPoolExecutor(world) as pool:
+            return list(pool.map(one, range(world)))
+    finally:
+        for listener in listeners:
+            listener.close()
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 5])
@@ -144,51 +154,56 @@ def test_a_ring_that_never_closes_is_aborted_while_it_is_opened() -> None:
         made.append(ring)
         there.set()
 
-    half = _Half()
-    with half.listener, ThreadPoolExecutor(1) as pool:
-        opening = pool.submit(Ring.open, 1, 2, half, "127.0.0.1", until=until)
+    with listen("127.0.0.1") as mine, listen("127.0.0.1") as other, ThreadPoolExecutor(1) as pool:
+        opening = pool.submit(Ring.open, 1, 2, mine, other.getsockname(), token, until=until)
         there.wait()
         made[0].abort("the round broke")
         with pytest.raises(RoundOver, match="the round broke"):
             opening.result()
 
 
-class _Half(MemoryStore):
-    """A store in which the other worker has left its address but accepts nobody in earnest."""
+def test_a_neighbour_that_listens_later_is_tried_again() -> None:
+    first, second = listen("127.0.0.1"), socket.socket()
+    second.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    second.bind(("127.0.0.1", 0))
+    refused = threading.Event()
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.set("ring/0", f"{self.listener.getsockname()[1]} {'00' * 16} 127.0.0.1")
+    def until(_: Ring) -> None:
+        refused.set()
 
-
-def test_a_stranger_without_the_token_is_sent_away() -> None:
-    store = MemoryStore()
-    knocked = threading.Event()
-    sent_away: list[bytes] = []
-
-    def stranger() -> None:
-        port, _, address = store.get("ring/0").split()
-        with socket.create_connection((address.decode(), int(port))) as sock:
-            sock.sendall(b"x" * 16)
-            knocked.set()
-            sent_away.append(sock.recv(1))
-
-    visit = threading.Thread(target=stranger)
-    visit.start()
-
-    def work(rank: int) -> float:
-        if rank == 1:
-            knocked.wait()
-        ring = Ring.open(rank, 2, store, "127.0.0.1")
-        result: float = ring.all_reduce(np.ones(1)).item()
+    with first, second, ThreadPoolExecutor(1) as pool:
+        opening = pool.submit(Ring.open, 0, 2, first, second.getsockname(), token, until=until)
+        refused.wait()
+        second.listen()
+        ring = Ring.open(1, 2, second, first.getsockname(), token)
+        other = opening.result()
         ring.close()
-        return result
+        other.close()
 
-    with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(work, range(2))) == [2.0, 2.0]
-    visit.join()
-    assert sent_away == [b""]
+
+def test_strangers_and_workers_of_other_rounds_are_sent_away() -> None:
+    with listen("127.0.0.1") as first, listen("127.0.0.1") as second:
+        wrong = [b"x" * 32, make_token(SECRET, "2.nonce", 0), make_token(b"other", "1.nonce", 0), b"short"]
+        strangers = [socket.create_connection(first.getsockname()) for _ in wrong]
+        for stranger, given in zip(strangers, wrong, strict=True):
+            stranger.sendall(given)
+        strangers[-1].shutdown(socket.SHUT_WR)
+
+        def work(rank: int) -> float:
+            mine, other = (first, second) if rank == 0 else (second, first)
+            ring = Ring.open(rank, 2, mine, other.getsockname(), token)
+            result: float = ring.all_reduce(np.ones(1)).item()
+            ring.close()
+            return result
+
+        with ThreadPoolExecutor(2) as pool:
+            assert list(pool.map(work, range(2))) == [2.0, 2.0]
+        for stranger in strangers:
+            with stranger:
+                try:
+                    assert stranger.recv(1) == b""
+                except ConnectionResetError:
+                    pass  # sent away while it still had something to say
 
 
 def test_workers_that_disagree_are_told_so() -> None:
@@ -199,7 +214,9 @@ def test_workers_that_disagree_are_told_so() -> None:
 
 
 def test_a_worker_without_arrays_must_say_what_they_look_like() -> None:
+    ring = Ring(0, 1)
     with pytest.raises(UsageError, match="like="):
-        Ring(0, 1).all_reduce_parts([])
+        ring.all_reduce_parts([])
     with pytest.raises(UsageError, match="no way to combine"):
-        Ring(0, 1).all_reduce(np.zeros(1), "mean")
+        ring.all_reduce(np.zeros(1), "mean")
+    ring.close()

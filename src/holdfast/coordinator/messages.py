@@ -78,6 +78,8 @@ class NodeSpec(Record, frozen=True):
     node_rank: int = -1
     lease_s: float = 5.0
     hosts_coordinator: bool = False
+    #: Where the node before this one in the round may connect to it; 0 where it does not listen.
+    peer_port: int = 0
 
 
 class RoundId(Record, frozen=True):
@@ -112,6 +114,9 @@ class Place(Record, frozen=True):
     #: The group rank of the agent that carries the coordinator inside it, or -1: should the coordinator die, that
     #: agent died with it, and nobody need wait for its return.
     coordinator_rank: int = -1
+    #: Where the next node in the order of ranks listens, the first after the last.
+    peer_addr: str = ""
+    peer_port: int = 0
 
 
 class Phase(enum.IntEnum):

@@ -82,6 +82,8 @@ def places(order: Sequence[Candidate], round_id: RoundId, restarts_used: int) ->
             restarts_used=restarts_used,
             address=candidate.address,
             coordinator_rank=coordinator_rank,
+            peer_addr=order[(group_rank + 1) % len(order)].address,
+            peer_port=order[(group_rank + 1) % len(order)].spec.peer_port,
         )
         for group_rank, (candidate, number) in enumerate(zip(order, numbers, strict=True))
     ]

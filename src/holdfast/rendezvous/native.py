@@ -85,6 +85,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         self._outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
         self._listeners: list[Callable[[MemberEffect], None]] = []
         self._held: HeldPort | None = None
+        self._peer_port = 0
         self._ended: RunEnded | None = None
         self._left = False
         self._host = self._find_host(asked)
@@ -166,6 +167,10 @@ class HoldfastRendezvousHandler(RendezvousHandler):
     def sentence(self) -> str:
         """Say what this node is waiting for."""
         return self._member.machine.sentence()
+
+    def listen_for_peers(self, port: int) -> None:
+        """Say on which port the node before this one in a round may connect; counts from the next round on."""
+        self._peer_port = port
 
     def describe_node(self, *, role: str, local_world_size: int, node_rank: int | None = None) -> None:
         """Set what this node brings; counts from the next round on."""
@@ -317,7 +322,12 @@ class HoldfastRendezvousHandler(RendezvousHandler):
 
     def _ask_on_loop(self, ask: Ask) -> None:
         node = self._node
-        self._member.machine.describe(role=node.role, local_world_size=node.local_world_size, node_rank=node.node_rank)
+        self._member.machine.describe(
+            role=node.role,
+            local_world_size=node.local_world_size,
+            node_rank=node.node_rank,
+            peer_port=self._peer_port,
+        )
         self._member.handle(ask)
 
     async def _goodbye(self, reason: str) -> None:

@@ -12,15 +12,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.coordinator.messages import Cause
+from holdfast.coordinator.messages import Cause, Place
 from holdfast.errors import RendezvousClosedError, UsageError
 from holdfast.facts import facts
 from holdfast.rendezvous.api import RendezvousParameters
-from holdfast.rendezvous.machine import MemberEffect, NewcomersWait, RoundBroken, RunEnded
+from holdfast.rendezvous.machine import MemberEffect, NewcomersWait, RoundBroken, RoundSealed, RunEnded
 from holdfast.rendezvous.native import HoldfastRendezvousHandler
 from holdfast.store.client import StoreClient
 from holdfast.store.environ import ENDPOINT_VARIABLE
 from holdfast.train.errors import RoundOver
+from holdfast.train.ring import listen, make_token
 
 #: What the run of the workers is called, beside the run of their agents.
 RUN_SUFFIX = ".workers"
@@ -37,10 +38,14 @@ class Circle:
     world_size: int
     #: Keys of this round alone.
     store: StoreClient
-    #: Where the others reach this worker.
+    #: Where the others reach this worker, and where rank 0 may listen.
     address: str
     master_addr: str
     master_port: int
+    #: Where the next worker in the order of ranks listens.
+    peer: tuple[str, int]
+    #: What a worker of this round must bring to be let in by a rank.
+    token: Callable[[int], bytes]
 
 
 class Membership:
@@ -52,6 +57,9 @@ class Membership:
     def __init__(self, params: RendezvousParameters) -> None:
         self._handler = HoldfastRendezvousHandler(params)
         self._handler.listen(self._on_effect)
+        #: Where the worker before this one connects; one port for all rounds, open before the first is asked for.
+        self.listener = listen()
+        self._handler.listen_for_peers(self.listener.getsockname()[1])
         self._breakers: list[Callable[[str], None]] = []
         self._lock = threading.Lock()
         #: Why the round is over; None while it runs. Written by the background thread.
@@ -59,32 +67,32 @@ class Membership:
         self._told = threading.Event()
         self.newcomers = 0
         self._circle: Circle | None = None
+        #: This worker's place in the present round, as the background thread has heard it.
+        self._place: Place | None = None
 
     def join(self, cause: str | None = None) -> Circle:
         """Block until there is a round; `cause` says what this worker ended the last one for.
 
         Raises `StopException`'s kin of the rendezvous where the training is over or did not come together.
         """
+        self._drop_circle()
         with self._lock:
             self._breakers.clear()
-        if self._circle is not None:
-            self._circle.store.close()
-            self._circle = None
-        info = None
-        while info is None:
             self._told.clear()
-            self.broken, self.newcomers = None, 0
-            place = self._handler.next_round(None if cause is None else Cause(cause, victim=True))
-            if self.broken is None:
-                info = place
+            # What is heard from now on of rounds before the next one is old news.
+            self.broken, self.newcomers, self._place = None, 0, None
+        place = self._handler.next_round(None if cause is None else Cause(cause, victim=True))
+        secret, nonce = self._handler.secret.key, str(place.round)
         self._circle = Circle(
-            number=info.round.number,
-            rank=info.group_rank,
-            world_size=info.group_world_size,
+            number=place.round.number,
+            rank=place.group_rank,
+            world_size=place.group_world_size,
             store=self._handler.store(),
-            address=info.address or "127.0.0.1",
-            master_addr=info.master_addr,
-            master_port=info.master_port,
+            address=place.address or "127.0.0.1",
+            master_addr=place.master_addr,
+            master_port=place.master_port,
+            peer=(place.peer_addr or "127.0.0.1", place.peer_port),
+            token=lambda rank: make_token(secret, nonce, rank),
         )
         return self._circle
 
@@ -115,10 +123,9 @@ class Membership:
 
     def leave(self, reason: str) -> None:
         """Leave for good; the others regroup at once."""
-        if self._circle is not None:
-            self._circle.store.close()
-            self._circle = None
+        self._drop_circle()
         self._handler.leave(reason)
+        self.listener.close()
 
     @property
     def ended(self) -> RunEnded | None:
@@ -127,10 +134,17 @@ class Membership:
 
     def _on_effect(self, effect: MemberEffect) -> None:
         """Runs on the background thread."""
-        if isinstance(effect, NewcomersWait):
+        if isinstance(effect, RoundSealed):
+            self._place = effect.place
+        elif isinstance(effect, NewcomersWait):
             self.newcomers = effect.nodes_waiting
-        elif isinstance(effect, RoundBroken | RunEnded):
+        elif isinstance(effect, RunEnded) or (isinstance(effect, RoundBroken) and effect.place == self._place):
             self._break(effect.reason)
+
+    def _drop_circle(self) -> None:
+        if self._circle is not None:
+            self._circle.store.close()
+            self._circle = None
 
     def _break(self, reason: str) -> None:
         with self._lock:

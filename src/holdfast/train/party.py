@@ -95,8 +95,9 @@ class Party:
         self._ring = Ring.open(
             circle.rank,
             circle.world_size,
-            circle.store,
-            circle.address,
+            self.membership.listener,
+            circle.peer,
+            circle.token,
             until=lambda ring: self.membership.on_break(ring.abort),
         )
         self.on_round()

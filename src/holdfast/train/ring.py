@@ -4,29 +4,31 @@ It is for control data, for small models and for the demo, not for bandwidth: da
 worker. What it has that the big libraries have not: any thread may end an operation that is under way, at once, and
 sums are made in a fixed order, so that the same numbers give the same bits whatever the number of workers.
 
-Every worker listens on a port of its own for the worker before it; where to and a one-time token are left in the
-round's store, which only members of the run can read.
+Every worker listens on a port of its own for the worker before it, which the coordinator has told where that is. A
+connection begins with a token made of the shared secret and the round's own nonce.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import hashlib
 import hmac
+import os
 import select
 import socket
 import struct
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from holdfast.errors import StoreTimeoutError, UsageError
+from holdfast.errors import UsageError
 from holdfast.train.errors import RoundOver
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from holdfast.store import Store
 
     Array = np.ndarray[Any, Any]
 
@@ -34,7 +36,8 @@ CHUNK_BYTES = 256 * 1024
 #: The longest piece of bytes that one worker may send to all.
 BYTES_MAX = 1 << 40
 OPEN_TIMEOUT_S = 60.0
-TOKEN_BYTES = 16
+RETRY_S = 0.005
+TOKEN_BYTES = 32
 #: Which operation of the round, what kind of piece, which piece, how many bytes.
 _HEADER = struct.Struct("<IIIQ")
 _PARTIAL, _RESULT, _BYTES = 1, 2, 3
@@ -65,8 +68,10 @@ class Ring:
         self.world_size = world_size
         self._before: socket.socket | None = None
         self._after: socket.socket | None = None
-        self._listener: socket.socket | None = None
         self._aborted = ""
+        #: Readable once aborted; for waits on sockets that are not ours alone.
+        self._abort_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._closing = threading.Lock()
         self._operation = 0
         self._out: deque[memoryview] = deque()
         self._header = bytearray(_HEADER.size)
@@ -80,20 +85,25 @@ class Ring:
         cls,
         rank: int,
         world_size: int,
-        store: Store,
-        address: str,
+        listener: socket.socket,
+        after: tuple[str, int],
+        token: Callable[[int], bytes],
         *,
         until: Callable[[Ring], None] | None = None,
         timeout_s: float = OPEN_TIMEOUT_S,
     ) -> Ring:
-        """Connect to both neighbours; `until` is given the ring before that, so that the wait can be aborted too."""
+        """Connect to the worker `after` this one, and let in the one before.
+
+        `token` says what a worker of this round must bring to be let in by a rank. `until` is given the ring before
+        anything is waited for, so that the wait can be aborted too.
+        """
         ring = cls(rank, world_size)
         if until is not None:
             until(ring)
         if world_size > 1:
             try:
-                ring._connect(store, address, time.monotonic() + timeout_s)
-            except (OSError, StoreTimeoutError, ValueError) as error:
+                ring._connect(listener, after, token, time.monotonic() + timeout_s)
+            except OSError as error:
                 ring.close()
                 raise RoundOver(ring._aborted or f"the ring did not close: {error}") from error
             except BaseException:
@@ -101,66 +111,102 @@ class Ring:
                 raise
         return ring
 
-    def _connect(self, store: Store, address: str, deadline: float) -> None:
-        import secrets
-
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        listener = self._listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.bind((address, 0))
-        listener.listen(8)
-        token = secrets.token_bytes(TOKEN_BYTES)
-        store.set(f"ring/{self.rank}", f"{listener.getsockname()[1]} {token.hex()} {address}")
-        after = (self.rank + 1) % self.world_size
-        port, their_token, their_address = store.get(f"ring/{after}", max(deadline - time.monotonic(), 0.0)).split()
-        self._check()
-        self._after = self._tune(
-            socket.create_connection((their_address.decode(), int(port)), max(deadline - time.monotonic(), 0.1))
-        )
-        self._after.sendall(bytes.fromhex(their_token.decode()))
-        self._before = self._tune(self._accept(listener, token, deadline))
-        listener.close()
-        self._listener = None
-        for sock in (self._after, self._before):
-            sock.setblocking(False)
+    def _connect(
+        self, listener: socket.socket, after: tuple[str, int], token: Callable[[int], bytes], deadline: float
+    ) -> None:
+        """Do both at once: whoever waited for one neighbour only would make the other wait."""
+        theirs, mine = token((self.rank + 1) % self.world_size), token(self.rank)
+        guests: dict[int, tuple[socket.socket, bytearray]] = {}
+        knocking: socket.socket | None = None
+        listener.setblocking(False)
+        try:
+            while self._before is None or self._after is None:
+                self._check()
+                if time.monotonic() >= deadline:
+                    raise TimeoutError("a neighbour did not come in time")
+                if self._after is None and knocking is None:
+                    knocking = _knock(after)
+                poll = select.poll()
+                poll.register(self._abort_fd, select.POLLIN)
+                if self._before is None:
+                    poll.register(listener, select.POLLIN)
+                for fd in guests:
+                    poll.register(fd, select.POLLIN)
+                if knocking is not None:
+                    poll.register(knocking, select.POLLOUT)
+                wait_s = RETRY_S if self._after is None and knocking is None else deadline - time.monotonic()
+                for fd, _ in poll.poll(max(wait_s, 0.0) * 1000):
+                    if knocking is not None and fd == knocking.fileno():
+                        if knocking.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
+                            knocking.setblocking(True)
+                            knocking.sendall(theirs)
+                            self._after = self._tune(knocking)
+                        else:
+                            knocking.close()
+                        knocking = None
+                    elif fd == listener.fileno():
+                        self._let_in(listener, guests)
+                    elif fd in guests:
+                        self._look_at(guests, fd, mine)
+        finally:
+            for sock, _ in guests.values():
+                sock.close()
+            if knocking is not None:
+                knocking.close()
         self._poll_in.register(self._before, select.POLLIN)
         self._poll_both.register(self._before, select.POLLIN)
         self._poll_both.register(self._after, select.POLLOUT)
 
-    def _accept(self, listener: socket.socket, token: bytes, deadline: float) -> socket.socket:
-        """Wait for the worker before us; whoever does not bring the token is sent away."""
-        while True:
-            self._check()
-            listener.settimeout(max(deadline - time.monotonic(), 0.001))
+    @staticmethod
+    def _let_in(listener: socket.socket, guests: dict[int, tuple[socket.socket, bytearray]]) -> None:
+        with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
             sock, _ = listener.accept()
-            sock.settimeout(max(deadline - time.monotonic(), 0.001))
-            given = b""
-            with contextlib.suppress(OSError):
-                while len(given) < TOKEN_BYTES and (more := sock.recv(TOKEN_BYTES - len(given))):
-                    given += more
-            if hmac.compare_digest(given, token):
-                return sock
+            sock.setblocking(False)
+            guests[sock.fileno()] = (sock, bytearray())
+
+    def _look_at(self, guests: dict[int, tuple[socket.socket, bytearray]], fd: int, token: bytes) -> None:
+        """Read a guest's token; whoever does not bring the right one is sent away."""
+        sock, given = guests[fd]
+        more = b""
+        with contextlib.suppress(OSError):
+            more = sock.recv(TOKEN_BYTES - len(given))
+        given += more
+        if more and len(given) < TOKEN_BYTES:
+            return
+        del guests[fd]
+        if self._before is None and hmac.compare_digest(given, token):
+            self._before = self._tune(sock)
+        else:
             sock.close()
 
     @staticmethod
     def _tune(sock: socket.socket) -> socket.socket:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setblocking(False)
         return sock
 
     def abort(self, reason: str) -> None:
         """End whatever is under way, and all that would follow, with `RoundOver`; callable from any thread."""
         self._aborted = self._aborted or reason
-        for sock in (self._before, self._after, self._listener):
-            if sock is not None:
-                with contextlib.suppress(OSError):
-                    sock.shutdown(socket.SHUT_RDWR)
+        with self._closing:  # a descriptor that is closed meanwhile may be somebody else's by now
+            if self._abort_fd >= 0:
+                os.eventfd_write(self._abort_fd, 1)
+            for sock in (self._before, self._after):
+                if sock is not None:
+                    with contextlib.suppress(OSError):
+                        sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Let go of the connections."""
         self._aborted = self._aborted or "the ring is closed"
-        for sock in (self._before, self._after, self._listener):
-            if sock is not None:
-                sock.close()
-        self._before = self._after = self._listener = None
+        with self._closing:
+            for sock in (self._before, self._after):
+                if sock is not None:
+                    sock.close()
+            self._before = self._after = None
+            if self._abort_fd >= 0:
+                os.close(self._abort_fd)
+                self._abort_fd = -1
 
     # -- operations ----------------------------------------------------------------------------------------------
 
@@ -426,6 +472,30 @@ class _Gathering:
             self._ring.send(_BYTES, piece, memoryview(self.found[piece]))
         self._left -= 1
         self.done = self._left == 0
+
+
+def make_token(secret: bytes, nonce: str, rank: int) -> bytes:
+    """Return what a worker of the round must bring to be let in by a rank."""
+    return hmac.new(secret or b"open", f"ring/{nonce}/{rank}".encode(), hashlib.sha256).digest()
+
+
+def listen(address: str = "") -> socket.socket:
+    """Open a port for neighbours, on one address or on all of this host."""
+    if not address and socket.has_dualstack_ipv6():
+        return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=64)
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    return socket.create_server((address, 0), family=family, backlog=64)
+
+
+def _knock(where: tuple[str, int]) -> socket.socket | None:
+    """Begin to connect; None where that was refused at once."""
+    family = socket.AF_INET6 if ":" in where[0] else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setblocking(False)
+    if sock.connect_ex(where) in (0, errno.EINPROGRESS):
+        return sock
+    sock.close()
+    return None
 
 
 def _combine(combine: Any, parts: Sequence[Array], result: Array) -> None:

@@ -1,0 +1,188 @@
+"""The peer-to-peer coordinator of the first torchelastic: workers meet by a URL, with or without an agent."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from holdfast.errors import UsageError
+from holdfast.facts import facts
+from holdfast.rendezvous.api import RendezvousParameters
+from holdfast.train.coordinator import Coordinator, WorkerStats
+from holdfast.train.errors import RoundOver
+from holdfast.train.membership import Membership, worker_settings
+from holdfast.train.party import Party
+from holdfast.train.state import State
+
+#: Which backend serves which scheme of an `init_method`.
+SCHEMES = {"holdfast": "holdfast", "etcd": "etcd"}
+#: Our own collectives: no torch is needed, and none is imported.
+RING = "ring"
+#: A worker this much slower than the fastest is named.
+STRAGGLER_RATIO = 0.8
+MONITOR_EVERY_STEPS = 1000
+
+__all__ = ["CoordinatorP2P", "parse_init_method"]
+
+
+class CoordinatorP2P(Coordinator):
+    """Coordinates the workers of one run among themselves.
+
+    `init_method` is `holdfast://HOST:PORT/RUN?min_workers=1&max_workers=4`, where the worker on that host that comes
+    first carries the coordinator, or `etcd://HOST:PORT/RUN?...`, where etcd says who does. `c10d_backend` names the
+    backend of torch's process group, made anew for every round, or `ring` for our own collectives.
+    """
+
+    def __init__(
+        self,
+        c10d_backend: str,
+        init_method: str,
+        max_num_trainers: int,
+        process_group_timeout: int = 10_000,
+        coordinator_pg_timeout: int = 600_000,
+    ) -> None:
+        self._backend = c10d_backend
+        self._group_timeout_s = process_group_timeout / 1000
+        params = parse_init_method(init_method, max_num_trainers, coordinator_pg_timeout / 1000)
+        self._party = _Party(Membership(params))
+        self._max_workers = params.max_nodes
+        self._began = time.monotonic()
+        self._reason = "first round"
+        self._done = False
+        self._group: Any = None
+
+    @property
+    def party(self) -> Party:
+        """This worker's part in the present round: its rank, the world size, and our ring."""
+        return self._party
+
+    # -- rounds ----------------------------------------------------------------------------------------------------
+
+    def rendezvous_barrier(self) -> tuple[Any, int, int]:
+        """Block until a round is agreed."""
+        self._began = time.monotonic()
+        self._leave_group()
+        circle = self._party.form_round()
+        return circle.store, circle.rank, circle.world_size
+
+    def init_process_group(self) -> None:
+        """Form torch's process group of this round; our ring stands already."""
+        if self._backend == RING:
+            return
+        from holdfast.torch.groups import form
+
+        self._group = form(self._party.circle, self._backend, timeout_s=self._group_timeout_s)
+        self._party.membership.on_break(self._group.abort)
+
+    def sync(self, state: State, world_size: int, rank: int) -> None:
+        """Have the state made equal on all workers."""
+        del world_size, rank
+        self._party.sync(state, self._reason, self._began)
+
+    def barrier(self) -> None:
+        """Wait until all workers of the round have come here."""
+        self._party.ring.barrier()
+
+    def _leave_group(self) -> None:
+        if self._group is not None:
+            self._group.close()
+            self._group = None
+
+    # -- steps -------------------------------------------------------------------------------------------------------
+
+    def should_save_checkpoint(self) -> bool:
+        """The state decides."""
+        return False
+
+    def should_rendezvous(self, state: State) -> bool:
+        """Say whether newcomers wait; all workers hear the same, since they tell each other."""
+        del state
+        votes = self._party.vote(self._party.progress)
+        if votes.newcomers:
+            self._reason = "newcomers wait"
+        return votes.newcomers
+
+    def should_stop_training(self) -> bool:
+        """Say whether anybody has ended the training."""
+        return self._done or self._party.membership.ended is not None
+
+    def signal_training_done(self) -> None:
+        """End the training for everybody."""
+        self._done = True
+        # All have done the same steps: whoever is a moment behind hears of it as the end, not as a failure.
+        self._party.membership.close_run()
+        self._leave_group()
+        self._party.close_round()
+        self._party.membership.leave("its training is done")
+
+    def monitor_progress(self, state: State, worker_stats: WorkerStats | None) -> None:
+        """Name, every so many steps, the workers that are much slower than the fastest."""
+        del state
+        rate = worker_stats.get_progress_rate() if worker_stats is not None else None
+        if self._party.progress % MONITOR_EVERY_STEPS:
+            return
+        rates = [float(text or 0) for text in self._party.ring.all_gather(b"" if rate is None else str(rate).encode())]
+        best = max(rates)
+        slow = [rank for rank, each in enumerate(rates) if 0 < each < best * STRAGGLER_RATIO]
+        if slow and self._party.rank == 0:
+            names = ", ".join(f"rank {rank} ({rates[rank]:g} of {best:g})" for rank in slow)
+            facts.warn("straggler", f"slower than the others: {names}", ranks=slow)
+
+    def report_progress(self, state: State) -> None:
+        """Count a step that is done."""
+        del state
+        self._party.count_step()
+
+    def on_error(self, e: Exception) -> None:
+        """Take note of why the workers regroup."""
+        self._reason = str(e)
+        if not isinstance(e, RoundOver):
+            facts.warn("step_failed", f"the step is rolled back: {e!r}", error=repr(e))
+
+
+class _Party(Party):
+    """A party that counts the loop's steps."""
+
+    def __init__(self, membership: Membership) -> None:
+        super().__init__(membership)
+        self._steps = 0
+
+    @property
+    def progress(self) -> int:
+        """How many steps were done."""
+        return self._steps
+
+    def count_step(self) -> None:
+        """Count one more."""
+        self._steps += 1
+
+    def position(self) -> Any:
+        """The number of steps goes where the state goes."""
+        return self._steps
+
+    def take_position(self, position: Any) -> None:
+        """Go on where another worker stands."""
+        self._steps = int(position)
+
+
+def parse_init_method(url: str, max_workers: int, timeout_s: float = 600.0) -> RendezvousParameters:
+    """Read `scheme://host:port/run?min_workers=&max_workers=&...`; further settings are those of the rendezvous."""
+    parts = urlsplit(url)
+    backend, run = SCHEMES.get(parts.scheme), parts.path.strip("/")
+    if backend is None or not parts.netloc or not run:
+        raise UsageError(
+            f"'{url}' does not say where workers meet: write holdfast://HOST:PORT/RUN?min_workers=1&max_workers=4 "
+            "or the same with etcd://"
+        )
+    query = dict(parse_qsl(parts.query))
+    try:
+        least, most = int(query.pop("min_workers", 1)), int(query.pop("max_workers", max_workers))
+    except ValueError:
+        raise UsageError(f"min_workers and max_workers in '{url}' must be numbers") from None
+    if not 1 <= least <= most:
+        raise UsageError(f"'{url}' must have 1 <= min_workers <= max_workers")
+    settings = worker_settings(most, min_nodes=least, join_timeout=timeout_s)
+    return RendezvousParameters(
+        backend=backend, endpoint=parts.netloc, run_id=run.replace("/", "."), **{**settings, **query}
+    )

@@ -1,0 +1,76 @@
+"""The coordinator of a training loop, under the names of the first torchelastic: how workers meet and agree."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.train.state import State
+
+
+class WorkerStats(ABC):
+    """What a step tells about this worker; `train_step` returns one with the state, or None."""
+
+    @abstractmethod
+    def get_progress_rate(self) -> float | None:
+        """How fast this worker is, in any unit that all share; None where it cannot say."""
+
+
+class SimpleWorkerStats(WorkerStats):
+    """A progress rate and nothing else."""
+
+    def __init__(self, progress_rate: float | None = None) -> None:
+        self.progress_rate = progress_rate
+
+    def get_progress_rate(self) -> float | None:
+        """Return the rate that was given."""
+        return self.progress_rate
+
+
+class Coordinator(ABC):
+    """What `train` needs to know of the others; the loop calls these on every worker in the same order."""
+
+    @abstractmethod
+    def rendezvous_barrier(self) -> tuple[Any, int, int]:
+        """Block until a round is agreed; returns its store, this worker's rank and the world size."""
+
+    @abstractmethod
+    def barrier(self) -> None:
+        """Wait until all workers of the round have come here."""
+
+    @abstractmethod
+    def init_process_group(self) -> None:
+        """Connect the workers of the round."""
+
+    @abstractmethod
+    def should_save_checkpoint(self) -> bool:
+        """Say whether now is the time for a checkpoint; the same on all workers."""
+
+    @abstractmethod
+    def should_rendezvous(self, state: State) -> bool:
+        """Say, between two steps, whether to regroup; the same on all workers."""
+
+    @abstractmethod
+    def should_stop_training(self) -> bool:
+        """Say whether the training is over."""
+
+    @abstractmethod
+    def signal_training_done(self) -> None:
+        """End the training for everybody."""
+
+    @abstractmethod
+    def monitor_progress(self, state: State, worker_stats: WorkerStats | None) -> None:
+        """Look at how this worker does beside the others."""
+
+    @abstractmethod
+    def report_progress(self, state: State) -> None:
+        """Take note of a step that is done."""
+
+    @abstractmethod
+    def on_error(self, e: Exception) -> None:
+        """Take note of an error after which the worker regroups."""
+
+    def sync(self, state: State, world_size: int, rank: int) -> None:
+        """Have the state made equal on all workers."""
+        state.sync(world_size, rank)
