@@ -45,7 +45,9 @@ class CoordinatorP2P(Coordinator):
         self._backend = c10d_backend
         self._group_timeout_s = process_group_timeout / 1000
         params = parse_init_method(init_method, max_num_trainers, coordinator_pg_timeout / 1000)
-        self._party = _Party(Membership(params))
+        # A worker that is told of a broken round and does not come back within the same time is stuck.
+        params.config.setdefault("rejoin_timeout", self._group_timeout_s)
+        self._party = _Party(Membership(params), self._group_timeout_s)
         self._max_workers = params.max_nodes
         self._began = time.monotonic()
         self._reason = "first round"
@@ -144,8 +146,8 @@ class CoordinatorP2P(Coordinator):
 class _Party(Party):
     """A party that counts the loop's steps."""
 
-    def __init__(self, membership: Membership) -> None:
-        super().__init__(membership)
+    def __init__(self, membership: Membership, timeout_s: float) -> None:
+        super().__init__(membership, timeout_s)
         self._steps = 0
 
     @property

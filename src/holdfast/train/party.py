@@ -41,8 +41,9 @@ class Votes:
 class Party:
     """What a worker has while it trains with others; `rank` and `world_size` change with every round."""
 
-    def __init__(self, membership: Membership) -> None:
+    def __init__(self, membership: Membership, operation_timeout_s: float | None = None) -> None:
         self.membership = membership
+        self._operation_timeout_s = operation_timeout_s
         self._circle: Circle | None = None
         self._ring: Ring | None = None
         #: Whether the state has ever been made equal to the others'.
@@ -100,6 +101,7 @@ class Party:
             circle.token,
             until=lambda ring: self.membership.on_break(ring.abort),
         )
+        self._ring.timeout_s = self._operation_timeout_s
         self.on_round()
         return circle
 

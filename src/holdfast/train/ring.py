@@ -63,9 +63,12 @@ class Ring:
     An operation ends with `RoundOver` when a neighbour is gone or somebody calls `abort`.
     """
 
-    def __init__(self, rank: int, world_size: int) -> None:
+    def __init__(self, rank: int, world_size: int, timeout_s: float | None = None) -> None:
         self.rank = rank
         self.world_size = world_size
+        #: How long one operation may take; None for as long as the round lasts.
+        self.timeout_s = timeout_s
+        self._deadline = float("inf")
         self._before: socket.socket | None = None
         self._after: socket.socket | None = None
         self._aborted = ""
@@ -268,6 +271,7 @@ class Ring:
     def _run(self, traffic: _Traffic) -> None:
         """Send and receive until the operation is done; reading never waits for writing, so no ring of waits forms."""
         self._check()
+        self._deadline = float("inf") if self.timeout_s is None else time.monotonic() + self.timeout_s
         try:
             self._pump(traffic)
         except OSError as error:
@@ -329,7 +333,10 @@ class Ring:
 
     def _wait(self, poll: select.poll) -> None:
         self._check()
-        poll.poll()
+        if self._deadline == float("inf"):
+            poll.poll()
+        elif not poll.poll(max(self._deadline - time.monotonic(), 0.0) * 1000):
+            raise RoundOver(f"the other workers did not come to the same operation within {self.timeout_s:g} s")
 
     def _check(self) -> None:
         if self._aborted:

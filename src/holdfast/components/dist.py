@@ -1,0 +1,370 @@
+"""Distributed training: one agent on every node, started by `holdfast launch`, with workers that find each other.
+
+`-j` says how large: `4` is four workers on one node, `2x4` two nodes with four each, `1:4x8` from one to four nodes
+with eight workers each; nodes may then come and go. `image` is the scheduler's own by default; the local one needs
+none. On every node `python` must be one that has Holdfast.
+
+With one node the agent is started directly. With several, a shell puts the first node's address in place, which only
+the scheduler knows, and is replaced by the agent at once. Arguments reach the script exactly as given, but for macros
+such as `${app_id}`; write `$$` for a dollar sign.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import PurePath
+from typing import NamedTuple
+
+from holdfast.errors import UsageError
+from holdfast.specs import AppDef, Resource, RetryPolicy, Role, macros, parse_mounts, resource
+
+#: The port that TorchX uses. A scheduler on whose hosts several jobs meet puts a free one into the variable.
+RDZV_PORT = 29500
+PORT_VARIABLE = "HOLDFAST_LOCAL_RDZV_PORT"
+
+#: What `--debug` sets for torch.
+DEBUG_ENV = {
+    "CUDA_LAUNCH_BLOCKING": "1",
+    "NCCL_DESYNC_DEBUG": "1",
+    "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
+    "TORCH_SHOW_CPP_STACKTRACES": "1",
+}
+
+#: What `python` is started with to become an agent.
+LAUNCH = ("-m", "holdfast", "launch")
+
+#: Flags of `holdfast launch`: True is the bare flag, None and False leave it out.
+Flags = dict[str, str | int | float | bool | None]
+
+_SIZE = re.compile(r"(?:(?:(?P<low>[0-9]+):)?(?P<high>[0-9]+)x)?(?P<workers>[0-9]+)")
+_NODES = re.compile(r"(?:(?P<low>[0-9]+):)?(?P<high>[0-9]+)")
+
+
+class Size(NamedTuple):
+    """How large a job is: from how many nodes to how many, and workers on each."""
+
+    low: int
+    high: int
+    workers: int
+
+    @property
+    def nnodes(self) -> str:
+        """What `holdfast launch --nnodes` takes."""
+        return str(self.high) if self.low == self.high else f"{self.low}:{self.high}"
+
+
+def ddp(
+    *script_args: str,
+    script: str | None = None,
+    m: str | None = None,
+    image: str = "",
+    name: str = "/",
+    h: str | None = None,
+    cpu: int = 2,
+    gpu: int = 0,
+    memMB: int = 1024,
+    j: str = "1x2",
+    env: dict[str, str] | None = None,
+    metadata: dict[str, str] | None = None,
+    max_retries: int = 0,
+    max_restarts: int = 0,
+    rdzv_port: int = RDZV_PORT,
+    rdzv_backend: str = "c10d",
+    rdzv_conf: str | None = None,
+    mounts: list[str] | None = None,
+    debug: bool = False,
+    tee: int = 3,
+) -> AppDef:
+    """Run a script or module on all workers of all nodes, as torchrun would.
+
+    Args:
+        script_args: Arguments of the script.
+        script: Script to run on every worker.
+        m: Python module to run instead of a script.
+        image: Image to run in, where the scheduler uses images.
+        name: Name of the job, or experiment/name; by default that of the script.
+        h: Named resource of each node; it stands for cpu, gpu and memMB.
+        cpu: CPUs of each node.
+        gpu: GPUs of each node.
+        memMB: Memory of each node, in MB.
+        j: Size of the job, [[min:]nodes x]workers per node, as in 4, 2x4 or 1:4x8.
+        env: Environment variables of the script.
+        metadata: Notes for the scheduler.
+        max_retries: How often the scheduler may start the job again.
+        max_restarts: How often the agents may restart the workers before that.
+        rdzv_port: Port on the first node where nodes meet.
+        rdzv_backend: How nodes meet; c10d and holdfast mean the same.
+        rdzv_conf: Further settings of the meeting, as in join_timeout=900.
+        mounts: Mounts, as in type=bind,src=/data,dst=/data,readonly.
+        debug: Make torch say more and fail at the right place, at the price of speed.
+        tee: What goes to log files and the console: 1 stdout, 2 stderr, 3 both, 0 straight to the console.
+    """
+    flags: Flags = {
+        "--rdzv-backend": rdzv_backend,
+        "--rdzv-conf": rdzv_conf,
+        "--max-restarts": max_restarts,
+        "--tee": tee,
+    }
+    role = _role(image, env, debug, max_retries, resource(cpu, gpu, memMB, h), mounts)
+    return _job(script, m, script_args, parse_size(j), flags, role, name=name, port=rdzv_port, metadata=metadata)
+
+
+def spmd(
+    *args: str,
+    script: str | None = None,
+    m: str | None = None,
+    image: str = "",
+    name: str = "/",
+    h: str = "gpu.small",
+    j: str = "1x1",
+    env: dict[str, str] | None = None,
+    metadata: dict[str, str] | None = None,
+    max_retries: int = 0,
+    max_restarts: int = 0,
+    mounts: list[str] | None = None,
+    debug: bool = False,
+) -> AppDef:
+    """Run a script or module with one worker for each GPU of a named resource.
+
+    Args:
+        args: Arguments of the script.
+        script: Script to run on every worker.
+        m: Python module to run instead of a script.
+        image: Image to run in, where the scheduler uses images.
+        name: Name of the job, or experiment/name; by default that of the script.
+        h: Named resource of each node.
+        j: Number of nodes, [min:]nodes, with as many workers as the resource has GPUs; or [min:]nodes x workers.
+        env: Environment variables of the script.
+        metadata: Notes for the scheduler.
+        max_retries: How often the scheduler may start the job again.
+        max_restarts: How often the agents may restart the workers before that.
+        mounts: Mounts, as in type=bind,src=/data,dst=/data,readonly.
+        debug: Make torch say more and fail at the right place, at the price of speed.
+    """
+    machine = resource(h=h)
+    size = parse_size(j) if "x" in j else _by_gpus(j, h, int(machine.gpu))
+    flags: Flags = {"--rdzv-backend": "c10d", "--max-restarts": max_restarts, "--tee": 3}
+    role = _role(image, env, debug, max_retries, machine, mounts)
+    return _job(script, m, args, size, flags, role, name=name, metadata=metadata)
+
+
+def elastic(
+    *script_args: str,
+    script: str | None = None,
+    m: str | None = None,
+    image: str = "",
+    name: str = "/",
+    h: str | None = None,
+    cpu: int = 2,
+    gpu: int = 0,
+    memMB: int = 1024,
+    j: str = "1x2",
+    env: dict[str, str] | None = None,
+    metadata: dict[str, str] | None = None,
+    max_retries: int = 0,
+    max_restarts: int = 3,
+    rdzv_port: int = RDZV_PORT,
+    rdzv_backend: str = "holdfast",
+    rdzv_conf: str | None = None,
+    mounts: list[str] | None = None,
+    debug: bool = False,
+    tee: int = 3,
+    preload: str = "auto",
+    spares: int = 0,
+    lease: str | None = None,
+    last_call: str | None = None,
+    join_timeout: str | None = None,
+    admit: str | None = None,
+    restart_backoff: str | None = None,
+    progress_after: str | None = None,
+    reset_restarts: bool = False,
+    crash_loop: int | None = None,
+    half_finished_after: str | None = None,
+    shutdown_timeout: float | None = None,
+    hang: str | None = None,
+    metrics: str | None = None,
+    event_log_handler: str | None = None,
+    health_port: str | None = None,
+    log_size_limit: str | None = None,
+    numa_binding: str | None = None,
+) -> AppDef:
+    """Run a script or module that survives lost nodes, with everything that Holdfast's agent can do.
+
+    A node that is lost is replaced alone: the scheduler starts that replica again, up to max_retries times, and the
+    others go on or wait, as the smallest size allows. Times are written 30s, 5m, 1h.
+
+    Args:
+        script_args: Arguments of the script.
+        script: Script to run on every worker.
+        m: Python module to run instead of a script.
+        image: Image to run in, where the scheduler uses images.
+        name: Name of the job, or experiment/name; by default that of the script.
+        h: Named resource of each node; it stands for cpu, gpu and memMB.
+        cpu: CPUs of each node.
+        gpu: GPUs of each node.
+        memMB: Memory of each node, in MB.
+        j: Size of the job, [[min:]nodes x]workers per node, as in 4, 2x4 or 1:4x8.
+        env: Environment variables of the script.
+        metadata: Notes for the scheduler.
+        max_retries: How often the scheduler may start a lost replica again.
+        max_restarts: How often the agents may restart the workers.
+        rdzv_port: Port on the first node where nodes meet.
+        rdzv_backend: How nodes meet.
+        rdzv_conf: Further settings of the meeting, as in join_timeout=900.
+        mounts: Mounts, as in type=bind,src=/data,dst=/data,readonly.
+        debug: Make torch say more and fail at the right place, at the price of speed.
+        tee: What goes to log files and the console: 1 stdout, 2 stderr, 3 both, 0 straight to the console.
+        preload: Modules to import once and fork workers from; auto looks at the script, none is off.
+        spares: Nodes beyond the largest size that stand by to take a lost one's place.
+        lease: Silence after which a node counts as dead.
+        last_call: How long the first gathering waits for more than the smallest size.
+        join_timeout: How long to wait for the other nodes.
+        admit: When a late node gets in; at-once, restart, or every:TIME.
+        restart_backoff: Pause before a restart, doubling; FIRST or FIRST:MAX.
+        progress_after: A round that lasted this long has made progress.
+        reset_restarts: Progress gives the used restarts back.
+        crash_loop: End after so many failures in a row without progress.
+        half_finished_after: Report where workers hang this long after others have finished.
+        shutdown_timeout: Seconds from SIGTERM to SIGKILL.
+        hang: End workers that hang; auto learns how long steps take, or a time after which silence is a hang.
+        metrics: Where metrics go, as in console or prometheus; separate several with commas.
+        event_log_handler: Where events go.
+        health_port: Port, or host:port, on which each agent says how it is.
+        log_size_limit: Largest size of one log file, as in 100M.
+        numa_binding: Bind workers to CPUs; node, socket, exclusive or core-complex.
+    """
+    flags: Flags = {
+        "--rdzv-backend": rdzv_backend,
+        "--rdzv-conf": rdzv_conf,
+        "--max-restarts": max_restarts,
+        "--tee": tee,
+        "--preload": preload,
+        "--spares": spares or None,
+        "--lease": lease,
+        "--last-call": last_call,
+        "--join-timeout": join_timeout,
+        "--admit": admit,
+        "--restart-backoff": restart_backoff,
+        "--progress-after": progress_after,
+        "--reset-restarts": reset_restarts,
+        "--crash-loop": crash_loop,
+        "--half-finished-after": half_finished_after,
+        "--shutdown-timeout": shutdown_timeout,
+        "--hang": hang,
+        "--metrics": metrics,
+        "--event-log-handler": event_log_handler,
+        "--health-port": health_port,
+        "--log-size-limit": log_size_limit,
+        "--numa-binding": numa_binding,
+    }
+    role = _role(image, env, debug, max_retries, resource(cpu, gpu, memMB, h), mounts)
+    role.retry_policy = RetryPolicy.REPLICA
+    size = parse_size(j)
+    return _job(script, m, script_args, size, flags, role, name=name, port=rdzv_port, metadata=metadata, spares=spares)
+
+
+def parse_size(text: str) -> Size:
+    """Read `-j`: `[[min:]nodes x]workers`; raises `UsageError`."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"-j '{text}' must be [[MIN:]NODES x]WORKERS, as in 4, 2x4 or 1:4x8")
+    high = int(match["high"] or 1)
+    return _checked(text, Size(int(match["low"] or high), high, int(match["workers"])))
+
+
+def _by_gpus(text: str, machine: str, gpus: int) -> Size:
+    """Read `-j` without workers: as many as there are GPUs."""
+    match = _NODES.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"-j '{text}' must be [MIN:]NODES or [MIN:]NODESxWORKERS, as in 2, 1:4 or 2x8")
+    if gpus < 1:
+        raise UsageError(f"-j '{text}' says no number of workers and {machine} has no GPUs; write -j {text}x1")
+    return _checked(text, Size(int(match["low"] or match["high"]), int(match["high"]), gpus))
+
+
+def _checked(text: str, size: Size) -> Size:
+    if not 1 <= size.low <= size.high or size.workers < 1:
+        raise UsageError(f"-j '{text}' must have 1 <= MIN <= NODES and at least one worker")
+    return size
+
+
+def _role(
+    image: str, env: dict[str, str] | None, debug: bool, max_retries: int, machine: Resource, mounts: list[str] | None
+) -> Role:
+    """Make a role of what all three components take; `_job` fills in the rest."""
+    return Role(
+        "",
+        image,
+        env={**(DEBUG_ENV if debug else {}), **(env or {})},
+        max_retries=max_retries,
+        resource=machine,
+        mounts=parse_mounts(mounts or []),
+    )
+
+
+def _job(
+    script: str | None,
+    m: str | None,
+    args: tuple[str, ...],
+    size: Size,
+    flags: Flags,
+    role: Role,
+    *,
+    name: str,
+    port: int = RDZV_PORT,
+    metadata: dict[str, str] | None,
+    spares: int = 0,
+) -> AppDef:
+    """Fill in the role: how many replicas, and the command that starts an agent on each."""
+    if (script is None) == (m is None):
+        raise UsageError("give either --script, a file to run, or -m, a module to run")
+    experiment, _, run = name.rpartition("/")
+    role.name = _role_name(script, m)
+    if experiment:
+        role.env.setdefault("TORCHX_TRACKING_EXPERIMENT_NAME", experiment)
+    role.num_replicas = size.high + spares
+    role.min_replicas = size.low if size.low < role.num_replicas else None
+    role.port_map = {"c10d": port}
+    entry = ["-m", m] if m is not None else [str(script)]
+    words = [*_launch_flags(size, flags), *entry, *args]
+    if role.num_replicas == 1:
+        role.entrypoint, role.args = "python", _alone(words, flags)
+    else:
+        role.entrypoint, role.args = "sh", ["-c", _together(words, port)]
+    return AppDef(run or role.name, [role], dict(metadata or {}))
+
+
+def _launch_flags(size: Size, flags: Flags) -> list[str]:
+    words = ["--nnodes", size.nnodes, "--nproc-per-node", str(size.workers), "--rdzv-id", macros.app_id]
+    words += ["--role", ""]  # the scheduler says which role a line is of
+    for flag, value in flags.items():
+        if value is True:
+            words.append(flag)
+        elif value is not None and value is not False:
+            words += [flag, str(value)]
+    return words
+
+
+def _alone(words: list[str], flags: Flags) -> list[str]:
+    """Meet at a free port; the static backend needs to be told nothing."""
+    endpoint = [] if flags["--rdzv-backend"] == "static" else ["--rdzv-endpoint", "localhost:0"]
+    return [*LAUNCH, *endpoint, *words]
+
+
+def _together(words: list[str], port: int) -> str:
+    """Meet at the first node, whose address is in a variable that only the scheduler knows the name of.
+
+    Doubled dollar signs are for the shell; the others are macros, which are filled in before. Nodes ask for the ranks
+    of their replicas, so that people find rank 0 in replica 0.
+    """
+    where = f"$${{{PORT_VARIABLE}:-{port}}}" if port == RDZV_PORT else str(port)
+    endpoint = f'"$${{{macros.rank0_env}:=localhost}}:{where}"'
+    meeting = f"--rdzv-endpoint {endpoint} --node-rank {macros.replica_id}"
+    return f"exec python {shlex.join(LAUNCH)} {meeting} {shlex.join(words)}"
+
+
+def _role_name(script: str | None, m: str | None) -> str:
+    """Name the role after what it runs, in letters that every scheduler takes."""
+    bare = m.rpartition(".")[2] if m is not None else PurePath(str(script)).stem
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", bare).strip("-") or "script"

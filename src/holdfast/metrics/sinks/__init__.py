@@ -1,0 +1,1 @@
+"""Where values go: one small module per sink, each with `create_handler(argument) -> MetricHandler`."""

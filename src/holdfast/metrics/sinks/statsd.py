@@ -1,0 +1,84 @@
+"""`statsd:HOST:PORT`: StatsD over UDP, `group.name:value|g`, and `|ms` for durations.
+
+Plain StatsD has no labels: workers of a job write to the same names, and of a gauge the last value holds. Nobody
+answers, and nobody needs to be there: what a host refuses is lost quietly. A name that cannot be resolved is reported.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+import time
+
+from holdfast.errors import Unavailable, UsageError
+from holdfast.metrics.api import MetricData, MetricHandler
+from holdfast.metrics.names import is_duration, number, statsd_name
+from holdfast.wire.address import Endpoint, parse_endpoint
+
+DEFAULT_PORT = 8125
+#: How long we go without asking again for the address of a host that could not be resolved.
+RESOLVE_AGAIN_S = 30.0
+
+
+def create_handler(argument: str) -> MetricHandler:
+    """Return a handler that sends to the host and port named by the argument."""
+    return StatsdMetricHandler(parse_endpoint(argument, DEFAULT_PORT))
+
+
+class StatsdMetricHandler(MetricHandler):
+    """Sends one datagram for every value."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.lost = 0
+        self._endpoint = endpoint
+        self._socket: socket.socket | None = None
+        self._resolve_at = -math.inf
+
+    def emit(self, metric_data: MetricData) -> None:
+        """Send one value; whether anybody hears it is not known."""
+        datagram = datagram_of(metric_data)
+        if self._socket is None:
+            self._connect()
+        try:
+            if self._socket is not None:
+                self._socket.send(datagram)
+        except OSError:  # mostly the host's answer that nobody listens there, to a datagram before this one
+            self.lost += 1
+
+    def close(self) -> None:
+        """Close the socket."""
+        if self._socket is not None:
+            self._socket.close()
+
+    def _connect(self) -> None:
+        """Resolve the name, not more often than now and then; raises `Unavailable`."""
+        if time.monotonic() < self._resolve_at:
+            self.lost += 1
+            return
+        self._resolve_at = time.monotonic() + RESOLVE_AGAIN_S
+        host, port = self._endpoint.host, self._endpoint.port
+        try:
+            family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        except OSError as error:
+            raise Unavailable(f"the StatsD host '{host}' cannot be resolved: {error.strerror}") from error
+        udp = socket.socket(family, kind)
+        udp.setblocking(False)
+        try:
+            udp.connect(address)
+        except OSError as error:
+            udp.close()
+            raise Unavailable(f"there is no way to the StatsD host '{host}': {error.strerror}") from error
+        self._socket = udp
+
+
+def datagram_of(data: MetricData) -> bytes:
+    """Return the datagram for one value."""
+    name, value = statsd_name(data.group_name, data.name), number(data.value)
+    if not math.isfinite(value):
+        raise UsageError(f"StatsD has no word for {value}, the value of {name}")
+    text = f"{value:d}" if isinstance(value, int) else f"{value:.15g}"
+    if is_duration(data.name):
+        return f"{name}:{text}|ms".encode()
+    # A gauge with a sign is a change and not a value, so a negative one is reached from zero.
+    zero = f"{name}:0|g\n" if text.startswith("-") else ""
+    return f"{zero}{name}:{text}|g".encode()

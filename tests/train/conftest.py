@@ -1,0 +1,101 @@
+"""Crews of real worker processes that tell what they do, line by line."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+WAIT_S = 90.0
+
+
+class Worker:
+    """One process and the lines that it writes."""
+
+    def __init__(self, argv: list[str], env: dict[str, str]) -> None:
+        self.process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
+        )
+        self.events: list[dict[str, Any]] = []
+        self._news: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self.errors: list[str] = []
+        self._threads = [threading.Thread(target=self._read), threading.Thread(target=self._read_errors)]
+        for thread in self._threads:
+            thread.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("{"):
+                self._news.put(json.loads(line))
+        self._news.put(None)
+
+    def _read_errors(self) -> None:
+        assert self.process.stderr is not None
+        self.errors.extend(self.process.stderr)
+
+    def wait_for(self, event: str, **fields: Any) -> dict[str, Any]:
+        """Wait until the worker tells of an event with these fields."""
+        while True:
+            told = self._news.get(timeout=WAIT_S)
+            if told is None:
+                raise AssertionError(f"ended without '{event}' {fields}: {self.events[-3:]}\n{''.join(self.errors)}")
+            self.events.append(told)
+            if told["event"] == event and all(told.get(key) == value for key, value in fields.items()):
+                return told
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        self.process.send_signal(number)
+
+    def end(self) -> int:
+        """Wait for the worker's end and return its exit code."""
+        code = self.process.wait(WAIT_S)
+        for thread in self._threads:
+            thread.join(WAIT_S)
+        while (told := self._news.get()) is not None:
+            self.events.append(told)
+        return code
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        for thread in self._threads:
+            thread.join(WAIT_S)
+        for stream in (self.process.stdout, self.process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Worker]]:
+    """Start a script of this folder with one JSON argument."""
+    workers: list[Worker] = []
+    env = {**os.environ, "HOLDFAST_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"}
+
+    def make(script: str, **options: Any) -> Worker:
+        path = Path(__file__).parent / script
+        worker = Worker([sys.executable, "-W", "error", str(path), json.dumps(options)], env)
+        workers.append(worker)
+        return worker
+
+    yield make
+    for worker in workers:
+        worker.close()

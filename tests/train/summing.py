@@ -1,0 +1,134 @@
+"""A worker of the first torchelastic's scenarios: all workers together sum the integers 11 to 30, which gives 410.
+
+Run as a script with one JSON argument; see `Summing`. Each step takes one integer per worker, the same on all, and adds
+them up through a collective. It tells what it does as JSON lines and waits for a line where it is told to.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from typing import Any
+
+import numpy as np
+
+from holdfast.p2p import CoordinatorP2P
+from holdfast.train.coordinator import SimpleWorkerStats
+from holdfast.train.errors import NonRetryableException
+from holdfast.train.loop import run_train, train
+from holdfast.train.state import State
+
+NUMBERS = list(range(11, 31))
+
+
+def tell(event: str, **data: Any) -> None:
+    sys.stdout.write(json.dumps({"event": event, **data}) + "\n")
+    sys.stdout.flush()
+
+
+class Summing(State):
+    """The sum so far and how many integers are in it."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.options = options
+        self.index = 0
+        self.total = 0
+        self.syncs = 0
+
+    def capture_snapshot(self) -> Any:
+        return None if self.options.get("no_rollback") else {"index": self.index, "total": self.total}
+
+    def apply_snapshot(self, snapshot: Any) -> None:
+        self.index, self.total = snapshot["index"], snapshot["total"]
+
+    def sync(self, world_size: int, rank: int) -> None:
+        self.syncs += 1
+        if self.options.get("fail_sync") == self.syncs:
+            raise RuntimeError("sync failed once")
+        if not self.options.get("no_rollback"):
+            super().sync(world_size, rank)
+        tell("synced", world=world_size, rank=rank, index=self.index, total=self.total)
+
+
+class Worker:
+    """One worker; `at` maps the index at which something happens to what happens."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.options = options
+        self.at = dict(options.get("at", {}))
+        self.coordinator = CoordinatorP2P(
+            c10d_backend=options.get("backend", "ring"),
+            init_method=options["url"],
+            max_num_trainers=options.get("most", 4),
+            process_group_timeout=options.get("timeout_ms", 60_000),
+        )
+
+    def sum(self, value: int) -> int:
+        if self.options.get("backend", "ring") == "ring":
+            return int(self.coordinator.party.ring.all_reduce(np.array([value]))[0])
+        import torch.distributed as dist
+
+        import torch
+
+        tensor = torch.tensor([value])
+        dist.all_reduce(tensor)
+        return int(tensor.item())
+
+    def step(self, state: Summing) -> tuple[Summing, SimpleWorkerStats]:
+        if state.index >= len(NUMBERS):
+            raise StopIteration
+        party = self.coordinator.party
+        self.meet_fate(state)
+        mine = state.index + party.rank
+        value = NUMBERS[mine] if mine < len(NUMBERS) else 0
+        state.index += party.world_size
+        state.total += self.sum(value)
+        tell("step", index=state.index, total=state.total, world=party.world_size, rank=party.rank)
+        return state, SimpleWorkerStats(self.options.get("rate", 1.0))
+
+    def meet_fate(self, state: Summing) -> None:
+        due = [at for at in self.at if int(at) <= state.index]
+        for at in due:
+            fate = self.at[at] if self.options.get("always") else self.at.pop(at)
+            tell("fate", fate=fate, index=state.index)
+            if fate == "retry":
+                state.index += 1000
+                raise RuntimeError("a retryable failure")
+            if fate == "bug":
+                raise NameError("a bug")
+            if fate == "hopeless":
+                raise NonRetryableException("there is no hope")
+            if fate == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if fate == "loop":
+                while True:
+                    pass
+            if fate.startswith("await"):
+                # Stay in this step until so many newcomers have knocked.
+                while self.coordinator.party.membership.newcomers < int(fate.partition(":")[2]):
+                    self.coordinator.party.membership.wait_broken(0.01)
+
+    def run(self) -> None:
+        import logging
+
+        import holdfast.p2p
+
+        logging.basicConfig(level="INFO")
+        holdfast.p2p.MONITOR_EVERY_STEPS = self.options.get("monitor_every", 1000)
+        state = Summing(self.options)
+        if self.options.get("generator"):
+
+            def steps(current: Summing) -> Any:
+                while current.index < len(NUMBERS):
+                    yield self.step(current)[1]
+
+            run_train(self.coordinator, steps, state)
+        else:
+            state = train(self.coordinator, self.step, state)
+        tell("done", total=state.total)
+
+
+if __name__ == "__main__":
+    Worker(json.loads(sys.argv[1])).run()

@@ -1,0 +1,142 @@
+"""The scenarios of the first torchelastic, with real processes: 11 to 30 are summed, whoever dies on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+from tests.train.conftest import Worker
+
+pytest.importorskip("numpy")
+
+TOTAL = 410
+BACKENDS = [
+    pytest.param("ring"),
+    pytest.param("gloo", marks=[pytest.mark.torch, pytest.mark.skipif(find_spec("torch") is None, reason="no torch")]),
+]
+
+Crew = Callable[..., list[Worker]]
+
+
+@pytest.fixture(params=BACKENDS)
+def crew(request: pytest.FixtureRequest, start: Callable[..., Worker], free_port: int) -> Crew:
+    """Start so many workers of one run, each with options of its own."""
+
+    def make(*each: dict[str, Any], least: int = 1, most: int = 4, **common: Any) -> list[Worker]:
+        extra = common.pop("url_extra", "")
+        url = f"holdfast://127.0.0.1:{free_port}/sum?min_workers={least}&max_workers={most}{extra}"
+        options = {"url": url, "most": most, "backend": request.param, **common}
+        return [start("summing.py", **{**options, **own}) for own in each]
+
+    return make
+
+
+def done(worker: Worker) -> int:
+    """The total with which a worker ended well."""
+    assert worker.end() == 0, "".join(worker.errors)
+    assert worker.events[-1]["event"] == "done"
+    total: int = worker.events[-1]["total"]
+    return total
+
+
+def test_four_workers_without_any_trouble(crew: Crew) -> None:
+    workers = crew({}, {}, {}, {})
+
+    assert [done(worker) for worker in workers] == [TOTAL] * 4
+    assert all(sum(event["event"] == "step" for event in worker.events) == 5 for worker in workers)
+
+
+def test_a_generator_of_steps_does_as_well(crew: Crew) -> None:
+    workers = crew({}, {}, most=2, generator=True)
+
+    assert [done(worker) for worker in workers] == [TOTAL] * 2
+
+
+def test_fewer_than_the_most_are_enough_to_begin(crew: Crew) -> None:
+    """They wait for the others as long as the last call lasts."""
+    workers = crew({}, {}, least=2, most=4, url_extra="&last_call_timeout=0.2")
+
+    assert [done(worker) for worker in workers] == [TOTAL] * 2
+    assert all(event["world"] == 2 for worker in workers for event in worker.events if event["event"] == "step")
+
+
+def test_a_failure_that_can_be_retried_costs_one_step(crew: Crew) -> None:
+    workers = crew({"at": {4: "retry"}}, {"at": {4: "retry"}}, {}, {})
+
+    assert [done(worker) for worker in workers] == [TOTAL] * 4
+    for worker in workers:
+        indices = [event["index"] for event in worker.events if event["event"] == "step"]
+        assert indices == sorted(set(indices)), "no step was counted twice"
+
+
+def test_who_fails_for_good_ends_and_the_others_go_on(crew: Crew) -> None:
+    workers = crew({"at": {4: "bug"}}, {"at": {8: "hopeless"}}, {}, {})
+
+    assert workers[0].end() != 0
+    assert workers[1].end() != 0
+    assert [done(worker) for worker in workers[2:]] == [TOTAL] * 2
+
+
+def test_the_same_failure_forever_ends_the_loop(crew: Crew) -> None:
+    (worker,) = crew({"at": {4: "retry"}, "always": True}, most=1)
+
+    assert worker.end() != 0
+    assert "failed 101 times" in "".join(worker.errors)
+
+
+def test_a_sync_that_raises_is_tried_again(crew: Crew) -> None:
+    workers = crew({"fail_sync": 1}, {}, most=2)
+
+    assert [done(worker) for worker in workers] == [TOTAL] * 2
+
+
+def test_two_of_four_are_killed(crew: Crew) -> None:
+    workers = crew({"at": {4: "kill"}}, {"at": {8: "kill"}}, {}, {})
+
+    assert [worker.end() for worker in workers[:2]] == [-9, -9]
+    assert [done(worker) for worker in workers[2:]] == [TOTAL] * 2
+
+
+def test_two_of_four_are_stuck_and_the_rest_is_saved_by_the_timeout(crew: Crew) -> None:
+    workers = crew({"at": {4: "loop"}}, {"at": {4: "loop"}}, {}, {}, timeout_ms=3000)
+
+    assert [done(worker) for worker in workers[2:]] == [TOTAL] * 2
+    assert [worker.process.poll() for worker in workers[:2]] == [None, None]
+
+
+def test_without_rollback_a_failed_step_is_not_undone(crew: Crew) -> None:
+    """The failed step had moved the index to the end, so the training ends short of the total."""
+    (worker,) = crew({"at": {4: "retry"}, "no_rollback": True}, most=1)
+
+    assert done(worker) < TOTAL
+
+
+def test_newcomers_are_let_in_between_two_steps(crew: Crew) -> None:
+    first = crew({"at": {4: "await:2"}}, {}, url_extra="&last_call_timeout=0.2")
+    first[0].wait_for("fate", fate="await:2")
+    newcomers = crew({}, {})
+
+    workers = [*first, *newcomers]
+    assert [done(worker) for worker in workers] == [TOTAL] * 4
+    assert any(event.get("world") == 4 for event in first[1].events if event["event"] == "step")
+
+
+def test_the_killed_come_back_and_take_the_state_of_the_others(crew: Crew) -> None:
+    first = crew({"at": {4: "kill"}}, {"at": {8: "await:1"}}, most=2)
+    first[0].end()
+    first[1].wait_for("fate", fate="await:1")
+    (again,) = crew({}, most=2)
+
+    assert done(first[1]) == done(again) == TOTAL
+    synced = next(event for event in again.events if event["event"] == "synced")
+    assert synced["index"] > 0
+
+
+def test_a_straggler_is_named(crew: Crew) -> None:
+    workers = crew({"rate": 1.0}, {"rate": 0.5}, most=2, monitor_every=1)
+
+    assert [done(worker) for worker in workers] == [TOTAL] * 2
+    assert "slower than the others: rank" in "".join(workers[0].errors + workers[1].errors)
