@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import Case, Results, median, raise_file_limit, save, spread
-from holdfast.coordinator.roster import DROP_GRACE_S
+from holdfast.coordinator.messages import DROP_GRACE_S
 
 REPEATS = 5
 #: torch's handlers take seconds where ours take milliseconds; it gets fewer turns.

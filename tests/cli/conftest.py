@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import secrets
+import select
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,6 +19,8 @@ from tests.launcher.conftest import MARK, marked
 
 #: Everything that a job of a test waits for; no test waits so long.
 FOREVER = "1000"
+#: How long a process may take to end by itself on a busy machine.
+LINGER_S = 30.0
 
 
 class Said(NamedTuple):
@@ -47,10 +50,22 @@ def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[st
     work.mkdir()
     monkeypatch.chdir(work)
     yield dict(os.environ)
-    left = marked(mark)
+    left = [pid for pid in marked(mark) if not ends(pid)]
     for pid in left:
         os.kill(pid, 9)
     assert not left, f"processes were left behind: {left}"
+
+
+def ends(pid: int) -> bool:
+    """Wait for a process that is about to end: a job is over a moment before its supervisor is."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], LINGER_S)[0])
+    finally:
+        os.close(descriptor)
 
 
 Invoke = Callable[..., Said]

@@ -90,6 +90,12 @@ def _option(name: str, **settings: Any) -> Callable[[F], F]:
 @_option("--shutdown-timeout", type=float, help="Seconds from SIGTERM to SIGKILL.  [default: 30]")
 @click.option("--exit-barrier-timeout", default="300", show_default=True, help="Wait for the others after success.")
 @click.option("--half-finished-after", help="Report where workers hang this long after others have finished.")
+@click.option(
+    "--hang",
+    default="off",
+    show_default=True,
+    help="Restart workers that stop calling holdfast.heartbeat(), and say where they hang: off, auto, or a time (90s).",
+)
 @_option(
     "--signals-to-handle",
     default="SIGTERM,SIGINT,SIGHUP,SIGQUIT",
@@ -105,7 +111,26 @@ def _option(name: str, **settings: Any) -> Callable[[F], F]:
 @_option("--duplicate-stdout-filters", default="", help="Copy stdout lines with these words to filtered_stdout.log.")
 @_option("--duplicate-stderr-filters", default="", help="The same for stderr.")
 @_option("--logs-specs", help="Entry point of a LogsSpecs class.")
-@_option("--event-log-handler", default="null", show_default=True, help="Where events go.")
+# -- what is told
+@_option(
+    "--event-log-handler",
+    default="",
+    help="Where events go: null, console, jsonl:PATH, otlp:ENDPOINT, a plugin's name; several by comma.  "
+    "[default: $HOLDFAST_EVENTS or null]",
+)
+@click.option(
+    "--metrics",
+    multiple=True,
+    envvar="HOLDFAST_METRICS",
+    help="Where metrics go: console, jsonl:PATH, prometheus, otlp:ENDPOINT, statsd:HOST:PORT, a plugin's name; "
+    "several by comma or by repeating; GROUP=SINK for one group alone.",
+)
+@click.option(
+    "--health-port",
+    default="",
+    envvar="TORCHELASTIC_HEALTH_CHECK_PORT",
+    help="Answer /healthz, /readyz, /status and /metrics on this port, or HOST:PORT; 0 picks one.",
+)
 @click.option("--log-prefix", help="Prefix of teed lines, with ${role_name} ${rank} ${local_rank} ${hostname}.")
 @click.option("--log-size-limit", help="Largest size of one log file, as in 100M.")
 @click.option("--quiet", "-q", is_flag=True, help="Say nothing but how a failure ended the job.")

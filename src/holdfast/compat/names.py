@@ -19,4 +19,6 @@ MODULES: dict[str, str] = {
     "torchx.schedulers": "holdfast.schedulers",
     "torchx.specs": "holdfast.specs",
     "torchx.specs.api": "holdfast.specs",
+    "torchx.specs.finder": "holdfast.components.finder",
+    "torchx.workspace": "holdfast.runner.workspace",
 }

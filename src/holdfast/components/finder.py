@@ -154,7 +154,7 @@ def _entries(report: Report) -> list[_Entry]:
     entries = []
     for group in GROUPS:
         # All of them, and not one for each name: two packages may well both say `_`.
-        for point in plugins._all_points().get(group, ()):
+        for point in plugins.every(group):
             package = point.dist.name if point.dist is not None else "an unknown package"
             said = f"{point.name} = {point.value} ({group} of {package})"
             if ":" in point.value:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,9 +11,12 @@ from typing import Any
 from holdfast.agent import LocalElasticAgent, RunResult, WorkerSpec, WorkerState
 from holdfast.agent.local import LocalOptions
 from holdfast.agent.machine import Outcome
+from holdfast.events import close_all as close_events
 from holdfast.failures import ChildFailedError, ProcessFailure
 from holdfast.failures.failure import Failure
 from holdfast.failures.verdict import Verdict
+from holdfast.metrics.choose import configure_from
+from holdfast.metrics.chosen import Metrics
 from holdfast.rendezvous import RendezvousHandler, RendezvousParameters, get_rendezvous_handler
 from holdfast.rendezvous.native import HoldfastRendezvousHandler
 from holdfast.workers import DefaultLogsSpecs, LogsSpecs, Module, NumaOptions, Program, Script, SignalException
@@ -28,7 +32,7 @@ Entrypoint = Callable[..., Any] | str | Script | Module | Program
 class LaunchConfig:
     """Everything that one node's agent needs to know, with TorchElastic's names and defaults.
 
-    What is ours: `rdzv_backend` is the native one by default, `exit_barrier_timeout`, and `local_options`.
+    What is ours: `rdzv_backend` is the native one by default, `exit_barrier_timeout`, `metrics` and `local_options`.
     """
 
     min_nodes: int
@@ -55,6 +59,8 @@ class LaunchConfig:
     virtual_local_rank: bool = False
     shutdown_timeout: float | None = None
     exit_barrier_timeout: float = 300.0
+    #: Where metrics go, as `--metrics` has it: `console`, `my_app=jsonl:PATH`.
+    metrics: tuple[str, ...] = ()
     local_options: LocalOptions = field(default_factory=LocalOptions)
 
     def __post_init__(self) -> None:
@@ -121,8 +127,9 @@ def run_agent(
     """Run one node's agent to its end and report how that went; only what keeps it from starting is raised."""
     handler = _make_handler(config)
     agent: LocalElasticAgent | None = None
+    metrics = _choose_metrics(config, handler)
     try:
-        agent = _make_agent(config, entrypoint, args, handler, health_check_server)
+        agent = _make_agent(config, entrypoint, args, handler, health_check_server, metrics)
         agent.warm_up()
         try:
             result = agent.run(config.role)
@@ -133,6 +140,17 @@ def run_agent(
         return LaunchReport(result, outcome, _verdict(outcome))
     finally:
         _leave(handler, agent)
+        if metrics is not None:
+            metrics.close()
+        close_events()
+
+
+def _choose_metrics(config: LaunchConfig, handler: RendezvousHandler) -> Metrics | None:
+    """Open the sinks that the launch asks for; without any, what the program has configured stays as it is."""
+    chosen = config.metrics or tuple(filter(None, [config.metrics_cfg.get("sinks", "")]))
+    if not chosen:
+        return None
+    return configure_from(chosen, run_id=handler.get_run_id(), role=config.role, node=socket.gethostname())
 
 
 def _make_handler(config: LaunchConfig) -> RendezvousHandler:
@@ -155,6 +173,7 @@ def _make_agent(
     args: list[Any],
     handler: RendezvousHandler,
     health_check_server: Any,
+    metrics: Metrics | None,
 ) -> LocalElasticAgent:
     spec = WorkerSpec(
         role=config.role,
@@ -181,6 +200,7 @@ def _make_agent(
         health_check_server=health_check_server,
         signals_to_handle=config.signals_to_handle,
         options=config.local_options,
+        metrics=metrics,
     )
 
 

@@ -6,14 +6,18 @@ import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
 from pathlib import Path
 
+from holdfast import plugins
 from holdfast.agent.local import LocalOptions
 from holdfast.agent.simple import parse_signals
 from holdfast.errors import UsageError
+from holdfast.events.choose import spec_from
+from holdfast.health import parse_health_port
 from holdfast.launcher.api import LaunchConfig
+from holdfast.metrics.choose import check as check_metrics
 from holdfast.rendezvous.settings import parse_admit, parse_duration
+from holdfast.timer.hang import HangOptions
 from holdfast.wire.address import Endpoint
 from holdfast.workers import (
     AffinityMode,
@@ -45,7 +49,7 @@ class LaunchOptions:
     max_restarts: int = 0
     monitor_interval: float = 0.1
     start_method: str = "spawn"
-    event_log_handler: str = "null"
+    event_log_handler: str = ""
     role: str = "default"
     module: bool = False
     no_python: bool = False
@@ -81,6 +85,9 @@ class LaunchOptions:
     log_prefix: str | None = None
     log_size_limit: str | None = None
     half_finished_after: str | None = None
+    metrics: tuple[str, ...] = ()
+    health_port: str = ""
+    hang: str = "off"
     secret_file: str | None = None
     require_secret: bool = False
     tls_cert: str | None = None
@@ -94,6 +101,7 @@ def config_from_options(options: LaunchOptions) -> tuple[LaunchConfig, Script | 
     """Turn flags into what an agent needs; raises `UsageError` that names the flag."""
     low, high = parse_nnodes(options.nnodes)
     entry = entrypoint(options)
+    check_metrics(options.metrics)
     backend, endpoint, run_id = _meeting_place(options, low, high)
     return (
         LaunchConfig(
@@ -111,7 +119,8 @@ def config_from_options(options: LaunchOptions) -> tuple[LaunchConfig, Script | 
             start_method=options.start_method,
             log_line_prefix_template=options.log_prefix,
             local_addr=options.local_addr,
-            event_log_handler=options.event_log_handler,
+            event_log_handler=spec_from(options.event_log_handler),
+            metrics=tuple(options.metrics),
             numa_options=_numa(options.numa_binding),
             signals_to_handle=options.signals_to_handle,
             duplicate_stdout_filters=split_filters(options.duplicate_stdout_filters),
@@ -183,6 +192,19 @@ def parse_preload(text: str, entry: Script | Module | Program) -> tuple[str, ...
     return tuple(filter(None, (name.strip() for name in text.split(","))))
 
 
+def parse_hang(text: str) -> HangOptions | None:
+    """Read `off`, `auto` (the limit is learned) or the time that workers may be silent."""
+    word = text.strip().lower()
+    if word in ("off", "none", "no", ""):
+        return None
+    if word in ("auto", "on", "yes"):
+        return HangOptions()
+    try:
+        return HangOptions(limit_s=parse_duration(word))
+    except UsageError:
+        raise UsageError(f"--hang '{text}' must be off, auto, or a time such as 90s or 10m") from None
+
+
 def parse_bytes(text: str | None) -> int | None:
     """Read a size: `1000000`, `64K`, `10M`, `2G`."""
     if text is None:
@@ -243,7 +265,7 @@ def _logs_specs(options: LaunchOptions) -> LogsSpecs:
     }
     if options.logs_specs in (None, "default"):  # torch, where it is installed, registers its own under that name
         return DefaultLogsSpecs(**arguments)  # type: ignore[arg-type]
-    found = {point.name: point for point in entry_points(group=LOGS_SPECS_GROUP)}
+    found = {plugin.name: plugin for plugin in plugins.find(LOGS_SPECS_GROUP)}
     if options.logs_specs not in found:
         known = ", ".join(sorted(found)) or "none is installed"
         raise UsageError(f"--logs-specs '{options.logs_specs}' is not an entry point of {LOGS_SPECS_GROUP}: {known}")
@@ -281,4 +303,6 @@ def _local_options(options: LaunchOptions, entry: Script | Module | Program) -> 
         forward_signals=tuple(parse_signals(options.forward_signals)),
         log_bytes_max=parse_bytes(options.log_size_limit),
         half_finished_s=parse_duration(options.half_finished_after) if options.half_finished_after else None,
+        hang=parse_hang(options.hang),
+        health=parse_health_port(options.health_port) if options.health_port else None,
     )

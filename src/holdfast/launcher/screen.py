@@ -13,7 +13,7 @@ from holdfast.failures.report import render
 from holdfast.launcher.api import LaunchReport
 
 #: Facts of an agent that are shown as lines; warnings are shown whatever they are.
-SHOWN = frozenset({"workers_started", "workers_stopping", "agent_left"})
+SHOWN = frozenset({"workers_started", "workers_stopping", "agent_left", "health_started"})
 #: What a coordinator inside this process notes about nodes; their agents and ours tell the same from their side.
 HIDDEN = frozenset({"node_gone", "round_broken", "round_sealed", "run_closed", "recovered"})
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.metadata import EntryPoint, entry_points
 
+from holdfast import plugins
 from holdfast.errors import RendezvousError, UsageError
-from holdfast.facts import WARNING, Fact, facts
+from holdfast.facts import facts
 from holdfast.rendezvous.api import RendezvousHandler, RendezvousParameters
 
 RendezvousHandlerCreator = Callable[[RendezvousParameters], RendezvousHandler]
@@ -70,17 +70,17 @@ class _GlobalRegistry(RendezvousHandlerRegistry):
     def discover(self, backend: str | None = None) -> None:
         """Register installed plugins, all or those of one name; a broken one is reported and costs only itself."""
         for group, unwrap in ((GROUP, False), (TORCHRUN_GROUP, True)):
-            for point in entry_points(group=group):
-                if point.name not in self._creators and backend in (None, point.name):
-                    self._add(point, unwrap)
+            for plugin in plugins.find(group):
+                if plugin.name not in self._creators and backend in (None, plugin.name):
+                    self._add(plugin, unwrap)
 
-    def _add(self, point: EntryPoint, unwrap: bool) -> None:
+    def _add(self, plugin: plugins.Plugin, unwrap: bool) -> None:
         try:
-            loaded = point.load()
-            self.register(point.name, loaded() if unwrap else loaded)
+            loaded = plugin.load()
+            self.register(plugin.name, loaded() if unwrap else loaded)
         except Exception as error:  # noqa: BLE001 - a plugin may fail in any way
-            sentence = f"the rendezvous plugin '{point.name}' ({point.value}) cannot be loaded: {error!r}"
-            facts.publish(Fact("plugin_broken", sentence, {"plugin": point.name}, WARNING))
+            sentence = f"the rendezvous plugin '{plugin.name}' ({plugin.value}) cannot be loaded: {error!r}"
+            facts.warn("plugin_broken", sentence, plugin=plugin.name)
 
 
 #: The registry of this process.

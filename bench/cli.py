@@ -1,0 +1,150 @@
+"""What short commands cost, beside TorchX 0.7: `--help`, `builtins` and a dry run of `utils.echo`.
+
+    python -m bench.cli                  a table
+    python -m bench.cli --repeats 5      fewer repeats
+    python -m bench.cli --venv PATH      keep what is installed for the comparison, or use what was kept
+    python -m bench.cli --json PATH      the same figures as JSON
+
+Both are installed into one fresh virtual environment, so that both have the same packages to look through. A figure is
+the processor time of the whole command, the median of its repeats; the repeats of both sides take turns. Both have had
+one start before, so that files are in memory and Python's bytecode is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.harness import Case, Results, median, save
+
+REPEATS, REPEATS_FULL = 11, 31
+#: A command takes half of TorchX's processor time, or less.
+RATIO_MIN = 2.0
+RIVAL = "torchx==0.7.0"
+OURS, THEIRS, BARE = "holdfast", "torchx", "python"
+ROOT = Path(__file__).parent.parent
+COMMANDS = {
+    "--help": (["--help"], ["--help"]),
+    "builtins": (["builtins"], ["builtins"]),
+    "run --dryrun utils.echo": (
+        ["run", "--dryrun", "-s", "local", "utils.echo"],
+        ["run", "--dryrun", "-s", "local_cwd", "utils.echo"],
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one command took."""
+
+    cpu_ms: float
+    wall_ms: float
+
+
+def run(full: bool) -> Results:
+    """Measure all of it."""
+    return measure(REPEATS_FULL if full else REPEATS)
+
+
+def measure(repeats: int, folder: Path | None = None) -> Results:
+    """Measure with so many repeats on each side."""
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-bench-")))
+        home = folder or scratch / "venv"
+        has_rival = install(home)
+        cases: list[Case] = []
+        for name, (ours, theirs) in COMMANDS.items():
+            sides = {OURS: [str(home / "bin" / OURS), *ours]}
+            if has_rival:
+                sides[THEIRS] = [str(home / "bin" / THEIRS), *theirs]
+            cases += compare(name, sides, repeats, scratch)
+        bare = [cost([str(home / "bin" / BARE), "-c", "pass"], scratch).cpu_ms for _ in range(repeats)]
+        cases.append(Case.seen("python -c pass, processor time", median(bare), "ms", "what nobody can save"))
+    return Results("short commands, medians", cases, RIVAL if has_rival else "")
+
+
+def install(home: Path) -> bool:
+    """Install ourselves and TorchX side by side; False where TorchX cannot be had."""
+    if not (home / "bin" / OURS).exists():
+        venv.create(home, with_pip=True)
+        pip(home, str(ROOT), check=True)
+    return (home / "bin" / THEIRS).exists() or pip(home, RIVAL, check=False)
+
+
+def pip(home: Path, what: str, *, check: bool) -> bool:
+    """Install a package; says whether that worked."""
+    command = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", what]
+    done = subprocess.run(command, check=check, stdout=sys.stderr)
+    return done.returncode == 0
+
+
+def compare(name: str, sides: dict[str, list[str]], repeats: int, scratch: Path) -> list[Case]:
+    """Run the same command on every side, in turns."""
+    costs: dict[str, list[Cost]] = {side: [] for side in sides}
+    for command in sides.values():
+        cost(command, scratch)
+    for repeat in range(repeats):
+        for side in sides if repeat % 2 else reversed(sides):
+            costs[side].append(cost(sides[side], scratch))
+    cpu = {side: [each.cpu_ms for each in values] for side, values in costs.items()}
+    wall = {side: [each.wall_ms for each in values] for side, values in costs.items()}
+    return [
+        beside(f"{name}, processor time", cpu, RATIO_MIN),
+        beside("... from start to end", wall, None),
+    ]
+
+
+def cost(command: Sequence[str], scratch: Path) -> Cost:
+    """Run a command to its end."""
+    environ = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "HOLDFAST", "TORCHX"))}
+    environ |= {"HOLDFAST_HOME": str(scratch / "state"), "TMPDIR": str(scratch), "HOME": str(scratch)}
+    start = time.perf_counter()
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environ,
+        cwd=scratch,
+    )
+    _, status, usage = os.wait4(process.pid, 0)
+    wall_ms = (time.perf_counter() - start) * 1000
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}")
+    return Cost((usage.ru_utime + usage.ru_stime) * 1000, wall_ms)
+
+
+def beside(name: str, figures: dict[str, list[float]], ratio_min: float | None) -> Case:
+    """Put the medians of both sides together."""
+    theirs = median(figures[THEIRS]) if THEIRS in figures else None
+    note = "; ".join(f"{side} {min(values):.0f} to {max(values):.0f}" for side, values in figures.items())
+    print(f"  {name}: {note}", file=sys.stderr, flush=True)
+    return Case.beside(name, median(figures[OURS]), theirs, "ms", less_is_better=True, ratio_min=ratio_min, note=note)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print the table."""
+    parser = argparse.ArgumentParser(prog="python -m bench.cli", description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=REPEATS, help="on each side (default: %(default)s)")
+    parser.add_argument("--venv", type=Path, metavar="PATH", help="where both are, or are to be, installed")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="write the figures there")
+    options = parser.parse_args(argv)
+    results = measure(options.repeats, options.venv)
+    print(results)
+    if options.json:
+        save(options.json, {"cli": results})
+    return 0 if results.ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,165 @@
+"""Staying with a job: its output as it comes, its end, and Ctrl-C in between."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from types import FrameType
+from typing import Any, TextIO
+
+from holdfast.cli.follow import LogScreen, Who, is_coloured, last_lines, replicas_of
+from holdfast.runner.api import Runner
+from holdfast.runner.errors import JobTimeoutError
+from holdfast.specs import AppDef, AppState, AppStatus, ReplicaStatus
+
+#: Lines of the failed replica that are shown again.
+LAST_LINES = 10
+#: Failed replicas that are named.
+NAMED_MAX = 8
+#: How long a cancelled job may take to end before we leave it to its scheduler.
+CANCEL_WAIT_S = 60.0
+_RED, _GREEN, _YELLOW = 31, 32, 33
+
+
+class Interrupted(Exception):
+    """Somebody pressed Ctrl-C or sent SIGTERM."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class Interrupts:
+    """Turns SIGINT and SIGTERM into `Interrupted`, but not while a job is being submitted: it would be lost.
+
+    The first signal is kept until `let_through`; a second one is raised at once.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[int, Any] = {}
+        self._kept: int | None = None
+        self._open = False
+
+    def __enter__(self) -> Interrupts:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def let_through(self) -> None:
+        """Raise what came, and from now on whatever comes."""
+        self._open = True
+        if self._kept is not None:
+            raise Interrupted(self._kept)
+
+    def ignore(self) -> None:
+        """Let nothing through any more: whoever presses a third time wants the same as the second."""
+        for number in self._before:
+            signal.signal(number, signal.SIG_IGN)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        if self._open or self._kept is not None:
+            raise Interrupted(number)
+        self._kept = number
+
+
+def attend(runner: Runner, handle: str, app: AppDef, interrupts: Interrupts, *, with_logs: bool) -> int:
+    """Stay with a job until it has ended, and return the exit code that stands for it.
+
+    Output and what happened go to stderr: stdout belongs to the handle, for whoever wants to keep it.
+    """
+    with LogScreen(runner, handle, replicas_of(app) if with_logs else [], sys.stderr) as screen:
+        try:
+            interrupts.let_through()
+            screen.start()
+            _wait_logs(screen)
+            status = runner.wait(handle)
+        except Interrupted as first:
+            return _cancel(runner, handle, screen, interrupts, first)
+    return conclude(runner, handle, status)
+
+
+def conclude(runner: Runner, handle: str, status: AppStatus | None) -> int:
+    """Say how a job ended: a line when it went well, the replica that failed when it did not."""
+    if status is None:
+        say(f"{handle} is gone; how it ended is not known", _RED)
+        return 1
+    if status.state is AppState.SUCCEEDED:
+        say(f"{handle} succeeded", _GREEN)
+        return 0
+    failed = status.failed_replicas()
+    said = f": {status.msg}" if status.msg and not failed else ""
+    say(f"{handle} {status.state.name.lower()}{said}", _YELLOW if status.state is AppState.CANCELLED else _RED)
+    if failed:
+        _tell_failure(runner, handle, failed)
+    return status.exit_code
+
+
+def say(sentence: str, colour: int = 0, out: TextIO | None = None) -> None:
+    """Tell the person at the screen something."""
+    out = out or sys.stderr
+    name = f"\x1b[{colour}mholdfast:\x1b[0m" if colour and is_coloured(out) else "holdfast:"
+    out.write(f"{name} {sentence}\n")
+    out.flush()
+
+
+def how_it_ended(replica: ReplicaStatus) -> str:
+    """Say what a replica's exit code means."""
+    code = replica.exit_code
+    if code is None:
+        return "no exit code is known"
+    if code < 0 or 128 < code < 128 + 65:
+        number = -code if code < 0 else code - 128
+        try:
+            return f"{'killed by' if code < 0 else f'exit code {code},'} {signal.Signals(number).name}"
+        except ValueError:
+            pass  # a number that is no signal is an exit code like others
+    return f"exit code {code}"
+
+
+def _wait_logs(screen: LogScreen, timeout_s: float | None = None) -> None:
+    """Wait for the end of the output; a job whose output cannot be read goes on all the same."""
+    try:
+        screen.wait_end(timeout_s)
+    except Interrupted:
+        raise
+    except Exception as error:  # noqa: BLE001 - a scheduler of somebody else's may raise anything
+        say(f"the output cannot be followed: {error}", _YELLOW)
+
+
+def _tell_failure(runner: Runner, handle: str, failed: list[ReplicaStatus]) -> None:
+    first = failed[0]
+    who = Who(first.role, first.id)
+    cause = f": {first.cause}" if first.cause else ""
+    say(f"{who} failed{' first' if len(failed) > 1 else ''} ({how_it_ended(first)}){cause}", _RED)
+    lines = last_lines(runner, handle, who, LAST_LINES)
+    if lines:
+        say(f"the last lines of {who}:")
+        sys.stderr.write("".join(f"  | {line}\n" for line in lines))
+    if len(failed) > 1:
+        others = [f"{each.role}/{each.id} ({how_it_ended(each)})" for each in failed[1 : NAMED_MAX + 1]]
+        more = f" and {len(failed) - 1 - NAMED_MAX} more" if len(failed) - 1 > NAMED_MAX else ""
+        say(f"failed too: {', '.join(others)}{more}")
+    say(f"all output: holdfast log {handle}")
+
+
+def _cancel(runner: Runner, handle: str, screen: LogScreen, interrupts: Interrupts, first: Interrupted) -> int:
+    """End the job politely; when asked a second time, at once."""
+    try:
+        say(f"ending {handle}; press Ctrl-C again to kill it", _YELLOW)
+        runner.cancel(handle)
+        status = runner.wait(handle, timeout=CANCEL_WAIT_S)
+        _wait_logs(screen, CANCEL_WAIT_S)
+        say(f"{handle} is {'gone' if status is None else status.state.name}", _YELLOW)
+    except Interrupted:
+        interrupts.ignore()
+        killed = runner.kill(handle)
+        say(f"{handle} was {'killed' if killed else 'asked to end, and is left to its scheduler'}", _RED)
+    except JobTimeoutError as error:
+        say(str(error), _RED)
+    return 128 + first.number

@@ -1,0 +1,32 @@
+"""`holdfast delete`: forget jobs and what they left behind."""
+
+from __future__ import annotations
+
+import click
+
+from holdfast.cli.jobs import complete_handles, complete_schedulers, default_scheduler, find_handle, open_runner
+from holdfast.errors import UsageError
+from holdfast.specs import UnknownAppException, is_terminal
+
+
+@click.command()
+@click.argument("handles", nargs=-1, metavar="[HANDLE]...", shell_complete=complete_handles)
+@click.option("--all-finished", is_flag=True, help="Every job that has ended, on one scheduler.")
+@click.option("-s", "--scheduler", metavar="NAME", shell_complete=complete_schedulers, help="For --all-finished.")
+def command(handles: tuple[str, ...], all_finished: bool, scheduler: str | None) -> None:
+    """Forget jobs with their logs; one that still runs is ended first."""
+    if bool(handles) is all_finished:
+        raise UsageError("name the jobs to delete, or give --all-finished")
+    with open_runner() as runner:
+        if all_finished:
+            jobs = runner.list(scheduler or default_scheduler())
+            chosen = [job.app_handle for job in jobs if is_terminal(job.state)]
+        else:
+            chosen = [find_handle(runner, each) for each in handles]
+        for handle in chosen:
+            if runner.status(handle) is None:
+                if all_finished:  # somebody else was faster
+                    continue
+                raise UnknownAppException(handle)
+            runner.delete(handle)
+            click.echo(f"{handle} deleted")

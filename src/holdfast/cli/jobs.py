@@ -1,0 +1,141 @@
+"""What the commands about jobs share: a runner, handles that may be abbreviated, and what a shell completes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.errors import HoldfastError, UsageError
+
+# Most of what is here serves one command or two; the others should not pay for its imports.
+if TYPE_CHECKING:
+    from holdfast.runner.api import Runner
+    from holdfast.schedulers import ListAppResponse
+    from holdfast.specs import AppStatus
+
+
+def prepare() -> None:
+    """Get ready to load plugins: programs written for TorchX find our modules where it is not installed."""
+    from holdfast.compat import torchx_where_missing
+
+    level = os.environ.get("LOGLEVEL", "WARNING").upper()
+    logging.basicConfig(format="holdfast: %(message)s", level=level, stream=sys.stderr)
+    torchx_where_missing()
+
+
+@contextmanager
+def open_runner() -> Iterator[Runner]:
+    """Hold a runner over every installed scheduler, and close it in the end."""
+    from holdfast.runner.api import get_runner
+
+    prepare()
+    with get_runner() as runner:
+        yield runner
+
+
+def find_handle(runner: Runner, text: str) -> str:
+    """Return the handle that a person means: all of it, a job's id, or the beginning of one where that is enough.
+
+    Ids are looked for on the default scheduler first, and on the others only where it has none.
+    """
+    if "://" in text:
+        return text
+    for scheduler in _default_first(runner):
+        jobs = list_quietly(runner, scheduler)
+        found = [job.app_handle for job in jobs if job.app_id == text] or [
+            job.app_handle for job in jobs if job.app_id.startswith(text)
+        ]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            some = ", ".join(found[:5]) + (", …" if len(found) > 5 else "")
+            raise UsageError(f"'{text}' could be any of {len(found)} jobs: {some}")
+    from holdfast.specs import UnknownAppException
+
+    raise UnknownAppException(text)
+
+
+def known_status(runner: Runner, handle: str) -> AppStatus:
+    """Return how a job is doing; raises where there is no such job."""
+    status = runner.status(handle)
+    if status is None:
+        from holdfast.specs import UnknownAppException
+
+        raise UnknownAppException(handle)
+    return status
+
+
+def list_quietly(runner: Runner, scheduler: str) -> list[ListAppResponse]:
+    """List the jobs of a scheduler; one that cannot list, or cannot be reached, has none."""
+    try:
+        return runner.list(scheduler)
+    except Exception as error:  # noqa: BLE001 - a stranger's scheduler may raise anything, and others are left to ask
+        logging.getLogger("holdfast").info("the scheduler '%s' cannot list jobs: %s", scheduler, error)
+        return []
+
+
+def default_scheduler() -> str:
+    """Return the scheduler that is meant where none is named."""
+    from holdfast.runner import config
+    from holdfast.schedulers import get_default_scheduler_name
+
+    return str(config.load().values("cli", "run").get("scheduler") or get_default_scheduler_name())
+
+
+def _default_first(runner: Runner) -> list[str]:
+    first = default_scheduler()
+    return [first, *(name for name in runner.scheduler_backends() if name != first)]
+
+
+# -- what a shell completes ----------------------------------------------------------------------------------------
+
+
+def complete_handles(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Offer the ids of jobs."""
+    del ctx, param
+    found: list[str] = []
+    with _in_silence(), open_runner() as runner:
+        found += [job.app_id for job in list_quietly(runner, default_scheduler())]
+    return [name for name in found if name.startswith(incomplete)]
+
+
+def complete_schedulers(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Offer the names of schedulers."""
+    del ctx, param
+    from holdfast.schedulers import get_scheduler_factories
+
+    return [name for name in get_scheduler_factories() if name.startswith(incomplete)]
+
+
+def complete_components(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+    """Offer the names of components, and files where none begins like this."""
+    from click.shell_completion import CompletionItem
+
+    found: list[str] = []
+    if not ctx.params.get(param.name or ""):  # else these are the component's own arguments
+        with _in_silence():
+            prepare()
+            from holdfast.components.finder import get_components
+
+            found += get_components()
+    names = [CompletionItem(name) for name in found if name.startswith(incomplete)]
+    return names or [CompletionItem(incomplete, type="file")]
+
+
+@contextmanager
+def _in_silence() -> Iterator[None]:
+    """Say nothing between two keys of somebody who types: neither warnings nor errors."""
+    before = logging.root.manager.disable
+    logging.disable()
+    try:
+        yield
+    except HoldfastError:
+        pass  # there is nothing to offer
+    finally:
+        logging.disable(before)

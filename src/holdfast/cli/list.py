@@ -1,0 +1,57 @@
+"""`holdfast list`: the jobs that schedulers know."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from holdfast.cli.jobs import complete_schedulers, list_quietly, open_runner
+from holdfast.cli.tables import show, show_json
+
+
+@click.command()
+@click.option("-s", "--scheduler", metavar="NAME", shell_complete=complete_schedulers, help="Only this one's jobs.")
+@click.option("--state", metavar="STATE,...", default="", help="Only jobs in these states, as in running,pending.")
+@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
+def command(scheduler: str | None, state: str, as_json: bool) -> None:
+    """List jobs, the newest last; without -s those of every scheduler that can tell."""
+    wanted = {each.strip().upper() for each in state.split(",") if each.strip()}
+    with open_runner() as runner:
+        if scheduler is not None:
+            jobs = runner.list(scheduler)
+        else:
+            every = [job for name in runner.scheduler_backends() for job in list_quietly(runner, name)]
+            # Two names may stand for one scheduler; its jobs are shown under the first.
+            jobs = list({(job.app_id, job.submitted_at or job.app_handle): job for job in reversed(every)}.values())
+    jobs = [job for job in jobs if not wanted or job.state.name in wanted]
+    jobs.sort(key=lambda job: job.submitted_at or 0.0)
+    if as_json:
+        show_json(
+            [
+                {
+                    "handle": job.app_handle,
+                    "app_id": job.app_id,
+                    "state": job.state.name,
+                    "name": job.name,
+                    "submitted_at": job.submitted_at,
+                }
+                for job in jobs
+            ]
+        )
+        return
+    now = time.time()
+    show(
+        ("APP HANDLE", "APP STATUS", "APP NAME", "SUBMITTED"),
+        [(job.app_handle, job.state.name, job.name, _ago(now, job.submitted_at)) for job in jobs],
+    )
+
+
+def _ago(now: float, at: float | None) -> str:
+    if at is None:
+        return ""
+    seconds = max(0, int(now - at))
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds // size} {unit} ago"
+    return f"{seconds} s ago"

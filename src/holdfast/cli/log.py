@@ -1,0 +1,105 @@
+"""`holdfast log`: what the replicas of a job wrote."""
+
+from __future__ import annotations
+
+import re
+import sys
+from datetime import datetime, timedelta
+
+import click
+
+from holdfast.cli.follow import LogScreen, Who, replicas_of
+from holdfast.cli.jobs import complete_handles, find_handle, open_runner
+from holdfast.errors import UsageError
+from holdfast.runner.api import Runner
+from holdfast.schedulers import Stream
+from holdfast.specs import UnknownAppException
+
+_TARGET = re.compile(r"(?P<handle>(?:[^:/]+://[^/]*/)?[^/]+)(?:/(?P<role>[^/]*)(?:/(?P<ids>[^/]*))?)?")
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)(s|m|min|h|d)")
+_UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+
+
+@click.command()
+@click.argument("target", metavar="HANDLE[/ROLE[/ID,...]]", shell_complete=complete_handles)
+@click.option("-t", "--tail", is_flag=True, help="Go on as more is written, until the job has ended.")
+@click.option("-n", "--lines", type=click.IntRange(0), help="Begin with the last so many lines of each replica.")
+@click.option("--since", metavar="TIME", help="Only what was written since: 10m, 2h, or a time like 2026-11-15T10:30.")
+@click.option("--until", metavar="TIME", help="Only what was written until then.")
+@click.option("--regex", help="Only lines in which this is found.")
+@click.option(
+    "--streams", type=click.Choice([stream.value for stream in Stream]), help="Which output.  [default: combined]"
+)
+def command(
+    target: str,
+    tail: bool,
+    lines: int | None,
+    since: str | None,
+    until: str | None,
+    regex: str | None,
+    streams: str | None,
+) -> None:
+    """Show the output of a job's replicas, each line behind the name of who wrote it.
+
+    \b
+      holdfast log echo-x7k2m                     every replica
+      holdfast log --tail echo-x7k2m/trainer/0,1  two of them, as they go on
+    """
+    named = _TARGET.fullmatch(target)
+    if named is None:
+        raise UsageError(f"'{target}' is not of the form HANDLE[/ROLE[/ID,...]]")
+    options = {
+        "regex": regex,
+        "since": parse_time(since, datetime.now().astimezone()),
+        "until": parse_time(until, datetime.now().astimezone()),
+        "streams": Stream(streams) if streams else None,
+        "lines": lines,
+    }
+    with open_runner() as runner:
+        handle = find_handle(runner, named["handle"])
+        replicas = _choose(runner, handle, named["role"], named["ids"])
+        with LogScreen(runner, handle, replicas, sys.stdout) as screen:
+            try:
+                if tail:
+                    screen.start(**options)
+                    screen.wait_end()
+                else:
+                    screen.show(**options)
+            except NotImplementedError as error:
+                raise UsageError(f"the logs of {handle} cannot be shown: {error}") from None
+
+
+def parse_time(text: str | None, now: datetime) -> datetime | None:
+    """Read a time: so long ago (10m, 2h), or a date or time of day; raises `UsageError`."""
+    if text is None:
+        return None
+    span = _SPAN.fullmatch(text.strip())
+    if span is not None:
+        return now - timedelta(seconds=float(span[1]) * _UNITS[span[2]])
+    try:
+        if re.fullmatch(r"\d{1,2}:\d\d(:\d\d)?", text):
+            return datetime.fromisoformat(f"{now.date()}T{text.zfill(5)}").astimezone()
+        return datetime.fromisoformat(text).astimezone()
+    except ValueError:
+        raise UsageError(f"'{text}' is no time: write 30s, 10m, 2h, 1d, 10:30 or 2026-11-15T10:30") from None
+
+
+def _choose(runner: Runner, handle: str, role: str | None, ids: str | None) -> list[Who]:
+    app, status = runner.describe(handle), runner.status(handle)
+    if app is None or status is None:
+        raise UnknownAppException(handle)
+    every = replicas_of(app) or [Who(replica.role, replica.id) for replica in status.replicas()]
+    chosen = [who for who in every if not role or who.role == role]
+    if role and not chosen:
+        roles = ", ".join(dict.fromkeys(who.role for who in every))
+        raise UsageError(f"{handle} has no role '{role}'; there is {roles}")
+    if not ids:
+        return chosen
+    try:
+        numbers = [int(each) for each in ids.split(",")]
+    except ValueError:
+        raise UsageError(f"'{ids}' are no numbers of replicas: write them as 0,1,2") from None
+    for number in numbers:
+        if number not in {who.id for who in chosen}:
+            raise UsageError(f"{handle} has no replica {role}/{number}")
+    return [who for who in chosen if who.id in numbers]

@@ -1,0 +1,253 @@
+"""`holdfast run`: submit a job, and stay with it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli.jobs import complete_components, complete_schedulers, prepare
+from holdfast.errors import UsageError
+from holdfast.runner import config as configs
+from holdfast.runner.api import Runner, get_runner
+
+if TYPE_CHECKING:
+    from holdfast.specs import AppDef, AppDryRunInfo, CfgVal
+
+#: The component that runs a script, and where it is when registered components hide the builtin ones.
+SCRIPT_COMPONENT, SCRIPT_HOME = "dist.ddp", "holdfast.components.dist"
+#: The run option of schedulers that can use a workspace where it lies; a job that is shipped gets a copy instead.
+COPY_OPTION = "copy_workspace"
+
+
+@dataclass
+class Order:
+    """What to run and how, from the command line or from stdin."""
+
+    component: str = ""
+    arguments: list[str] | dict[str, Any] = field(default_factory=list)
+    scheduler: str = ""
+    options: list[str] = field(default_factory=list)
+    options_by_name: dict[str, Any] = field(default_factory=dict)
+    workspace: str | dict[str, str] | None = None
+    env: dict[str, str] = field(default_factory=dict)
+    parent_run_id: str | None = None
+    dryrun: bool = False
+    wait: bool = False
+    log: bool = False
+    detach: bool = False
+
+
+@click.command(
+    context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False},
+    options_metavar="[OPTIONS]",
+)
+@click.argument("words", nargs=-1, metavar="COMPONENT|SCRIPT [ARGS]...", shell_complete=complete_components)
+@click.option(
+    "-s", "--scheduler", help="Where to run it.  [default: local]", shell_complete=complete_schedulers, metavar="NAME"
+)
+@click.option(
+    "-cfg",
+    "--scheduler-args",
+    "--scheduler_args",
+    "options",
+    multiple=True,
+    metavar="K=V,...",
+    help="Run options of the scheduler; `holdfast runopts` shows which there are.",
+)
+@click.option("-j", "shape", metavar="[[MIN:]NODESx]WORKERS", help="For a script: how many nodes and workers.")
+@click.option("--dryrun", is_flag=True, help="Show what would be submitted, and submit nothing.")
+@click.option("--wait", is_flag=True, help="Wait for the end; a local job is waited for anyway.")
+@click.option("--log", is_flag=True, help="Show the output of all replicas until the end.")
+@click.option("--detach", is_flag=True, help="Leave a local job to itself: print its handle and return.")
+@click.option(
+    "--workspace",
+    multiple=True,
+    metavar="FOLDER",
+    help="Ship this folder with the job; FOLDER=BELOW puts it below the job's root; may be repeated.",
+)
+@click.option("--env", "env", multiple=True, metavar="K=V", help="Set a variable in every replica; may be repeated.")
+@click.option("--stdin", "from_stdin", is_flag=True, help="Read what to run from one JSON object on stdin.")
+@click.option("--parent-run-id", "--parent_run_id", help="The run that this one belongs to.")
+@click.option("--tee-logs", "--tee_logs", is_flag=True, hidden=True, help="Logs are always kept.")
+def command(
+    words: tuple[str, ...],
+    scheduler: str | None,
+    options: tuple[str, ...],
+    shape: str | None,
+    workspace: tuple[str, ...],
+    env: tuple[str, ...],
+    from_stdin: bool,
+    tee_logs: bool,
+    **flags: Any,
+) -> None:
+    """Submit a job and print its handle.
+
+    COMPONENT makes an app of its arguments: the name of one (`holdfast builtins`), or file.py:function. A SCRIPT is run
+    by dist.ddp. A local job is watched to its end: its output appears as it comes, and the exit code is the job's.
+    The handle goes to stdout, all else to stderr.
+
+    \b
+      holdfast run utils.echo --msg hello
+      holdfast run dist.ddp --help
+      holdfast run -j 2x4 train.py --lr 0.1
+      holdfast run -s local -cfg log_dir=/tmp/logs dist.ddp -j 1x2 --script train.py
+      holdfast run my_components.py:trainer --name test
+    """
+    del tee_logs
+    config = configs.load()
+    if from_stdin:
+        if words:
+            raise UsageError("with --stdin the component comes from stdin too: leave it out on the command line")
+        order = _read_order(sys.stdin.read())
+    else:
+        order = _order(words, shape, config)
+        order.options, order.env = list(options), _env(env)
+        order.workspace = _workspace(workspace)
+    order.scheduler = scheduler or order.scheduler
+    for name, value in flags.items():
+        if value:
+            setattr(order, name, value)
+    prepare()
+    sys.exit(_carry_out(_with_defaults(order, config), config))
+
+
+def _carry_out(order: Order, config: configs.Config) -> int:
+    from holdfast.components.errors import HelpRequested
+
+    config.register_resources()
+    with get_runner(component_defaults={order.component: config.component(order.component)}) as runner:
+        try:
+            app = runner.make_app(order.component, order.arguments)
+        except HelpRequested as wanted:
+            click.echo(str(wanted))
+            return 0
+        for role in app.roles:
+            role.env |= order.env
+        cfg = _run_options(runner, order, config)
+        info = runner.dryrun(app, order.scheduler, cfg, order.workspace, order.parent_run_id)
+        if order.dryrun:
+            _show_request(app, info)
+            return 0
+        return _submit(runner, info, app, order)
+
+
+def _submit(runner: Runner, info: AppDryRunInfo[Any], app: AppDef, order: Order) -> int:
+    from holdfast.cli.attend import Interrupts, attend, say
+
+    is_local = order.scheduler.startswith("local")
+    stays = (is_local and not order.detach) or order.wait or order.log
+    with Interrupts() as interrupts:
+        handle = runner.schedule(info)
+        click.echo(handle)
+        sys.stdout.flush()
+        if stays:
+            return attend(runner, handle, app, interrupts, with_logs=is_local or order.log)
+    say(f"follow it with: holdfast log --tail {handle}")
+    return 0
+
+
+# -- what to run -----------------------------------------------------------------------------------------------------
+
+
+def _order(words: tuple[str, ...], shape: str | None, config: configs.Config) -> Order:
+    """Read the component and its arguments; a script stands for the component that runs scripts."""
+    default = config.values("cli", "run").get("component")
+    if default and (not words or words[0].startswith("-")):
+        words = (str(default), *words)
+    if not words:
+        raise UsageError("say what to run: `holdfast builtins` lists components, and a script will do too")
+    name, arguments = words[0], list(words[1:])
+    if not name.endswith(".py"):
+        if shape is not None:
+            raise UsageError(f"-j before '{name}' is for scripts only: write it after the component's name")
+        return Order(name, arguments)
+    before = [] if shape is None else ["-j", shape]
+    return Order(_script_component(), [*before, "--script", name, "--", *arguments])
+
+
+def _script_component() -> str:
+    from holdfast.components.finder import ComponentNotFoundException, get_component
+
+    try:
+        get_component(SCRIPT_COMPONENT)
+    except ComponentNotFoundException:  # hidden by components that are registered
+        return f"{SCRIPT_HOME}.{SCRIPT_COMPONENT.rpartition('.')[2]}"
+    return SCRIPT_COMPONENT
+
+
+def _read_order(text: str) -> Order:
+    """Read what TorchX takes on stdin: one JSON object."""
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"stdin is not JSON: {error}") from None
+    if not isinstance(data, dict) or not data.get("component_name"):
+        raise UsageError('stdin must hold one JSON object with a "component_name"')
+    arguments = data.get("component_args") or data.get("component_args_str") or []
+    options = data.get("scheduler_args") or data.get("scheduler_cfg") or {}
+    order = Order(str(data["component_name"]))
+    order.arguments = arguments if isinstance(arguments, dict) else [str(each) for each in arguments]
+    order.scheduler = str(data.get("scheduler") or "")
+    order.options = [options] if isinstance(options, str) else []
+    order.options_by_name = options if isinstance(options, dict) else {}
+    order.env = {str(key): str(value) for key, value in (data.get("env") or {}).items()}
+    for name in ("workspace", "parent_run_id", "dryrun", "wait", "log", "detach"):
+        if data.get(name):
+            setattr(order, name, data[name])
+    return order
+
+
+def _with_defaults(order: Order, config: configs.Config) -> Order:
+    from holdfast.schedulers import get_default_scheduler_name
+
+    settings = config.values("cli", "run")
+    order.scheduler = order.scheduler or str(settings.get("scheduler") or get_default_scheduler_name())
+    order.workspace = order.workspace or settings.get("workspace")
+    return order
+
+
+def _run_options(runner: Runner, order: Order, config: configs.Config) -> Mapping[str, CfgVal]:
+    known = runner.scheduler_run_opts(order.scheduler)
+    cfg = known.cfg_from_json_repr(json.dumps(order.options_by_name)) if order.options_by_name else {}
+    for literal in order.options:
+        cfg |= known.cfg_from_str(literal)
+    config.apply(order.scheduler, cfg, known)
+    if order.workspace and not order.dryrun and COPY_OPTION in known:
+        cfg.setdefault(COPY_OPTION, True)
+    return cfg
+
+
+def _env(pairs: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not name or not equals:
+            raise UsageError(f"--env takes NAME=VALUE, and '{pair}' is not of that form")
+        found[name] = value
+    return found
+
+
+def _workspace(given: tuple[str, ...]) -> str | dict[str, str] | None:
+    if not given:
+        return None
+    if len(given) == 1 and "=" not in given[0]:
+        return given[0]
+    return {source: below for source, _, below in (each.partition("=") for each in given)}
+
+
+# -- what is shown -----------------------------------------------------------------------------------------------------
+
+
+def _show_request(app: AppDef, info: AppDryRunInfo[Any]) -> None:
+    from holdfast.cli.describe import app_as_data
+    from holdfast.cli.tables import outline
+
+    click.echo("=== APPLICATION ===")
+    click.echo("\n".join(outline(app_as_data(info.app or app))))
+    click.echo("=== SCHEDULER REQUEST ===")
+    click.echo(str(info).rstrip())

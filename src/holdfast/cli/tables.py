@@ -1,0 +1,89 @@
+"""Tables that fit the terminal, and nested data as text that people can read. Pure but for the width of the screen."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import click
+
+#: No column is cut below this.
+COLUMN_MIN = 8
+_PLAIN = re.compile(r"[A-Za-z0-9_./:=@%+,-][A-Za-z0-9_./:=@%+, $(){}*-]*")
+
+
+def show(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table; on a terminal it fits the screen, in a pipe nothing is cut."""
+    cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    click.echo(render(head, cells, _screen_width()))
+
+
+def show_json(data: Any) -> None:
+    """Print data for programs."""
+    click.echo(json.dumps(data, indent=2, default=str))
+
+
+def render(head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None) -> str:
+    """Lay out a table; where it is wider than `width`, the widest columns are cut."""
+    lines = [list(head), *([_one_line(cell) for cell in row] for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    while width is not None and sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > COLUMN_MIN:
+        widths[widths.index(max(widths))] -= 1
+    return "\n".join(
+        "  ".join(_cut(cell, size).ljust(size) for cell, size in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def outline(data: Any, indent: str = "") -> list[str]:
+    """Write nested data in the manner of YAML."""
+    lines: list[str] = []
+    if isinstance(data, Mapping):
+        for key, value in data.items():
+            if isinstance(value, Mapping | list | tuple) and value:
+                lines += [f"{indent}{_scalar(key)}:", *outline(value, indent + "  ")]
+            else:
+                lines += [f"{indent}{_scalar(key)}: {_scalar(value)}"]
+    elif isinstance(data, list | tuple):
+        for value in data:
+            if isinstance(value, Mapping | list | tuple) and value:
+                first, *rest = outline(value, indent + "  ")
+                lines += [f"{indent}- {first[len(indent) + 2 :]}", *rest]
+            else:
+                lines += [f"{indent}- {_scalar(value)}"]
+    else:
+        lines += [f"{indent}{_scalar(data)}"]
+    return lines
+
+
+def _scalar(value: Any) -> str:
+    if value is None or isinstance(value, bool | int | float):
+        return json.dumps(value)
+    if isinstance(value, Mapping):
+        return "{}"
+    if isinstance(value, list | tuple):
+        return "[]"
+    text = str(value)
+    looks_plain = _PLAIN.fullmatch(text) and ": " not in text and text == text.strip() and not text.endswith(":")
+    if looks_plain and not re.fullmatch(r"-|-.*|[\d.eE+-]+|(?i:true|false|null|yes|no|on|off)", text):
+        return text
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _cut(cell: str, size: int) -> str:
+    return cell if len(cell) <= size else cell[: size - 1] + "…"
+
+
+def _one_line(cell: str) -> str:
+    return " ".join(cell.split()) if "\n" in cell else cell
+
+
+def _screen_width() -> int | None:
+    if not sys.stdout.isatty():
+        return None
+    import shutil
+
+    return shutil.get_terminal_size().columns

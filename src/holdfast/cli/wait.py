@@ -1,0 +1,30 @@
+"""`holdfast wait`: until a job has ended."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from holdfast.cli.attend import conclude, say
+from holdfast.cli.jobs import complete_handles, find_handle, known_status, open_runner
+from holdfast.runner.errors import JobTimeoutError
+
+#: What timeout(1) exits with.
+TIMED_OUT = 124
+
+
+@click.command()
+@click.argument("handle", shell_complete=complete_handles)
+@click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Give up then, with exit code 124.")
+def command(handle: str, timeout: float | None) -> None:
+    """Wait until a job has ended and exit with its exit code."""
+    with open_runner() as runner:
+        full = find_handle(runner, handle)
+        known_status(runner, full)
+        try:
+            status = runner.wait(full, timeout=timeout)
+        except JobTimeoutError as error:
+            say(str(error))
+            sys.exit(TIMED_OUT)
+        sys.exit(conclude(runner, full, status))

@@ -1,0 +1,323 @@
+"""The runner: one door to every scheduler."""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import UsageError
+from holdfast.runner.check import check_app
+from holdfast.runner.errors import JobTimeoutError
+from holdfast.schedulers.api import list_jobs, validate, wait_news
+from holdfast.specs import (
+    AppDef,
+    AppDryRunInfo,
+    AppHandle,
+    AppStatus,
+    CfgVal,
+    ParsedAppHandle,
+    UnknownAppException,
+    UnknownSchedulerException,
+    macros,
+    make_app_handle,
+    parse_app_handle,
+    runopts,
+)
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from holdfast.schedulers import ListAppResponse, Scheduler, Stream
+
+#: What the command line calls its session.
+SESSION = "holdfast"
+#: The first wait of `Runner.wait`, and how much longer each next one is.
+FIRST_POLL_S, POLL_GROWTH = 0.02, 1.5
+
+SchedulerFactory = Callable[..., "Scheduler[Any]"]
+Cfg = Mapping[str, CfgVal]
+_list = list  # inside the class the name belongs to the method
+
+
+class Runner:
+    """Dry-runs, submits, watches and ends jobs on any scheduler; closes the schedulers when it is closed.
+
+    The caller's `AppDef` is never changed. Schedulers are made when they are first used; without `scheduler_factories`
+    they are those that are installed. `component_defaults` are values for arguments of components, by component name.
+    """
+
+    def __init__(
+        self,
+        name: str = SESSION,
+        scheduler_factories: Mapping[str, SchedulerFactory] | None = None,
+        component_defaults: Mapping[str, Mapping[str, Any]] | None = None,
+        scheduler_params: Mapping[str, object] | None = None,
+    ) -> None:
+        self._name = name
+        self._factories = scheduler_factories
+        self._component_defaults = component_defaults or {}
+        self._params: dict[str, object] = {**_params_from_environment(), **(scheduler_params or {})}
+        self._schedulers: dict[str, Scheduler[Any]] = {}
+        self._making = threading.Lock()
+
+    # -- from app to job -------------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        app: AppDef,
+        scheduler: str,
+        cfg: Cfg | None = None,
+        workspace: str | Mapping[str, str] | None = None,
+        parent_run_id: str | None = None,
+    ) -> AppHandle:
+        """Submit an app and return the job's handle."""
+        return self.schedule(self.dryrun(app, scheduler, cfg, workspace, parent_run_id))
+
+    def dryrun(
+        self,
+        app: AppDef,
+        scheduler: str,
+        cfg: Cfg | None = None,
+        workspace: str | Mapping[str, str] | None = None,
+        parent_run_id: str | None = None,
+    ) -> AppDryRunInfo[Any]:
+        """Make the scheduler's own request for an app and return it without submitting it."""
+        check_app(app)
+        backend = self._scheduler(scheduler)
+        ours = copy.deepcopy(app)
+        # The id is known only to the scheduler, which puts it in place of the macro.
+        handle = make_app_handle(scheduler, self._name, macros.app_id)
+        for role in ours.roles:
+            role.env |= {"HOLDFAST_JOB_ID": handle, "TORCHX_JOB_ID": handle}
+            if parent_run_id:
+                role.env |= {"HOLDFAST_PARENT_RUN_ID": parent_run_id, "TORCHX_PARENT_RUN_ID": parent_run_id}
+            if workspace and role.workspace is None:
+                role.workspace = workspace if isinstance(workspace, str) else dict(workspace)
+        options = dict(cfg or {})
+        if any(role.workspace for role in ours.roles):
+            _build_workspaces(backend, scheduler, ours, options)
+        validate(backend, ours, options)
+        info = backend.submit_dryrun(ours, options)
+        info._scheduler = scheduler
+        return info
+
+    def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> AppHandle:
+        """Submit what `dryrun` returned, changed or not, and return the job's handle."""
+        scheduler = dryrun_info._scheduler
+        if scheduler is None:
+            raise UsageError("this request does not say which scheduler it is for: take it from `Runner.dryrun`")
+        app_id = self._scheduler(scheduler).schedule(dryrun_info)
+        return make_app_handle(scheduler, self._name, app_id)
+
+    def run_component(
+        self,
+        component: str,
+        component_args: Sequence[str] | Mapping[str, Any],
+        scheduler: str,
+        cfg: Cfg | None = None,
+        workspace: str | Mapping[str, str] | None = None,
+        parent_run_id: str | None = None,
+    ) -> AppHandle:
+        """Submit what a component makes of its arguments, given as a command line would or by name."""
+        return self.schedule(self.dryrun_component(component, component_args, scheduler, cfg, workspace, parent_run_id))
+
+    def dryrun_component(
+        self,
+        component: str,
+        component_args: Sequence[str] | Mapping[str, Any],
+        scheduler: str,
+        cfg: Cfg | None = None,
+        workspace: str | Mapping[str, str] | None = None,
+        parent_run_id: str | None = None,
+    ) -> AppDryRunInfo[Any]:
+        """Make the request for what a component makes of its arguments, without submitting it."""
+        return self.dryrun(self.make_app(component, component_args), scheduler, cfg, workspace, parent_run_id)
+
+    def make_app(self, component: str, component_args: Sequence[str] | Mapping[str, Any]) -> AppDef:
+        """Call a component with its arguments, and return its app."""
+        from holdfast.components.arguments import materialize_appdef
+        from holdfast.components.finder import get_component
+
+        defaults = self._component_defaults.get(component)
+        return materialize_appdef(get_component(component).fn, component_args, defaults, name=component)
+
+    # -- from job to what became of it -----------------------------------------------------------------------------
+
+    def status(self, app_handle: AppHandle) -> AppStatus | None:
+        """Say how a job is doing; None where there is no such job any more."""
+        where, scheduler = self._find(app_handle)
+        found = scheduler.describe(where.app_id)
+        if found is None:
+            return None
+        return AppStatus(
+            state=found.state,
+            num_restarts=max(found.num_restarts, 0),
+            msg=found.msg,
+            structured_error_msg=found.structured_error_msg,
+            ui_url=found.ui_url,
+            roles=found.roles_statuses,
+            submitted_at=getattr(found, "submitted_at", None),
+            started_at=getattr(found, "started_at", None),
+            ended_at=getattr(found, "ended_at", None),
+        )
+
+    def wait(self, app_handle: AppHandle, wait_interval: float = 1.0, timeout: float | None = None) -> AppStatus | None:
+        """Wait until a job has ended and return its status; None where the job is gone.
+
+        It is looked at often at first and then less and less, every `wait_interval` seconds in the end. Raises
+        `JobTimeoutError` when `timeout` seconds have passed.
+        """
+        where, scheduler = self._find(app_handle)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        pause = min(FIRST_POLL_S, wait_interval)
+        while True:
+            status = self.status(app_handle)
+            if status is None or status.is_terminal():
+                return status
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise JobTimeoutError(f"{app_handle} is still {status.state.name} after {timeout:g} s; it goes on")
+            wait_news(scheduler, where.app_id, pause if left is None else min(pause, left))
+            pause = min(pause * POLL_GROWTH, wait_interval)
+
+    def cancel(self, app_handle: AppHandle) -> None:
+        """End a job; nothing happens where it has ended or is gone."""
+        where, scheduler = self._find(app_handle)
+        scheduler.cancel(where.app_id)
+
+    def kill(self, app_handle: AppHandle) -> bool:
+        """End a job without the time it has to end by itself; False where its scheduler can only cancel, as is done."""
+        where, scheduler = self._find(app_handle)
+        kill = getattr(scheduler, "kill", None)
+        (kill or scheduler.cancel)(where.app_id)
+        return kill is not None
+
+    def stop(self, app_handle: AppHandle) -> None:
+        """End a job, by the name that `cancel` had long ago."""
+        warnings.warn("Runner.stop is now called Runner.cancel", DeprecationWarning, stacklevel=2)
+        self.cancel(app_handle)
+
+    def delete(self, app_handle: AppHandle) -> None:
+        """Forget a job and what it has left behind; a running one is ended first."""
+        where, scheduler = self._find(app_handle)
+        scheduler.delete(where.app_id)
+
+    def describe(self, app_handle: AppHandle) -> AppDef | None:
+        """Return the app as the scheduler remembers it; None where there is no such job."""
+        where, scheduler = self._find(app_handle)
+        found = scheduler.describe(where.app_id)
+        if found is None:
+            return None
+        return AppDef(name=getattr(found, "name", "") or where.app_id, roles=found.roles, metadata=found.metadata)
+
+    def list(self, scheduler: str, cfg: Cfg | None = None) -> _list[ListAppResponse]:
+        """List the jobs that a scheduler knows, each with its handle."""
+        found = list_jobs(self._scheduler(scheduler), cfg)
+        for app in found:
+            app.app_handle = make_app_handle(scheduler, self._name, app.app_id)
+        return found
+
+    def log_lines(
+        self,
+        app_handle: AppHandle,
+        role_name: str,
+        k: int = 0,
+        regex: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        should_tail: bool = False,
+        streams: Stream | None = None,
+    ) -> Iterable[str]:
+        """Yield the lines that one replica wrote; with `should_tail` until it has ended."""
+        if regex is not None:
+            try:
+                re.compile(regex)
+            except re.error as error:
+                raise UsageError(f"'{regex}' is no regular expression: {error}") from None
+        where, scheduler = self._find(app_handle)
+        if not scheduler.exists(where.app_id):
+            raise UnknownAppException(app_handle)
+        return scheduler.log_iter(where.app_id, role_name, k, regex, since, until, should_tail, streams)
+
+    # -- schedulers ------------------------------------------------------------------------------------------------
+
+    def scheduler_run_opts(self, scheduler: str) -> runopts:
+        """Return the run options of a scheduler."""
+        return self._scheduler(scheduler).run_opts()
+
+    def cfg_from_str(self, scheduler: str, *cfg_literal: str) -> dict[str, CfgVal]:
+        """Read run options as the command line has them, `key=value,key=value`; later ones win."""
+        options = self._scheduler(scheduler).run_opts()
+        found: dict[str, CfgVal] = {}
+        for literal in cfg_literal:
+            found |= options.cfg_from_str(literal)
+        return found
+
+    def scheduler_backends(self) -> _list[str]:
+        """Return the names of all schedulers."""
+        if self._factories is not None:
+            return list(self._factories)
+        from holdfast.schedulers import get_scheduler_factories
+
+        return list(get_scheduler_factories())
+
+    def close(self) -> None:
+        """Close every scheduler that was used; jobs go on."""
+        while self._schedulers:
+            self._schedulers.popitem()[1].close()
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Runner({self._name!r})"
+
+    def _find(self, app_handle: AppHandle) -> tuple[ParsedAppHandle, Scheduler[Any]]:
+        where = parse_app_handle(app_handle)
+        return where, self._scheduler(where.scheduler_backend)
+
+    def _scheduler(self, name: str) -> Scheduler[Any]:
+        with self._making:
+            if name not in self._schedulers:
+                self._schedulers[name] = self._create(name)
+            return self._schedulers[name]
+
+    def _create(self, name: str) -> Scheduler[Any]:
+        if self._factories is None:
+            from holdfast.schedulers import create_scheduler
+
+            return create_scheduler(name, self._name, **self._params)
+        if name not in self._factories:
+            raise UnknownSchedulerException(name)
+        return self._factories[name](self._name, **self._params)
+
+
+def get_runner(
+    name: str | None = None,
+    component_defaults: Mapping[str, Mapping[str, Any]] | None = None,
+    **scheduler_params: object,
+) -> Runner:
+    """Return a runner over every installed scheduler; use it as a context manager, or close it."""
+    return Runner(name or SESSION, None, component_defaults, scheduler_params)
+
+
+def _params_from_environment() -> dict[str, object]:
+    """Every TORCHX_* variable reaches the factories of schedulers as a lower-cased argument, as plugins expect."""
+    return {key.lower(): value for key, value in os.environ.items() if key.upper().startswith("TORCHX_")}
+
+
+def _build_workspaces(backend: Scheduler[Any], name: str, app: AppDef, cfg: dict[str, CfgVal]) -> None:
+    from holdfast.runner.workspace import WorkspaceMixin
+
+    if not isinstance(backend, WorkspaceMixin):
+        raise UsageError(f"the scheduler '{name}' cannot ship a workspace: leave it out and use an image with the code")
+    backend.build_workspaces(app.roles, cfg)

@@ -1,0 +1,249 @@
+"""Workspaces: the code of a job, shipped to where it runs without building an image.
+
+`ship` copies folders into a job's own folder, so that later edits do not disturb the running job. What was shipped
+before and has not changed since is linked, not copied: each shipped file is kept once, under a name made of where it
+came from, its size and its time of change. Because links share their bytes, shipped files are read-only.
+
+A scheduler that ships code is a `WorkspaceMixin`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import time
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import UsageError
+
+# Schedulers import this module for its mixin, and most runs ship nothing: what only a shipment needs comes late.
+if TYPE_CHECKING:
+    from holdfast.runner.ignore import Ignore
+    from holdfast.specs import AppDef, CfgVal, Role, runopts
+
+#: The first of these that a root has says what stays behind.
+IGNORE_FILES = (".holdfastignore", ".torchxignore", ".dockerignore")
+#: More files than any code has: somebody named the wrong folder.
+FILES_MAX = 200_000
+#: A kept file that no job has used for this long is dropped.
+KEEP_UNUSED_S = 7 * 24 * 3600.0
+#: A file changed this recently may change again without its time showing it, so its copy is not kept.
+SETTLED_AFTER_S = 2.0
+
+Workspace = str | Mapping[str, str]
+
+
+class Shipped:
+    """What one shipment did: how many files were copied, and how many were there already."""
+
+    def __init__(self) -> None:
+        self.copied = 0
+        self.linked = 0
+
+
+def ship(workspace: Workspace, destination: Path, cache: Path | None = None) -> Shipped:
+    """Bring every root of a workspace below `destination`; `cache` is where shipped files are kept for the next time.
+
+    The cache must lie on the same file system as the destination to be of use.
+    """
+    shipped = Shipped()
+    destination.mkdir(parents=True, exist_ok=True)
+    if cache is not None:
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    avoid = {path.resolve() for path in (destination, cache) if path is not None}
+    for root, below in roots(workspace).items():
+        if root.is_file():
+            _place(root, root.stat(), destination / below / root.name, cache, shipped)
+            continue
+        for path, entry in walk(root, avoid=avoid):
+            target = destination / below / path
+            if entry.is_symlink():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.unlink(missing_ok=True)
+                target.symlink_to(Path(entry.path).readlink())
+            elif entry.is_dir():
+                target.mkdir(parents=True, exist_ok=True)
+            elif entry.is_file():
+                with contextlib.suppress(FileNotFoundError):  # it went away while we looked: not part of the code
+                    _place(Path(entry.path), entry.stat(), target, cache, shipped)
+    if cache is not None:
+        prune(cache)
+    return shipped
+
+
+def roots(workspace: Workspace) -> dict[Path, str]:
+    """Return the folders of a workspace and where each goes below the destination; raises `UsageError`."""
+    pairs = {workspace: ""} if isinstance(workspace, str) else dict(workspace)
+    found: dict[Path, str] = {}
+    for source, below in pairs.items():
+        text = source.removeprefix("file://")
+        if "://" in text:
+            raise UsageError(f"the workspace '{source}' is not on this machine; only local folders can be shipped")
+        root = Path(text).expanduser().resolve()
+        if not root.exists():
+            raise UsageError(f"the workspace '{source}' does not exist")
+        clean = os.path.normpath(below.strip("/")) if below.strip("/") else ""
+        if clean.startswith(".."):
+            raise UsageError(f"the workspace '{source}' cannot go to '{below}': that is outside of the job's folder")
+        found[root] = clean
+    return found
+
+
+def walk(
+    root: Path, *, ignore: Ignore | None = None, avoid: Collection[Path] = ()
+) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Yield what is to be shipped of one root, as relative path and entry, in order of name."""
+    rules = read_ignore(root) if ignore is None else ignore
+    count = 0
+    pending = [""]
+    while pending:
+        folder = pending.pop()
+        with os.scandir(root / folder) as listing:
+            entries = sorted(listing, key=lambda entry: entry.name)
+        below = []
+        for entry in entries:
+            path = f"{folder}/{entry.name}" if folder else entry.name
+            is_folder = entry.is_dir(follow_symlinks=False)
+            ignored = rules.ignores(path, is_folder)
+            if is_folder and avoid and Path(entry.path) in avoid:
+                continue
+            if is_folder and (not ignored or rules.may_bring_back):
+                below.append(path)
+            if ignored:
+                continue
+            count += 1
+            if count > FILES_MAX:
+                raise UsageError(
+                    f"the workspace '{root}' has over {FILES_MAX:,} files; name a smaller folder, "
+                    f"or leave some out with {IGNORE_FILES[0]}"
+                )
+            yield path, entry
+        pending += reversed(below)
+
+
+def read_ignore(root: Path) -> Ignore:
+    """Read what stays behind of a root."""
+    from holdfast.runner.ignore import Ignore
+
+    for name in IGNORE_FILES:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            return Ignore((root / name).read_text(errors="replace").splitlines())
+    return Ignore()
+
+
+def prune(cache: Path, unused_s: float = KEEP_UNUSED_S) -> int:
+    """Drop kept files that no job has any more and that nobody has used for a while; returns how many."""
+    oldest = time.time() - unused_s
+    dropped = 0
+    for kept in cache.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # another process prunes too
+            status = kept.stat()
+            # The time of change is that of the last link made or removed.
+            if status.st_nlink == 1 and status.st_ctime < oldest:
+                kept.unlink()
+                dropped += 1
+    return dropped
+
+
+def _place(source: Path, status: os.stat_result, target: Path, cache: Path | None, shipped: Shipped) -> None:
+    """Put one file in its place: as a link to what is kept where that is the same, else as a copy that is kept."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.unlink(missing_ok=True)
+    if cache is None or time.time() - status.st_mtime < SETTLED_AFTER_S:
+        _copy(source, target)
+        shipped.copied += 1
+        return
+    kept = cache / _name(source, status)
+    if _is_same(kept, status) and _link(kept, target):
+        shipped.linked += 1
+        return
+    draft = cache / f"{kept.name}.{os.getpid()}"
+    _copy(source, draft)
+    draft.chmod(stat.S_IMODE(status.st_mode) & ~0o222)
+    draft.replace(kept)
+    if not _link(kept, target):
+        _copy(source, target)
+    shipped.copied += 1
+
+
+def _name(source: Path, status: os.stat_result) -> str:
+    from hashlib import blake2b
+
+    key = f"{source}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ino}\0{status.st_mode}"
+    return blake2b(os.fsencode(key), digest_size=16).hexdigest()
+
+
+def _is_same(kept: Path, status: os.stat_result) -> bool:
+    """Whether what is kept is there and has not been written to by a job that was allowed to."""
+    try:
+        found = kept.stat()
+    except FileNotFoundError:
+        return False
+    return (found.st_size, found.st_mtime_ns) == (status.st_size, status.st_mtime_ns)
+
+
+def _link(kept: Path, target: Path) -> bool:
+    try:
+        target.hardlink_to(kept)
+    except OSError as error:
+        if error.errno in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOENT):
+            return False
+        raise
+    return True
+
+
+def _copy(source: Path, target: Path) -> None:
+    import shutil
+
+    try:
+        shutil.copy2(source, target)
+    except PermissionError:
+        raise UsageError(
+            f"the workspace's file {source} cannot be read; change its rights or leave it out with {IGNORE_FILES[0]}"
+        ) from None
+
+
+class WorkspaceMixin:
+    """What a scheduler that ships code has; the runner calls `build_workspaces` before it makes the request."""
+
+    def workspace_opts(self) -> runopts:
+        """The run options that concern the workspace."""
+        from holdfast.specs import runopts
+
+        return runopts()
+
+    def build_workspaces(self, roles: list[Role], cfg: Mapping[str, CfgVal]) -> None:
+        """Build the workspace of every role that has one; equal ones are built once."""
+        cache: dict[object, Any] = {}
+        for role in roles:
+            if role.workspace:
+                self.caching_build_workspace_and_update_role(role, cfg, cache)
+
+    def caching_build_workspace_and_update_role(
+        self, role: Role, cfg: Mapping[str, CfgVal], build_cache: dict[object, Any]
+    ) -> None:
+        """Build one role's workspace, or take the image that was built for an equal one."""
+        assert role.workspace is not None
+        several = role.workspace if isinstance(role.workspace, str) else tuple(sorted(role.workspace.items()))
+        key = (role.image, several)
+        if key in build_cache:
+            role.image = build_cache[key]
+            return
+        self.build_workspace_and_update_role(role, role.workspace, cfg)
+        build_cache[key] = role.image
+
+    def build_workspace_and_update_role(self, role: Role, workspace: Workspace, cfg: Mapping[str, CfgVal]) -> None:
+        """Build an image or folder with the workspace in it and name it in `role.image`."""
+        raise NotImplementedError
+
+    def dryrun_push_images(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> Any:
+        """Name the images as they will be called once pushed; returns what `push_images` needs."""
+        del app, cfg
+
+    def push_images(self, images: Any) -> None:
+        """Push what `dryrun_push_images` named."""
+        del images

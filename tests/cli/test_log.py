@@ -1,0 +1,125 @@
+"""`holdfast log`: whose lines, which lines, and following them."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli.log import parse_time
+from holdfast.errors import UsageError
+from tests.cli.conftest import FOREVER, Invoke
+
+COMPONENT = """
+from holdfast.specs import AppDef, Role
+
+def talk() -> AppDef:
+    script = "echo $HOLDFAST_ROLE out $HOLDFAST_REPLICA_ID; echo $HOLDFAST_ROLE err >&2; echo end"
+    return AppDef("talk", [Role(name, "", entrypoint="sh", args=["-c", script], num_replicas=count)
+                           for name, count in (("reader", 1), ("writer", 2))])
+"""
+
+
+@pytest.fixture
+def talk(invoke: Invoke) -> str:
+    Path("talk.py").write_text(COMPONENT)
+    said = invoke("run", "talk.py:talk")
+    assert said.code == 0, said.err
+    return said.out.strip()
+
+
+def test_every_replicas_lines_come_behind_its_name(invoke: Invoke, talk: str) -> None:
+    lines = invoke("log", talk).out.splitlines()
+
+    assert [line for line in lines if "out" in line] == [
+        "reader/0 reader out 0",
+        "writer/0 writer out 0",
+        "writer/1 writer out 1",
+    ]
+    assert len(lines) == 9
+
+
+def test_replicas_are_chosen_by_role_and_number(invoke: Invoke, talk: str) -> None:
+    short = talk.rpartition("/")[2]
+
+    assert invoke("log", "--streams", "stdout", f"{talk}/writer/1").out == "writer/1 writer out 1\nwriter/1 end\n"
+    assert {line.split()[0] for line in invoke("log", f"{short}/writer").out.splitlines()} == {"writer/0", "writer/1"}
+    assert {line.split()[0] for line in invoke("log", f"{short}/writer/0,1").out.splitlines()} == {
+        "writer/0",
+        "writer/1",
+    }
+
+
+def test_lines_are_chosen_by_pattern_stream_number_and_time(invoke: Invoke, talk: str) -> None:
+    assert invoke("log", "--streams", "stderr", f"{talk}/reader").out == "reader/0 reader err\n"
+    assert invoke("log", "--regex", "^end$", f"{talk}/reader").out == "reader/0 end\n"
+    assert invoke("log", "-n", "1", "--streams", "stdout", f"{talk}/reader").out == "reader/0 end\n"
+    assert len(invoke("log", "--since", "1h", talk).out.splitlines()) == 9
+    assert invoke("log", "--until", "1h", talk).out == ""
+
+
+def test_following_a_job_that_has_ended_ends_too(invoke: Invoke, talk: str) -> None:
+    said = invoke("log", "--tail", "-n", "1", f"{talk}/writer")
+
+    assert said.code == 0
+    assert len(said.out.splitlines()) == 2
+
+
+def test_a_running_job_is_followed_from_another_shell_to_its_end(
+    invoke: Invoke, start: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    script = f"echo one; until [ -e {gate} ]; do sleep 0.05; done; echo two"
+    handle = invoke("run", "--detach", "utils.sh", "sh", "-c", script).out.strip()
+    follower = start("log", "--tail", handle)
+    assert follower.stdout is not None
+    assert follower.stdout.readline() == "sh/0 one\n"
+    gate.touch()
+
+    assert follower.stdout.readline() == "sh/0 two\n"
+    assert follower.wait() == 0
+
+
+def test_mistakes_are_told_in_a_sentence(invoke: Invoke, talk: str) -> None:
+    assert "has no role 'trainer'; there is reader, writer" in invoke("log", f"{talk}/trainer").err
+    assert "has no replica writer/7" in invoke("log", f"{talk}/writer/7").err
+    assert "write them as 0,1,2" in invoke("log", f"{talk}/writer/x").err
+    assert "no regular expression" in invoke("log", "--regex", "(", talk).err
+    assert "is no time" in invoke("log", "--since", "yesterday", talk).err
+    assert "is not of the form" in invoke("log", f"{talk}/a/b/c").err
+
+
+NOW = datetime(2026, 11, 15, 12, 30, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("text", "ago"),
+    [
+        ("30s", timedelta(seconds=30)),
+        ("10m", timedelta(minutes=10)),
+        ("1.5h", timedelta(minutes=90)),
+        ("2d", timedelta(days=2)),
+    ],
+)
+def test_a_time_may_be_so_long_ago(text: str, ago: timedelta) -> None:
+    assert parse_time(text, NOW) == NOW - ago
+
+
+def test_a_time_may_be_a_date_or_a_time_of_day() -> None:
+    assert parse_time("2026-11-15T10:30:00+00:00", NOW) == NOW - timedelta(hours=2)
+    assert parse_time("2026-11-14", NOW) == datetime(2026, 11, 14).astimezone()
+    assert parse_time("9:05", NOW) == datetime(2026, 11, 15, 9, 5).astimezone()
+    assert parse_time(None, NOW) is None
+    with pytest.raises(UsageError, match="is no time"):
+        parse_time("25:99", NOW)
+
+
+def test_a_job_without_output_has_nothing_to_show(invoke: Invoke) -> None:
+    handle = invoke("run", "--detach", "utils.sh", "sleep", FOREVER).out.strip()
+
+    assert invoke("log", handle).out == ""
+    invoke("cancel", handle)
+    invoke("wait", handle)
