@@ -72,9 +72,10 @@ PROGRAMS = {
 
 
 def _plain(argv, cwd):
+    before = set(children(os.getpid()))
     done = subprocess.run([sys.executable, "-u", *argv], capture_output=True, cwd=cwd, check=False, timeout=60)
     # While a template is up, orphans come to us; plain Python leaves one behind for a moment (its resource tracker).
-    for pid in children(os.getpid()):
+    for pid in set(children(os.getpid())) - before:
         stat = read_stat(pid)
         if stat is not None and stat.session == os.getsid(0):
             os.waitpid(pid, 0)

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
-import subprocess
-import sys
 import time
 from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.agent.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from holdfast.agent.environment import RoundView, WorkerView, fill_local_rank, worker_environment
+from holdfast.agent.hangs import Hangs, ask_others, explain_hang
 from holdfast.agent.machine import AgentRules, Signalled
 from holdfast.agent.simple import SimpleElasticAgent
 from holdfast.coordinator.machine import round_space
 from holdfast.coordinator.messages import Cause
 from holdfast.errors import UsageError
 from holdfast.facts import WARNING, Fact, facts
-from holdfast.failures import Failure, ProcessFailure
+from holdfast.failures import Failure, Kind, ProcessFailure
+from holdfast.failures.stacks import Stack
 from holdfast.failures.verdict import root_cause
+from holdfast.health import PORT_VARIABLE, HealthCheckServer, Pulse, create_healthcheck_server, parse_health_port
+from holdfast.metrics.chosen import Metrics
 from holdfast.rendezvous.native import HoldfastRendezvousHandler
 from holdfast.store.environ import ENDPOINT_VARIABLE, SPACE_VARIABLE
+from holdfast.timer.hang import HangOptions
+from holdfast.wire.address import Endpoint
 from holdfast.wire.secret import SECRET_FILE_VARIABLE
 from holdfast.workers import (
     DefaultLogsSpecs,
@@ -43,8 +46,9 @@ from holdfast.workers import (
 )
 from holdfast.workers.plan import Entry
 
+#: The silence of the agent's loop after which it counts as hung, as TorchElastic has it.
+HEALTH_TIMEOUT_S = 60
 PREFIX_TEMPLATE = "[${role_name}${local_rank}]:"
-STACKS_TIMEOUT_S = 10.0
 #: How often the wait for a template looks for a signal.
 TEMPLATE_LOOK_S = 0.2
 
@@ -62,6 +66,10 @@ class LocalOptions:
     log_bytes_max: int | None = None
     #: How long some workers may have finished while others go on before the others' stacks are reported.
     half_finished_s: float | None = None
+    #: How long workers that call `holdfast.heartbeat` may be silent; None does not watch them.
+    hang: HangOptions | None = None
+    #: Where the health server listens; None leaves it to TORCHELASTIC_HEALTH_CHECK_PORT.
+    health: Endpoint | None = None
 
 
 class LocalElasticAgent(SimpleElasticAgent):
@@ -80,6 +88,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         *,
         signals_to_handle: str | None = None,
         options: LocalOptions = LocalOptions(),  # noqa: B008 - frozen
+        metrics: Metrics | None = None,
     ) -> None:
         del uninterruptible_state_timeout  # a stop never waits for a worker in state D longer than its limit
         self._options = options
@@ -89,19 +98,49 @@ class LocalElasticAgent(SimpleElasticAgent):
         self._logs_specs = logs_specs or DefaultLogsSpecs()
         self._start_method = start_method
         self._prefix_template = log_line_prefix_template
-        self._health_check_server = health_check_server
+        self._metrics = metrics
         self._gang: Gang | None = None
         self._dest: LogsDest | None = None
         self._template: Template | None = None
+        self._hangs = Hangs(options.hang, self._gather_stacks)
+        if self._meeting.questions is not None:
+            self._meeting.questions.answerer = self._hangs.answer
+        self._health = health_check_server or self._make_health(options.health)
+        if isinstance(given := getattr(health_check_server, "alive_callback", None), Pulse):
+            self._pulse = given
         self._failures: dict[int, Failure] = {}
         #: When to report that only some workers have finished; set by the first that does.
         self._half_finished_at: float | None = None
         self._half_finished_told = False
 
+    def _make_health(self, where: Endpoint | None) -> HealthCheckServer | None:
+        if where is None and (text := os.environ.get(PORT_VARIABLE)):
+            where = parse_health_port(text, PORT_VARIABLE)
+        if where is None:
+            return None
+        return create_healthcheck_server(
+            self._pulse,
+            where.port,
+            HEALTH_TIMEOUT_S,
+            host=where.host,
+            status=self.status,
+            ready=self.readiness,
+            metrics=self._scrape if self._metrics is not None and self._metrics.registry is not None else None,
+            watched={"the watchdog": self._hangs.get_last_progress_time},
+        )
+
+    def _scrape(self) -> tuple[bytes, str]:
+        """What Prometheus reads: the agent's metrics and those that its workers have handed over."""
+        from holdfast.metrics.sinks.prometheus import CONTENT_TYPE, render
+
+        assert self._metrics is not None
+        return render(self._metrics.registry), CONTENT_TYPE
+
     # -- starting --------------------------------------------------------------------------------------------------
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         envs = self._environments(worker_group)
+        self._hangs.prepare(worker_group.spec.rdzv_handler.get_run_id(), worker_group.spec.role, envs)
         dest = self._logs_specs.reify(envs)
         self._gang = Gang(
             self._plans(worker_group.spec, envs),
@@ -112,7 +151,11 @@ class LocalElasticAgent(SimpleElasticAgent):
         self._half_finished_at, self._half_finished_told = None, False
         self._failures = {}
         self._gang.start()
+        self._hangs.watch(worker_group, self._gang)
         self._dest = dest
+        self._observers.place_journal(self._logs_specs.root_log_dir)
+        if self._metrics is not None and self._metrics.prometheus is not None:
+            self._metrics.prometheus.keep_ranks([worker.global_rank for worker in worker_group.workers])
         return dict(self._gang.pids())
 
     def _environments(self, group: WorkerGroup) -> dict[int, dict[str, str]]:
@@ -131,7 +174,10 @@ class LocalElasticAgent(SimpleElasticAgent):
             max_restarts=spec.max_restarts,
             use_agent_store=spec.rdzv_handler.use_agent_store,
             round_number=place.round.number if place is not None else None,
-            extra=self._coordinator_variables(spec),
+            extra={
+                **self._coordinator_variables(spec),
+                **(self._metrics.worker_environment() if self._metrics is not None else {}),
+            },
         )
         return {
             worker.local_rank: worker_environment(
@@ -232,7 +278,7 @@ class LocalElasticAgent(SimpleElasticAgent):
     # -- watching --------------------------------------------------------------------------------------------------
 
     def _watched(self) -> tuple[int, ...]:
-        return (self._gang.fileno(),) if self._gang is not None else ()
+        return (self._gang.fileno(), *self._hangs.filenos()) if self._gang is not None else ()
 
     def _watch_deadline(self) -> float | None:
         times = [self._half_finished_at] if self._half_finished_at is not None else []
@@ -244,11 +290,14 @@ class LocalElasticAgent(SimpleElasticAgent):
         gang = self._gang
         assert gang is not None
         ended = gang.take_exits()
-        failed = [exited for exited in ended if exited.failed]
+        # Whoever the watchdog had to end was not done, whatever its exit code says.
+        failed = [exited for exited in ended if exited.failed or self._hangs.found(exited.local_rank) is not None]
         if failed:
             for exited in failed:
                 self._failures[exited.local_rank] = self._examine(gang, exited)
             return RunResult(WorkerState.FAILED, failures=self._process_failures(worker_group, gang, failed))
+        if self._note_immovable(gang):
+            return RunResult(WorkerState.FAILED)
         if gang.running():
             self._watch_half_finished(gang)
             return RunResult(WorkerState.HEALTHY)
@@ -257,13 +306,46 @@ class LocalElasticAgent(SimpleElasticAgent):
         return RunResult(WorkerState.SUCCEEDED, return_values=values)
 
     def _examine(self, gang: Gang, exited: WorkerExited) -> Failure:
+        hang = self._hangs.found(exited.local_rank)
+        failure = gang.failure(exited, timed_out=hang is not None)
+        return self._placed(failure if hang is None else explain_hang(failure, hang))
+
+    def _placed(self, failure: Failure) -> Failure:
         place = self._meeting.place
         return replace(
-            gang.failure(exited),
+            failure,
             host=socket.gethostname(),
             node=self._worker_group.group_rank,
             round=place.round.number if place is not None else None,
         )
+
+    def _note_immovable(self, gang: Gang) -> bool:
+        """Note the failures of workers that hang and cannot be ended; says whether there are any."""
+        found = self._hangs.take_immovable()
+        for hang in found:
+            rank = hang.local_rank
+            failure = Failure(
+                Kind.TIMEOUT,
+                "",
+                role=self._worker_group.spec.role,
+                local_rank=rank,
+                rank=self._worker_group.workers[rank].global_rank,
+                pid=gang.pids()[rank],
+                timestamp=time.time(),
+            )
+            self._failures[rank] = self._placed(explain_hang(failure, hang))
+        return bool(found)
+
+    def _gather_stacks(self, local: dict[int, Stack]) -> dict[int, Stack]:
+        """Add other nodes' stacks, by rank, to those of this node's workers; called in a thread, and may take a moment.
+
+        What it returns is compared to find the rank that holds the others up, and goes into the report.
+        """
+        return {**ask_others(self._meeting.questions), **local}
+
+    def get_last_progress_time(self) -> int:
+        """When the watchdog last moved, in whole seconds of the wall clock; now, where there is none."""
+        return self._hangs.get_last_progress_time()
 
     def _process_failures(
         self, group: WorkerGroup, gang: Gang, failed: list[WorkerExited]
@@ -295,17 +377,9 @@ class LocalElasticAgent(SimpleElasticAgent):
             self._half_finished_at = now + limit
         elif now >= self._half_finished_at:
             self._half_finished_at, self._half_finished_told = None, True
-            running = {rank: pid for rank, pid in gang.pids().items() if rank in gang.running()}
-            stacks = "\n".join(f"local rank {rank}:\n{_stack(pid)}" for rank, pid in running.items())
-            facts.publish(
-                Fact(
-                    "half_finished",
-                    f"{len(gang.exits())} of {len(gang.plans)} workers finished {limit:g} s ago, "
-                    f"the others go on:\n{stacks}",
-                    {"running": sorted(running)},
-                    WARNING,
-                )
-            )
+            sentence = f"{len(gang.exits())} of {len(gang.plans)} workers finished {limit:g} s ago, the others go on"
+            ranks = {worker.local_rank: worker.global_rank for worker in self._worker_group.workers}
+            self._hangs.tell_half_finished(sentence, [ranks[rank] for rank in gang.running()])
 
     # -- stopping --------------------------------------------------------------------------------------------------
 
@@ -342,6 +416,7 @@ class LocalElasticAgent(SimpleElasticAgent):
             self._gang.send(number)
 
     def _close_gang(self) -> None:
+        self._hangs.forget()
         if self._gang is not None:
             self._gang.close()
             self._gang = None
@@ -353,6 +428,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         if self._template is not None:
             self._template.close()
             self._template = None
+        self._hangs.close()
 
     def _rules(self) -> AgentRules:
         return replace(super()._rules(), backoff_s=self._options.backoff_s, backoff_s_max=self._options.backoff_s_max)
@@ -382,15 +458,3 @@ class LocalElasticAgent(SimpleElasticAgent):
 def _as_cause(failures: list[Failure]) -> Cause:
     verdict = root_cause(failures)
     return Cause(verdict.sentence, victim=not verdict.cause.is_true, detail=verdict.cause.to_json())
-
-
-def _stack(pid: int) -> str:
-    """Where a process is, where py-spy is installed to tell."""
-    beside_us = os.path.dirname(sys.executable)  # noqa: PTH120 - a search path, not a file
-    program = shutil.which("py-spy", path=os.pathsep.join([beside_us, os.environ.get("PATH", os.defpath)]))
-    if program is None:
-        return "  (install py-spy to see where it is)"
-    done = subprocess.run(
-        [program, "dump", "--pid", str(pid)], capture_output=True, text=True, timeout=STACKS_TIMEOUT_S, check=False
-    )
-    return done.stdout if done.returncode == 0 else f"  (py-spy: {done.stderr.strip()})"

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from holdfast.errors import PeerError
+from holdfast.failures.stacks import Group
 
 #: The version of the record's layout; a reader refuses only what is newer than itself.
 FAILURE_VERSION = 1
@@ -56,6 +57,8 @@ class Failure:
     attempt: int | None = None
     timestamp: float = 0.0
     extra: dict[str, Any] = field(default_factory=dict)
+    #: Where the workers were when it hung, equal stacks together.
+    stacks: tuple[Group, ...] = ()
     version: int = FAILURE_VERSION
 
     @property
@@ -74,6 +77,7 @@ class Failure:
         data["kind"] = self.kind.value
         data["log_lines"] = list(self.log_lines)
         data["log_files"] = list(self.log_files)
+        data["stacks"] = [group.to_json() for group in self.stacks]
         return data
 
     @classmethod
@@ -89,6 +93,7 @@ class Failure:
             known["kind"] = Kind(known["kind"])
             known["log_lines"] = tuple(map(str, known.get("log_lines", ())))
             known["log_files"] = tuple(map(str, known.get("log_files", ())))
+            known["stacks"] = tuple(map(Group.from_json, known.get("stacks", ())))
             return cls(**known)
         except (KeyError, ValueError, TypeError) as error:
             raise PeerError(f"this is not a failure record: {error}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from holdfast.failures import stacks
 from holdfast.failures.failure import Failure, Kind
 from holdfast.failures.verdict import Verdict, first_line, where
 
@@ -28,7 +29,7 @@ _WORDS = {
 
 
 def render(verdict: Verdict) -> str:
-    """Write the verdict out: who, what, traceback, last log lines, where the logs are, and who else fell."""
+    """Write the verdict out: who, what, traceback, stacks, last log lines, where the logs are, and who else fell."""
     return "\n".join(_lines(verdict)) + "\n"
 
 
@@ -48,6 +49,10 @@ def _lines(verdict: Verdict) -> Iterator[str]:
     if cause.traceback.strip():
         yield ""
         yield from (f"  {line}" for line in cause.traceback.rstrip().splitlines())
+    if cause.stacks:
+        yield ""
+        yield "  where everybody was, the innermost call first:"
+        yield from (f"  {line}" for line in stacks.render(cause.stacks).splitlines())
     lines = _without_traceback(cause)
     if lines:
         yield ""

@@ -1,70 +1,30 @@
 """The interface of a scheduler: how an app is turned into a native request, submitted, watched and ended.
 
 A plugin fills in the abstract methods and registers a factory `create_scheduler(session_name, **kwargs)` as an entry
-point of the group `holdfast.schedulers` (or `torchx.schedulers`). `holdfast.testing` has a contract suite for it.
+point of the group `holdfast.schedulers` (or `torchx.schedulers`). `holdfast.testing.scheduler_contract` checks it.
+
+Plugins may be older than this interface, or derive from TorchX's own class where that is installed. So whoever uses a
+scheduler calls `validate`, `list_jobs` and `wait_news` of this module, which make do with what the plugin has.
 """
 
 from __future__ import annotations
 
-import enum
+import builtins
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from holdfast.errors import UsageError
-from holdfast.specs import (
-    NONE,
-    NULL_RESOURCE,
-    AppDef,
-    AppDryRunInfo,
-    AppState,
-    CfgVal,
-    Role,
-    RoleStatus,
-    runopts,
-)
+from holdfast.schedulers.replies import DescribeAppResponse, ListAppResponse, Stream
+from holdfast.specs import NULL_RESOURCE, AppDef, AppDryRunInfo, CfgVal, runopts
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+__all__ = ["DescribeAppResponse", "ListAppResponse", "Scheduler", "Stream", "list_jobs", "validate", "wait_news"]
 
 T = TypeVar("T")
-
-
-class Stream(enum.StrEnum):
-    """Which output of a replica."""
-
-    STDOUT = "stdout"
-    STDERR = "stderr"
-    COMBINED = "combined"
-
-
-@dataclass
-class DescribeAppResponse:
-    """What a scheduler knows of one job."""
-
-    app_id: str = "<NOT_SET>"
-    state: AppState = AppState.UNSUBMITTED
-    num_restarts: int = -1
-    msg: str = ""
-    structured_error_msg: str = NONE
-    ui_url: str | None = None
-    metadata: dict[str, str] = field(default_factory=dict)
-    roles_statuses: list[RoleStatus] = field(default_factory=list)
-    roles: list[Role] = field(default_factory=list)
-    name: str = ""
-    submitted_at: float | None = None
-    started_at: float | None = None
-    ended_at: float | None = None
-
-
-@dataclass
-class ListAppResponse:
-    """One line of a scheduler's list of jobs."""
-
-    app_id: str
-    state: AppState
-    app_handle: str = "<NOT_SET>"
-    name: str = ""
-    submitted_at: float | None = None
 
 
 class Scheduler(ABC, Generic[T]):
@@ -89,8 +49,8 @@ class Scheduler(ABC, Generic[T]):
         """Say how a job is doing, or None where there is none of that id."""
 
     @abstractmethod
-    def list(self) -> list[ListAppResponse]:
-        """List the jobs that this scheduler knows."""
+    def list(self, cfg: Mapping[str, CfgVal] | None = None) -> builtins.list[ListAppResponse]:
+        """List the jobs that this scheduler knows; `cfg` are run options, where it needs some to know where to look."""
 
     @abstractmethod
     def _cancel_existing(self, app_id: str) -> None:
@@ -117,7 +77,12 @@ class Scheduler(ABC, Generic[T]):
         should_tail: bool = False,
         streams: Stream | None = None,
     ) -> Iterable[str]:
-        """Yield the lines of one replica's output, oldest first; with `should_tail` until it has ended."""
+        """Yield the lines of one replica's output without their ends, oldest first.
+
+        With `should_tail` it goes on until no more can come. `regex` keeps the lines in which it is found, `since` and
+        `until` those written in that time; without `streams` both come together. A job, role or replica that does not
+        exist is a `UsageError`.
+        """
         raise NotImplementedError(f"{type(self).__qualname__} does not give logs")
 
     def _validate(self, app: AppDef, scheduler: str, cfg: Mapping[str, CfgVal]) -> None:
@@ -126,6 +91,14 @@ class Scheduler(ABC, Generic[T]):
         for role in app.roles:
             if role.resource == NULL_RESOURCE:
                 raise UsageError(f"the role '{role.name}' does not say what resources it needs")
+
+    def wait_news(self, app_id: str, timeout_s: float) -> None:
+        """Return when the job's state may have changed, at the latest after `timeout_s`.
+
+        A scheduler that is told of changes overrides this; the others just wait.
+        """
+        del app_id
+        time.sleep(timeout_s)
 
     def close(self) -> None:
         """Give back what the scheduler holds; jobs go on."""
@@ -170,3 +143,39 @@ class Scheduler(ABC, Generic[T]):
 
     def __exit__(self, *_: Any) -> None:
         self.close()
+
+
+# -- for whoever uses schedulers, old plugins included -----------------------------------------------------------------
+
+
+def validate(scheduler: Scheduler[Any], app: AppDef, cfg: Mapping[str, CfgVal]) -> None:
+    """Let a scheduler refuse an app, also one whose `_validate` does not take the run options yet."""
+    if _takes(scheduler._validate, app, scheduler.backend, cfg):
+        scheduler._validate(app, scheduler.backend, cfg)
+    else:
+        scheduler._validate(app, scheduler.backend)  # type: ignore[call-arg]
+
+
+def list_jobs(scheduler: Scheduler[Any], cfg: Mapping[str, CfgVal] | None = None) -> builtins.list[ListAppResponse]:
+    """List a scheduler's jobs, also of one whose `list` takes no run options."""
+    return scheduler.list(cfg) if _takes(scheduler.list, cfg) else scheduler.list()
+
+
+def wait_news(scheduler: Scheduler[Any], app_id: str, timeout_s: float) -> None:
+    """Wait until a job's state may have changed, also with a scheduler that only can be asked again."""
+    wait = getattr(scheduler, "wait_news", None)
+    if wait is None:
+        time.sleep(timeout_s)
+    else:
+        wait(app_id, timeout_s)
+
+
+def _takes(method: Callable[..., object], *args: object) -> bool:
+    """Whether a method can be called with these arguments."""
+    import inspect
+
+    try:
+        inspect.signature(method).bind(*args)
+    except TypeError:
+        return False
+    return True

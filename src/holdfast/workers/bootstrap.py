@@ -3,8 +3,9 @@
 Started by its path (`python -u .../bootstrap.py script train.py --lr 1`), so that nothing else of ours is
 imported. What the user's program sees is what it would see without us: `__main__`, `sys.argv`, `sys.path[0]`,
 tracebacks without frames of ours, exit codes, atexit. What we add: an uncaught exception or a non-zero
-`SystemExit` is left in the error file (torchrun's format), and a fatal signal prints the Python stacks (to
-the file named by `HOLDFAST_FAULT_FILE`, or to stderr).
+`SystemExit` is left in the error file (torchrun's format), a fatal signal prints the Python stacks (to
+the file named by `HOLDFAST_FAULT_FILE`, or to stderr), and one signal that hardly anybody uses makes the worker
+write them to the file named by `HOLDFAST_STACKS_FILE` and go on, so that its agent can say where it hangs.
 
 A warm worker runs through `run` too, after its fork.
 """
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from typing import IO
 
 FAULT_FILE_VARIABLE = "HOLDFAST_FAULT_FILE"
+STACKS_FILE_VARIABLE = "HOLDFAST_STACKS_FILE"
+#: The real-time signal that asks for stacks: far from those that C libraries, debuggers and valgrind take.
+STACKS_SIGNAL = 59
 ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
 #: Names the streams, `stdout` and `stderr`, that this worker shares with others.
 WHOLE_LINES_VARIABLE = "HOLDFAST_WHOLE_LINES"
@@ -30,7 +34,9 @@ _HERE = os.path.abspath(__file__)
 #: Files whose frames are cut off the top of tracebacks.
 _OURS = {_HERE, os.path.join(os.path.dirname(_HERE), "template.py")}
 
-_fault_file: "IO[str] | None" = None  # kept open: faulthandler writes to its descriptor
+# Kept open: faulthandler writes to their descriptors.
+_fault_file: "IO[str] | None" = None
+_stacks_file: "IO[str] | None" = None
 
 
 def run(kind: str, target: str, args: list[str]) -> None:
@@ -54,10 +60,11 @@ def run(kind: str, target: str, args: list[str]) -> None:
 
 
 def watch_faults() -> None:
-    """Have fatal signals print the Python stacks, unless faulthandler is on already."""
+    """Have fatal signals print the Python stacks, unless faulthandler is on already, and write them when asked."""
     global _fault_file
     import faulthandler
 
+    _answer_for_stacks()
     if faulthandler.is_enabled():
         return
     try:
@@ -69,6 +76,21 @@ def watch_faults() -> None:
             faulthandler.enable()
     except (OSError, ValueError, RuntimeError, AttributeError):
         pass  # stderr is closed or is no file; the program can run without
+
+
+def _answer_for_stacks() -> None:
+    """Have the agent's signal write the stacks of all threads; it runs in C, whatever the program is stuck in."""
+    global _stacks_file
+    import faulthandler
+
+    path = os.environ.get(STACKS_FILE_VARIABLE)
+    if not path:
+        return
+    try:
+        _stacks_file = open(path, "a")  # noqa: SIM115
+        faulthandler.register(STACKS_SIGNAL, _stacks_file, all_threads=True, chain=False)
+    except (OSError, ValueError, RuntimeError, AttributeError):
+        pass  # the program can run without
 
 
 def write_whole_lines(names: str) -> None:

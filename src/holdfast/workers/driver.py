@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import Unavailable
 from holdfast.facts import Fact, facts
 from holdfast.machine import Tick
-from holdfast.workers.bootstrap import WHOLE_LINES_VARIABLE
+from holdfast.workers.bootstrap import STACKS_FILE_VARIABLE, WHOLE_LINES_VARIABLE
 from holdfast.workers.child import Child, OwnChild
 from holdfast.workers.family import family
 from holdfast.workers.keeper import Keeper
@@ -112,7 +112,7 @@ class Gang:
             for out, err in self._wiring.wires.values():
                 out.close_worker_end()
                 err.close_worker_end()
-            self._keeper = Keeper(self.token, self._pids())
+            self._keeper = Keeper(self.token, self._pids(), self._scratch)
             family().add(self._keeper.pid)
         except BaseException:
             self.close()
@@ -124,6 +124,7 @@ class Gang:
         fault_file = self._fault_file(plan.local_rank)
         if fault_file:
             env["HOLDFAST_FAULT_FILE"] = fault_file
+        env[STACKS_FILE_VARIABLE] = self.stacks_file(plan.local_rank)
         env[WHOLE_LINES_VARIABLE] = ",".join(self._shared_streams(plan.local_rank))
         return env
 
@@ -328,12 +329,24 @@ class Gang:
         path = self._dest.error_files.get(local_rank, os.devnull)
         return path if path != os.devnull else str(self._scratch_path(f"{local_rank}.error.json"))
 
+    def stacks_file(self, local_rank: int) -> str:
+        """Where this worker writes its stacks when asked to, see `holdfast.workers.stacks`; empty for a program."""
+        if isinstance(self.plans[local_rank].entry, Program):
+            return ""
+        return self._beside_error_file(local_rank, "stacks.log")
+
     def _fault_file(self, local_rank: int) -> str:
         """Where fatal signals leave their stacks, if stderr, their natural place, is not ours to read."""
         plan = self.plans[local_rank]
         if isinstance(plan.entry, Program) or self._dest.stderrs.get(local_rank):
             return ""
-        return str(self._scratch_path(f"{local_rank}.fault.log"))
+        return self._beside_error_file(local_rank, "fault.log")
+
+    def _beside_error_file(self, local_rank: int, name: str) -> str:
+        error_file = self._dest.error_files.get(local_rank, os.devnull)
+        if error_file == os.devnull:
+            return str(self._scratch_path(f"{local_rank}.{name}"))
+        return str(Path(error_file).with_name(name))
 
     def _scratch_path(self, name: str) -> Path:
         """Name a file in a private folder that goes away with the gang."""

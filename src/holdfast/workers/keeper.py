@@ -3,7 +3,7 @@
 The kernel ends the workers themselves (parent-death signal), but not what they have started. The keeper is a
 shell that sleeps on a pipe whose other end the agent holds. A line means that all is well and it may go; the
 end of the pipe means that the agent is gone, and it kills the workers' process groups and all that carry the
-gang's token.
+gang's token, and removes the gang's private folder.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _SCRIPT = """
 read -r word && exit 0
 for group in $2; do kill -9 "-$group" 2>/dev/null; done
+[ -n "$3" ] && rm -rf -- "$3"
 for again in 1 2; do
   grep -ls "$1" /proc/[0-9]*/environ 2>/dev/null |
     while IFS=/ read -r _ _ pid _; do kill -9 "$pid" 2>/dev/null; done
@@ -29,11 +30,11 @@ done
 class Keeper:
     """Stands by one gang, from its start until `dismiss`."""
 
-    def __init__(self, token: str, groups: Iterable[int]) -> None:
+    def __init__(self, token: str, groups: Iterable[int], folder: str | None = None) -> None:
         read_end, self._write_end = os.pipe()
         try:
             self._process = subprocess.Popen(
-                ["/bin/sh", "-c", _SCRIPT, "holdfast-keeper", token, " ".join(map(str, groups))],
+                ["/bin/sh", "-c", _SCRIPT, "holdfast-keeper", token, " ".join(map(str, groups)), folder or ""],
                 stdin=read_end,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

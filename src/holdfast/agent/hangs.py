@@ -1,0 +1,139 @@
+"""Workers that hang, as the agent deals with them: who watches, where everybody is, and what the report says."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from holdfast.agent.api import WorkerGroup
+from holdfast.agent.questions import Questions
+from holdfast.errors import PeerError
+from holdfast.facts import WARNING, Fact, facts
+from holdfast.failures import Failure, Kind
+from holdfast.failures.stacks import Stack, kept, merge, render
+from holdfast.timer.hang import HangOptions
+from holdfast.timer.watchdog import Hang, Watchdog
+from holdfast.workers import Gang, stacks
+
+#: Set to 1, it has the agent watch the timers that workers set; see `holdfast.timer`.
+TORCHELASTIC_ENABLE_FILE_TIMER = "TORCHELASTIC_ENABLE_FILE_TIMER"
+#: What nodes ask each other when a gang is stuck.
+STACKS_TOPIC = "stacks"
+
+#: How long the other nodes have to take their workers' stacks and send them.
+ANSWER_TIMEOUT_S = stacks.TIMEOUT_S + 2.0
+
+
+class Hangs:
+    """What one agent knows of hangs: a watchdog where one is wanted, and the stacks of the present gang."""
+
+    def __init__(self, hang: HangOptions | None, gather: Callable[[dict[int, Stack]], dict[int, Stack]]) -> None:
+        self._options = hang
+        self._gather = gather
+        self._watchdog: Watchdog | None = None
+        #: Pid and stacks file of each worker by rank; replaced as a whole, since other threads read it.
+        self._workers: dict[int, tuple[int, str]] = {}
+
+    # -- a gang's life -------------------------------------------------------------------------------------------
+
+    def prepare(self, run_id: str, role: str, envs: dict[int, dict[str, str]]) -> None:
+        """Start the watchdog on first use, where one is wanted, and tell workers how to reach it."""
+        timers = os.environ.get(TORCHELASTIC_ENABLE_FILE_TIMER) == "1"
+        if self._watchdog is None and (timers or self._options is not None):
+            self._watchdog = Watchdog(run_id, role, timers=timers, hang=self._options, gather=self._gather)
+        if self._watchdog is not None:
+            for local_rank, env in envs.items():
+                env.update(self._watchdog.variables(local_rank, len(envs)))
+
+    def watch(self, group: WorkerGroup, gang: Gang) -> None:
+        """Begin to watch a gang that has just been started."""
+        pids = gang.pids()
+        self._workers = {
+            each.global_rank: (pids[each.local_rank], gang.stacks_file(each.local_rank)) for each in group.workers
+        }
+        if self._watchdog is not None:
+            self._watchdog.watch(
+                (each.local_rank, each.global_rank, *self._workers[each.global_rank]) for each in group.workers
+            )
+
+    def forget(self) -> None:
+        """The gang is over."""
+        self._workers = {}
+        if self._watchdog is not None:
+            self._watchdog.forget()
+
+    def close(self) -> None:
+        """Give everything back; may be called again."""
+        self.forget()
+        if self._watchdog is not None:
+            self._watchdog.close()
+            self._watchdog = None
+
+    # -- what was found ------------------------------------------------------------------------------------------
+
+    def filenos(self) -> tuple[int, ...]:
+        """What becomes readable when `take_immovable` has something to tell."""
+        return (self._watchdog.fileno(),) if self._watchdog is not None else ()
+
+    def take_immovable(self) -> list[Hang]:
+        """Return the hangs of workers that could not be ended, each once."""
+        return self._watchdog.immovable() if self._watchdog is not None else []
+
+    def found(self, local_rank: int) -> Hang | None:
+        """Return why this worker was ended by the watchdog, or None where it was not."""
+        return self._watchdog.found(local_rank) if self._watchdog is not None else None
+
+    def get_last_progress_time(self) -> int:
+        """When the watchdog last moved, in whole seconds of the wall clock; now, where there is none."""
+        return self._watchdog.get_last_progress_time() if self._watchdog is not None else int(time.time())
+
+    # -- stacks --------------------------------------------------------------------------------------------------
+
+    def take_stacks(self) -> dict[int, Stack]:
+        """Return where this node's workers are, by rank; from any thread."""
+        workers = dict(self._workers)
+        by_pid = stacks.take((pid for pid, _ in workers.values()), dict(workers.values()))
+        return {rank: by_pid[pid] for rank, (pid, _) in workers.items()}
+
+    def answer(self, topic: str, body: str) -> str:
+        """Answer another node that asks where our workers are."""
+        del body
+        if topic != STACKS_TOPIC:
+            raise PeerError(f"nobody here knows about '{topic}'")
+        return json.dumps({str(rank): stack.to_json() for rank, stack in self.take_stacks().items()})
+
+    def tell_half_finished(self, sentence: str, running: list[int]) -> None:
+        """Publish where the ranks are that go on; in a thread, since taking stacks may take seconds."""
+
+        def tell() -> None:
+            groups = kept(merge({rank: stack for rank, stack in self.take_stacks().items() if rank in running}))
+            data: dict[str, Any] = {"running": running, "stacks": [group.to_json() for group in groups]}
+            facts.publish(Fact("half_finished", f"{sentence}:\n{render(groups)}", data, WARNING))
+
+        threading.Thread(target=tell, name="holdfast stacks", daemon=True).start()
+
+
+def ask_others(questions: Questions | None) -> dict[int, Stack]:
+    """Return where the workers of the round's other nodes are, by rank, as far as they answer in time."""
+    found: dict[int, Stack] = {}
+    for answer in questions.ask(STACKS_TOPIC, "", ANSWER_TIMEOUT_S).values() if questions is not None else ():
+        try:
+            found |= {int(rank): Stack.from_json(stack) for rank, stack in json.loads(answer).items()}
+        except (PeerError, ValueError, AttributeError) as error:
+            facts.warn("stacks_incomplete", f"another node's stacks could not be read: {error}")
+    return found
+
+
+def explain_hang(failure: Failure, hang: Hang) -> Failure:
+    """Make the failure of a worker that the watchdog ended say why, and where everybody was."""
+    kind = Kind.VICTIM if hang.is_victim else Kind.TIMEOUT
+    ended = "it could not be ended: the kernel holds it"
+    if failure.exit_code is not None:
+        name = failure.signal_name
+        ended = f"it was ended by {name}" if name else f"it then exited with code {failure.exit_code}"
+    return replace(failure, kind=kind, message=f"{hang.sentence}; {ended}", stacks=hang.groups)

@@ -1,0 +1,378 @@
+"""The jobs on disk: one folder each, which any shell can read while one process, the supervisor, writes it.
+
+    <state folder>/jobs/<session>/<app id>/
+        job.json        the request, written once
+        state.json      how the job is doing; replaced as a whole
+        lock            locked by the supervisor for as long as it lives
+        cancel, kill    there once somebody has asked for the end
+        supervisor.log  empty, unless the supervisor itself had trouble
+        logs/<role>/<replica>/{stdout,stderr,combined}.log
+
+There is no daemon and no index, so nothing can fall out of step:
+
+- A job appears by renaming a finished folder, locked already, into place; it goes by being renamed away. Both happen at
+  once or not at all, and of several who try, one succeeds.
+- The lock is the proof of life: the kernel gives it up when the supervisor ends, however it ends. The submitter takes
+  it and hands it down, so that there is no moment without it.
+- To cancel is to leave the file `cancel` and then to signal the supervisor, which looks for the file once it can be
+  signalled: whichever comes first, the wish is seen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import select
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import Unavailable, UsageError
+from holdfast.schedulers.local.keep import Finished, Policy, choose
+from holdfast.schedulers.local.record import Life, LocalRequest, check_version, folder_name
+from holdfast.specs.states import is_terminal
+
+#: Folders that are being made or taken away begin with a dot, as no job's does.
+NEW, GONE = ".new-", ".gone-"
+#: Beside a folder that was made for one job: the job was submitted.
+USED = ".used"
+#: What a process that was killed half-way has left is cleared away after this long.
+LEFTOVER_S = 3600.0
+#: How often finished jobs are looked through, and how far over the limit brings it forward.
+PRUNE_EVERY_S = 600.0
+PRUNE_OVER = 1.25
+#: How long to wait between two looks at something that cannot be waited for: at first, and at most.
+LOOK_S, LOOK_MAX_S = 0.01, 0.2
+
+
+class JobFolder:
+    """One job's folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    # -- records -------------------------------------------------------------------------------------------------------
+
+    def read_request(self) -> LocalRequest | None:
+        """Return the request, or None where the job is gone."""
+        data = read_json(self.path / "job.json")
+        return None if data is None else LocalRequest.from_json(data)
+
+    def read_state(self) -> dict[str, Any] | None:
+        """Return the last state that was written, or None where the job is gone."""
+        data = read_json(self.path / "state.json")
+        if data is not None:
+            check_version(data)
+        return data
+
+    def write_state(self, state: dict[str, Any], *, final: bool = False) -> None:
+        """Replace the state; the last one is on disk before this returns."""
+        write_json(self.path / "state.json", state, sync=final)
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    def alive(self) -> bool:
+        """Whether somebody looks after the job."""
+        try:
+            lock = os.open(self.path / "lock", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(lock)
+        return False
+
+    def look(self) -> tuple[dict[str, Any], Life] | None:
+        """Return the state together with what can be seen of the job, or None where it is gone."""
+        alive = self.alive()  # before the state is read: see `Life`
+        cancel_asked = self.cancel_asked()
+        state = self.read_state()
+        if state is None:
+            return None
+        same_boot = state.get("boot_id") == boot_id()
+        return state, Life(
+            alive=alive,
+            same_host=state.get("host") == os.uname().nodename,
+            same_boot=same_boot,
+            booted_at="" if alive or same_boot else booted_at(),
+            cancel_asked=cancel_asked,
+        )
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def cancel_asked(self) -> bool:
+        """Whether somebody wants the job to end."""
+        return (self.path / "cancel").exists()
+
+    def kill_asked(self) -> bool:
+        """Whether somebody wants it to end at once."""
+        return (self.path / "kill").exists()
+
+    def ask_cancel(self, *, hard: bool = False) -> None:
+        """Ask the supervisor to end the job; does nothing where there is none any more."""
+        if not self.alive():
+            return
+        try:
+            if hard:
+                (self.path / "kill").touch(mode=0o600)
+            (self.path / "cancel").touch(mode=0o600)
+        except FileNotFoundError:
+            return
+        with self._supervisor() as pidfd:
+            if pidfd is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(pidfd, signal.SIGTERM)
+
+    def wait_news(self, timeout_s: float) -> None:
+        """Wait until the state has changed or nobody looks after the job any more."""
+        if not self.alive():
+            time.sleep(min(timeout_s, LOOK_MAX_S))  # there is no news to come; whoever asks again must not spin
+            return
+        until = time.monotonic() + timeout_s
+        before, pause = self._stamp(), LOOK_S
+        with self._supervisor() as pidfd:
+            while self.alive() and self._stamp() == before:
+                left = until - time.monotonic()
+                if left <= 0:
+                    return
+                wait_end(pidfd, min(left, pause))
+                pause = min(pause * 2, LOOK_MAX_S)
+
+    def wait_end(self, timeout_s: float) -> None:
+        """Wait until the supervisor ends or the time is over."""
+        with self._supervisor() as pidfd:
+            wait_end(pidfd, timeout_s)
+
+    def wait_gone(self, timeout_s: float) -> bool:
+        """Wait until nobody looks after the job any more; says whether that came about in time."""
+        until = time.monotonic() + timeout_s
+        with self._supervisor() as pidfd:
+            while self.alive():
+                left = until - time.monotonic()
+                if left <= 0:
+                    return False
+                wait_end(pidfd, min(left, LOOK_MAX_S if pidfd is not None else LOOK_S))
+        return True
+
+    def remove(self) -> bool:
+        """Take the folder away; False where somebody else did."""
+        gone = self.path.with_name(f"{GONE}{os.getpid()}-{time.monotonic_ns()}")
+        try:
+            self.path.rename(gone)
+        except FileNotFoundError:
+            return False
+        clear(gone)
+        return True
+
+    def size(self) -> int:
+        """Count the bytes that the folder holds."""
+        return sum((Path(folder) / name).lstat().st_size for folder, _, names in os.walk(self.path) for name in names)
+
+    @contextlib.contextmanager
+    def _supervisor(self) -> Iterator[int | None]:
+        """Open the supervisor's pidfd: exactly that process, never one that has got its pid meanwhile."""
+        pidfd = None
+        with contextlib.suppress(OSError, KeyError, UsageError):
+            found = (self.read_state() or {})["supervisor"]
+            pidfd = os.pidfd_open(found["pid"])
+            # If that process is the one that was written down, then it was so when the descriptor was opened.
+            if (start_of(found["pid"]), boot_id()) != (found["start"], found["boot_id"]):
+                os.close(pidfd)
+                pidfd = None
+        try:
+            yield pidfd
+        finally:
+            if pidfd is not None:
+                os.close(pidfd)
+
+    def _stamp(self) -> tuple[int, int]:
+        try:
+            found = (self.path / "state.json").stat()
+        except FileNotFoundError:
+            return (0, 0)
+        return (found.st_ino, found.st_mtime_ns)
+
+
+class Jobs:
+    """The jobs of one session, in one folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def of_session(cls, state_folder: Path, session: str) -> Jobs:
+        """Return the jobs of a session, which may be none."""
+        return cls(state_folder.absolute() / "jobs" / folder_name(session))
+
+    def folder(self, app_id: str) -> JobFolder:
+        """Name the folder that a job has, or would have."""
+        return JobFolder(self.path / folder_name(app_id))
+
+    def all(self) -> list[JobFolder]:
+        """Return the folders of all jobs, by name."""
+        try:
+            names = sorted(os.listdir(self.path))  # noqa: PTH208 - names are all we need
+        except FileNotFoundError:
+            return []
+        return [JobFolder(self.path / name) for name in names if not name.startswith(".")]
+
+    def create(self, request: LocalRequest, state: dict[str, Any]) -> tuple[JobFolder, int]:
+        """Put a new job in place; returns its folder and the descriptor of its lock, which is held."""
+        draft = self.path / f"{NEW}{os.getpid()}-{time.monotonic_ns()}"
+        try:
+            draft.mkdir(mode=0o700, parents=True)
+            write_json(draft / "job.json", request.to_json())
+            write_json(draft / "state.json", state)
+            lock = os.open(draft / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            clear(draft)
+            raise Unavailable(
+                f"cannot write the job to {self.path}: {error}; HOLDFAST_HOME names the folder"
+            ) from error
+        folder = self.folder(request.app_id)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            draft.rename(folder.path)
+        except OSError as error:
+            os.close(lock)
+            clear(draft)
+            if folder.path.exists():
+                raise UsageError(f"the job {request.app_id} was submitted already: make a new request") from None
+            raise Unavailable(f"cannot keep jobs in {self.path}: {error}; HOLDFAST_HOME names the folder") from error
+        return folder, lock
+
+    # -- old jobs ------------------------------------------------------------------------------------------------------
+
+    def should_prune(self, policy: Policy) -> bool:
+        """Whether it is worth looking for jobs to drop; cheap."""
+        try:
+            last = (self.path / ".pruned").stat().st_mtime
+        except FileNotFoundError:
+            last = 0.0
+        return time.time() - last > PRUNE_EVERY_S or len(self.all()) > policy.jobs * PRUNE_OVER
+
+    def prune(self, policy: Policy) -> list[str]:
+        """Drop finished jobs beyond the limits and what killed processes left half-made; returns their names."""
+        from holdfast.schedulers.local.parse import judge
+
+        with contextlib.suppress(OSError):
+            (self.path / ".pruned").touch()
+        now = time.time()
+        finished = {}
+        for folder in self.all():
+            with contextlib.suppress(OSError, UsageError):
+                looked = folder.look()
+                if looked is not None and not looked[1].alive and is_terminal(judge(*looked).state):
+                    ended = looked[0].get("ended_at") or (folder.path / "state.json").stat().st_mtime
+                    finished[folder.path.name] = Finished(folder.path.name, ended, folder.size())
+        dropped = choose(list(finished.values()), now, policy)
+        for name in dropped:
+            forget(JobFolder(self.path / name))
+        for name in os.listdir(self.path):  # noqa: PTH208 - names are all we need
+            if name.startswith((NEW, GONE)):
+                with contextlib.suppress(OSError):
+                    if now - (self.path / name).stat().st_mtime > LEFTOVER_S:
+                        clear(self.path / name)
+        return dropped
+
+
+def forget(folder: JobFolder) -> None:
+    """Remove a job that has ended, and the folders that were made for it alone."""
+    try:
+        request = folder.read_request()
+    except UsageError:
+        request = None
+    if folder.remove() and request is not None:
+        for own in request.own_folders:
+            clear(Path(own))
+            Path(f"{own}{USED}").unlink(missing_ok=True)
+
+
+def clear_unused(folder: Path) -> None:
+    """Remove what was made below a folder for jobs that were never submitted."""
+    for made in folder.iterdir() if folder.is_dir() else ():
+        used = made.name.endswith(USED) or made.with_name(f"{made.name}{USED}").exists()
+        with contextlib.suppress(OSError):
+            if not used and time.time() - made.stat().st_mtime > LEFTOVER_S:
+                clear(made)
+
+
+# -- small things ------------------------------------------------------------------------------------------------------
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Return what a record holds, or None where there is none; a damaged one is a `UsageError`."""
+    try:
+        data = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except ValueError:
+        data = None
+    if not isinstance(data, dict):
+        raise UsageError(f"the record {path} is damaged: delete the job, or the folder {path.parent}")
+    return data
+
+
+def write_json(path: Path, data: dict[str, Any], *, sync: bool = False) -> None:
+    """Put a record in place as a whole, readable by this user alone."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+            json.dump(data, file, default=str)
+            if sync:
+                file.flush()
+                os.fdatasync(descriptor)
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def clear(path: Path) -> None:
+    """Remove a folder and all in it, as far as that can be."""
+    import shutil
+
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def wait_end(pidfd: int | None, timeout_s: float) -> None:
+    """Wait until a process ends or the time is over; without a process just wait."""
+    if pidfd is None:
+        time.sleep(timeout_s)
+        return
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    if poll.poll(timeout_s * 1000):
+        time.sleep(0.001)  # so that a caller that asks again, because a lock is still held, does not spin
+
+
+def start_of(pid: int) -> int:
+    """Return when a process was started, in ticks since the boot; with its pid that names it for good."""
+    # Not the workers' reader of the same file: importing their room would take longer than a whole command.
+    text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    return int(text.rpartition(")")[2].split()[19])
+
+
+def boot_id() -> str:
+    """Return the kernel's name for this boot of the machine."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def booted_at() -> str:
+    """Return when the machine was started, for people."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/stat").read_text().splitlines():
+            if line.startswith("btime "):
+                return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(int(line.split()[1])))
+    return "an unknown time"

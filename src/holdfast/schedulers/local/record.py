@@ -1,0 +1,122 @@
+"""What is written down about a local job, and how it is read again. Pure.
+
+A job has two records. `job.json` is the request as it was submitted and never changes. `state.json` is how the job is
+doing: its supervisor replaces it as a whole. Both carry a version; a reader refuses only what is newer than itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from holdfast.errors import UsageError
+from holdfast.specs.app import RetryPolicy, Role
+from holdfast.specs.serialize import role_from_json, role_to_json
+
+RECORD_VERSION = 1
+
+
+@dataclass
+class ReplicaPlan:
+    """One replica to be: what it runs, laid over which environment, where, and with which GPUs."""
+
+    role: str
+    id: int
+    argv: list[str]
+    env: dict[str, str]
+    cwd: str
+    log_dir: str
+    gpus: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """How people call it."""
+        return f"{self.role}/{self.id}"
+
+
+@dataclass
+class RolePlan:
+    """What a role says about retries and about how many of its replicas must live."""
+
+    name: str
+    max_retries: int = 0
+    retry_policy: RetryPolicy = RetryPolicy.APPLICATION
+    min_replicas: int | None = None
+
+
+@dataclass
+class LocalRequest:
+    """The native request of the local scheduler; it may be changed until it is submitted."""
+
+    app_id: str
+    name: str
+    session: str
+    replicas: list[ReplicaPlan]
+    role_plans: list[RolePlan]
+    #: How long a replica has between SIGTERM and SIGKILL.
+    cancel_grace_s: float = 10.0
+    #: The app as it was given, for `describe`.
+    roles: list[Role] = field(default_factory=list)
+    metadata: dict[str, str] = field(default_factory=dict)
+    #: Folders that were made for this job alone, and go with it.
+    own_folders: list[str] = field(default_factory=list)
+    #: Whether the job needs a port of this machine, at which its replicas meet.
+    needs_port: bool = False
+    #: How many finished jobs are kept once this one has ended; None for what the environment says.
+    keep_jobs: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Describe the request as plain data."""
+        data = {key: value for key, value in vars(self).items() if key not in ("replicas", "role_plans", "roles")}
+        data["version"] = RECORD_VERSION
+        data["replicas"] = [asdict(replica) for replica in self.replicas]
+        data["role_plans"] = [asdict(role) for role in self.role_plans]
+        data["roles"] = [role_to_json(role) for role in self.roles]
+        return data
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> LocalRequest:
+        """Read what `to_json` wrote; fields that are not known here are left out."""
+        check_version(data)
+        known = {key: data[key] for key in cls.__dataclass_fields__ if key in data}
+        known["replicas"] = [ReplicaPlan(**replica) for replica in data["replicas"]]
+        known["role_plans"] = [
+            RolePlan(**{**role, "retry_policy": RetryPolicy(role["retry_policy"])}) for role in data["role_plans"]
+        ]
+        known["roles"] = [role_from_json(role) for role in data.get("roles", ())]
+        return cls(**known)
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """What can be seen of a job from outside its records; looked at *before* the state is read.
+
+    In this order a supervisor that is seen dead has written all that it ever will.
+    """
+
+    alive: bool
+    same_host: bool
+    same_boot: bool
+    booted_at: str  #: when this machine was started, for people
+    cancel_asked: bool
+
+
+def check_version(data: Mapping[str, Any]) -> None:
+    """Refuse a record that a newer version wrote."""
+    version = data.get("version")
+    if not isinstance(version, int) or version > RECORD_VERSION:
+        raise UsageError(
+            f"this job was submitted by a newer holdfast (its record has version {version!r}, known here is "
+            f"{RECORD_VERSION}): use that one to look at it"
+        )
+
+
+def folder_name(text: str) -> str:
+    """Turn any name into one that is a single, visible folder, and different for different names."""
+    safe = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else _escaped(c) for c in text)
+    return f"%2E{safe[1:]}" if safe.startswith(".") else safe or "%"
+
+
+def _escaped(character: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogatepass"))

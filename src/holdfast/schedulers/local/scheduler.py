@@ -1,0 +1,330 @@
+"""The local scheduler: what users call. It submits by starting a supervisor, and asks only the jobs' folders."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import holdfast
+from holdfast.errors import Unavailable, UsageError
+from holdfast.facts import facts
+from holdfast.runner.workspace import Workspace, WorkspaceMixin
+from holdfast.schedulers.api import Scheduler
+from holdfast.schedulers.local import keep
+from holdfast.schedulers.local.folders import USED, JobFolder, Jobs, boot_id, clear_unused, forget
+from holdfast.schedulers.local.record import RECORD_VERSION, LocalRequest, folder_name
+from holdfast.schedulers.local.render import (
+    GPUS_VARIABLE,
+    ID_LETTERS,
+    PORT_VARIABLE,
+    Surroundings,
+    make_id,
+    render,
+    show,
+)
+from holdfast.schedulers.replies import Stream
+from holdfast.specs import AppDef, AppDryRunInfo, AppState, CfgVal, Role, make_app_handle, runopts
+from holdfast.wire.secret import state_folder
+
+if TYPE_CHECKING:
+    import builtins
+    from datetime import datetime
+
+    from holdfast.schedulers.replies import DescribeAppResponse, ListAppResponse
+
+ID_CHARS = 5
+#: What a job may take to end beyond the grace time of its replicas, before `delete` gives up on it.
+END_TIMEOUT_S = 60.0
+#: The first process forks and ends at once, so that the supervisor is nobody's child; only then does it import.
+_START = """
+import os, sys
+if os.fork():
+    os._exit(0)
+sys.path.insert(0, sys.argv[1])
+from holdfast.schedulers.local.supervisor import main
+main(sys.argv[2], int(sys.argv[3]))
+"""
+#: Variables that belong to the job from within which another is submitted, and must not reach that one.
+NOT_HANDED_DOWN = ("HOLDFAST_GANG", PORT_VARIABLE)
+
+
+class LocalScheduler(WorkspaceMixin, Scheduler[LocalRequest]):
+    """Runs jobs as processes of this machine; see `holdfast.schedulers.local`."""
+
+    def __init__(self, session_name: str, home: Path | None = None) -> None:
+        super().__init__("local", session_name)
+        self._home = (home or state_folder()).absolute()
+        self._copies = self._home / "workspaces"
+        self._jobs = Jobs.of_session(self._home, session_name)
+
+    # -- submitting ----------------------------------------------------------------------------------------------------
+
+    def _run_opts(self) -> runopts:
+        options = runopts()
+        options.add("log_dir", type_=str, help="folder for the logs; by default they lie with the job and go with it")
+        options.add("prepend_cwd", type_=bool, default=False, help="put the replicas' folder first in their PATH")
+        options.add(
+            "auto_set_cuda_visible_devices",
+            type_=bool,
+            default=True,
+            help="share the machine's GPUs out among the replicas that ask for some",
+        )
+        options.add("cancel_grace_s", type_=float, default=10.0, help="seconds between SIGTERM and SIGKILL")
+        options.add(
+            "copy_workspace",
+            type_=bool,
+            default=False,
+            help="run in a copy of the workspace, so that later edits do not reach the job",
+        )
+        options.add(
+            "keep",
+            type_=int,
+            help=f"how many finished jobs to keep ({keep.JOBS_VARIABLE} for all runs; {keep.KEEP_JOBS} by default)",
+        )
+        return options
+
+    def _validate(self, app: AppDef, scheduler: str, cfg: Mapping[str, CfgVal]) -> None:
+        """Everything may run here; resources are not counted."""
+
+    def build_workspace_and_update_role(self, role: Role, workspace: Workspace, cfg: Mapping[str, CfgVal]) -> None:
+        """Use a single folder as it is; copy it where that is asked for, and several together in any case."""
+        from holdfast.runner.workspace import roots, ship
+
+        found = roots(workspace)
+        if len(found) == 1 and not cfg.get("copy_workspace"):
+            (root, below) = next(iter(found.items()))
+            if root.is_dir() and not below:
+                role.image = str(root)
+                return
+        clear_unused(self._copies)
+        target = self._copies / f"{time.time_ns():x}-{_letters()}"
+        ship(workspace, target, self._home / "workspace-cache")
+        role.image = str(target)
+
+    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[LocalRequest]:
+        keep.policy_from(os.environ)  # who has set a limit wrongly should hear of it, not the supervisor
+        app_id = make_id(app.name, _letters())
+        root = cfg.get("log_dir")
+        if root:
+            logs_root = Path(str(root)).expanduser().absolute() / folder_name(self.session_name) / folder_name(app_id)
+        else:
+            logs_root = self._jobs.folder(app_id).path / "logs"
+        around = Surroundings(
+            backend=self.backend,
+            session=self.session_name,
+            app_id=app_id,
+            cwds={role.name: _folder_of(role) for role in app.roles},
+            log_root=str(logs_root),
+            environ=os.environ,
+            gpus=_gpus() if any(role.resource.gpu > 0 for role in app.roles) else (),
+            python_folder=_python_folder(),
+        )
+        request, warnings = render(app, cfg, around)
+        for sentence in warnings:
+            facts.warn("local_gpus", sentence)
+        request.own_folders = sorted({role.image for role in app.roles if role.image.startswith(f"{self._copies}/")})
+        kept = cfg.get("keep")
+        request.keep_jobs = kept if isinstance(kept, int) else None
+        return AppDryRunInfo(request, show)
+
+    def schedule(self, dryrun_info: AppDryRunInfo[LocalRequest]) -> str:
+        """Write the job down and start its supervisor; returns as soon as that is there."""
+        request = dryrun_info.request
+        state = {
+            "version": RECORD_VERSION,
+            "state": AppState.SUBMITTED.name,
+            "name": request.name,
+            "host": os.uname().nodename,
+            "boot_id": boot_id(),
+            "submitted_at": time.time(),
+            "replicas": [
+                {"role": replica.role, "id": replica.id, "state": AppState.PENDING.name} for replica in request.replicas
+            ],
+        }
+        folder, lock = self._jobs.create(request, state)
+        try:
+            for own in request.own_folders:
+                Path(f"{own}{USED}").touch()
+            _start_supervisor(folder, lock)
+        except BaseException:
+            folder.remove()
+            raise
+        finally:
+            os.close(lock)
+        return request.app_id
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    def describe(self, app_id: str) -> DescribeAppResponse | None:
+        """Say how a job is doing, or None where there is none of that id."""
+        from holdfast.schedulers.local import parse
+
+        folder = self._jobs.folder(app_id)
+        looked = folder.look()
+        request = folder.read_request()
+        return None if looked is None or request is None else parse.describe(request, *looked)
+
+    def exists(self, app_id: str) -> bool:
+        """Whether there is a job of that id."""
+        return self._jobs.folder(app_id).path.is_dir()
+
+    def list(self, cfg: Mapping[str, CfgVal] | None = None) -> builtins.list[ListAppResponse]:
+        """List the jobs of this session, the oldest first; one with a damaged record is left out and reported."""
+        from holdfast.schedulers.local import parse
+
+        del cfg
+        found = []
+        for folder in self._jobs.all():
+            try:
+                looked = folder.look()
+            except UsageError as error:
+                facts.warn("local_record", str(error))
+                continue
+            if looked is not None:
+                app_id = folder.path.name
+                handle = make_app_handle(self.backend, self.session_name, app_id)
+                found.append(parse.listing(app_id, handle, *looked))
+        return sorted(found, key=lambda app: (app.submitted_at or 0.0, app.app_id))
+
+    def wait_news(self, app_id: str, timeout_s: float) -> None:
+        """Return when the job's state has changed, at the latest after `timeout_s`."""
+        self._jobs.folder(app_id).wait_news(timeout_s)
+
+    def log_iter(
+        self,
+        app_id: str,
+        role_name: str,
+        k: int = 0,
+        regex: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        should_tail: bool = False,
+        streams: Stream | None = None,
+    ) -> Iterator[str]:
+        """Yield the lines of one replica, those of all its attempts; with `should_tail` until the job has ended."""
+        from holdfast.schedulers.local import logs
+
+        folder = self._jobs.folder(app_id)
+        request = folder.read_request()
+        if request is None:
+            raise UsageError(f"there is no job {app_id} here; `holdfast list` shows those there are")
+        plan = next((each for each in request.replicas if (each.role, each.id) == (role_name, k)), None)
+        if plan is None:
+            raise UsageError(f"the job {app_id} has no replica {role_name}/{k}; it has {_replicas_of(request)}")
+        wanted = logs.Wanted(
+            Stream(streams) if streams else Stream.COMBINED,
+            logs.compile_pattern(regex),
+            since.timestamp() if since else float("-inf"),
+            until.timestamp() if until else float("inf"),
+        )
+        return logs.follow(
+            Path(plan.log_dir) / "combined.log",
+            wanted,
+            ended=lambda: not folder.alive(),
+            wait=folder.wait_end if should_tail else None,
+            now=time.time,
+        )
+
+    # -- ending --------------------------------------------------------------------------------------------------------
+
+    def _cancel_existing(self, app_id: str) -> None:
+        self._within_reach(app_id).ask_cancel()
+
+    def kill(self, app_id: str) -> None:
+        """End a job at once: nobody gets time to end by itself."""
+        self._within_reach(app_id).ask_cancel(hard=True)
+
+    def _delete_existing(self, app_id: str) -> None:
+        folder = self._within_reach(app_id)
+        folder.ask_cancel()
+        try:
+            request = folder.read_request()
+        except UsageError:
+            request = None  # its record is damaged, which is a good reason to delete it
+        grace = request.cancel_grace_s if request is not None else 0.0
+        if not folder.wait_gone(grace + END_TIMEOUT_S):
+            raise Unavailable(f"the job {app_id} has not ended yet; delete it again in a while")
+        forget(folder)
+
+    def _within_reach(self, app_id: str) -> JobFolder:
+        """Return a job's folder; refuse one that another machine, which shares it, may be running."""
+        from holdfast.schedulers.local import parse
+
+        folder = self._jobs.folder(app_id)
+        try:
+            looked = folder.look()
+        except UsageError:
+            return folder  # its record is damaged, and there is nobody to ask
+        if looked is not None and (verdict := parse.judge(*looked)).state is AppState.UNKNOWN:
+            raise UsageError(f"the job {app_id} cannot be ended from here: {verdict.msg}")
+        return folder
+
+
+def _start_supervisor(folder: JobFolder, lock: int) -> None:
+    """Start the supervisor in a session of its own and hand the lock down to it."""
+    import subprocess
+
+    package = str(Path(holdfast.__file__).parent.parent)
+    env = {key: value for key, value in os.environ.items() if key not in NOT_HANDED_DOWN}
+    log = os.open(folder.path / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        # Without site and the user's variables it starts faster, and nothing that is installed can disturb it.
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", _START, package, str(folder.path), str(lock)],
+            env=env,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=(lock,),
+            start_new_session=True,
+            check=False,
+        )
+    except OSError as error:
+        raise Unavailable(f"cannot start the job's supervisor with {sys.executable}: {error}") from error
+    finally:
+        os.close(log)
+    if done.returncode:
+        said = (folder.path / "supervisor.log").read_text(errors="replace").strip()
+        raise Unavailable(f"the job's supervisor could not start (exit code {done.returncode}): {said[-500:]}")
+
+
+def _folder_of(role: Role) -> str:
+    """Name the folder in which a role's replicas run: its image where that is one of this machine, else the current."""
+    image = role.image.removeprefix("file://")
+    return image if image.startswith("/") and Path(image).is_dir() else os.getcwd()  # noqa: PTH109
+
+
+def _python_folder() -> str:
+    """Name the folder of our Python where it is that of a virtual environment and none has been activated.
+
+    Somebody who calls `.venv/bin/holdfast` means that environment also for the replicas; where one is active, PATH says
+    already what is meant.
+    """
+    if sys.prefix == sys.base_prefix or {"VIRTUAL_ENV", "CONDA_PREFIX"} & os.environ.keys():
+        return ""
+    return str(Path(sys.executable).parent)
+
+
+def _gpus() -> builtins.list[str]:
+    """Name the GPUs that this process may use."""
+    from holdfast.workers.accelerators import gpu_count, visible_devices
+
+    present = gpu_count({})
+    visible = os.environ.get(GPUS_VARIABLE)
+    return [str(n) for n in range(present)] if visible is None else visible_devices(visible, present)
+
+
+def _letters() -> str:
+    return "".join(ID_LETTERS[byte % len(ID_LETTERS)] for byte in os.urandom(ID_CHARS))
+
+
+def _replicas_of(request: LocalRequest) -> str:
+    counts: dict[str, int] = {}
+    for replica in request.replicas:
+        counts[replica.role] = counts.get(replica.role, 0) + 1
+    return ", ".join(f"{role}/0" if count == 1 else f"{role}/0 to {count - 1}" for role, count in counts.items())

@@ -1,0 +1,181 @@
+"""Timers as user code sees them: `expires` around what must not take too long, and what stands behind it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from abc import ABC, abstractmethod
+from contextlib import ContextDecorator
+from typing import Any
+
+from holdfast.errors import UsageError
+from holdfast.timer.requests import TimerRequest
+
+#: Names the pipe of the agent's watchdog, where it has one.
+TIMER_FILE_VARIABLE = "TORCHELASTIC_TIMER_FILE"
+
+_log = logging.getLogger("holdfast")
+
+
+class TimerClient(ABC):
+    """A worker's side: sets and releases timers at a server."""
+
+    @abstractmethod
+    def acquire(self, scope_id: str, expiration_time: float) -> None:
+        """Promise that this worker is done with the scope by `expiration_time`, on the wall clock."""
+
+    @abstractmethod
+    def release(self, scope_id: str) -> None:
+        """Say that this worker is done with the scope."""
+
+
+class RequestQueue(ABC):
+    """Where a server finds the requests of its clients."""
+
+    @abstractmethod
+    def size(self) -> int:
+        """How many requests are there at this moment; it only grows until `get` is called."""
+
+    @abstractmethod
+    def get(self, size: int, timeout: float) -> list[TimerRequest]:
+        """Return up to `size` requests, waiting for them no longer than `timeout` seconds."""
+
+
+class TimerServer(ABC):
+    """Watches timers from a thread and ends the workers whose timers expire; fill in the four abstract methods.
+
+    Requests carry times of the wall clock. They are translated on arrival, so that a clock that is set forward or back
+    later ends nobody: what `register_timers` and `get_expired_timers` are given comes from one clock that never jumps.
+    """
+
+    def __init__(self, request_queue: RequestQueue, max_interval: float, daemon: bool = True) -> None:
+        self._request_queue = request_queue
+        self._max_interval = max_interval
+        self._daemon = daemon
+        self._watchdog_thread: threading.Thread | None = None
+        self._stop_signaled = False
+        self._clock_offset = time.time() - time.monotonic()
+
+    @abstractmethod
+    def register_timers(self, timer_requests: list[TimerRequest]) -> None:
+        """Take in requests; a negative expiration time releases."""
+
+    @abstractmethod
+    def clear_timers(self, worker_ids: set[Any]) -> None:
+        """Forget all timers of these workers."""
+
+    @abstractmethod
+    def get_expired_timers(self, deadline: float) -> dict[Any, list[TimerRequest]]:
+        """Return the timers of each worker that expired at `deadline` or before."""
+
+    @abstractmethod
+    def _reap_worker(self, worker_id: Any) -> bool:
+        """End a worker and say whether that worked; if not, it is tried again."""
+
+    def start(self) -> None:
+        """Begin to watch, in a thread of its own."""
+        self._stop_signaled = False
+        self._watchdog_thread = threading.Thread(
+            target=self._watchdog_loop, name="holdfast timers", daemon=self._daemon
+        )
+        self._watchdog_thread.start()
+
+    def stop(self) -> None:
+        """Stop watching; waits for the thread as long as one look may take."""
+        self._stop_signaled = True
+        if self._watchdog_thread is not None:
+            self._watchdog_thread.join(self._max_interval)
+            self._watchdog_thread = None
+
+    def _watchdog_loop(self) -> None:
+        while not self._stop_signaled:
+            try:
+                self._run_watchdog()
+            except Exception:  # noqa: BLE001 - a stranger's method must not end the watch
+                _log.exception("the timer server stumbled and goes on")
+
+    def _run_watchdog(self) -> None:
+        """Take in what has come, then end whoever is late."""
+        requests = self._request_queue.get(max(1, self._request_queue.size()), self._wait_s())
+        self.register_timers([self._translated(request) for request in requests])
+        reaped = {worker for worker in self.get_expired_timers(self._steady_time()) if self._reap_no_throw(worker)}
+        self.clear_timers(reaped)
+
+    def _wait_s(self) -> float:
+        """How long to wait for requests before looking for expired timers again."""
+        return self._max_interval
+
+    def _reap_no_throw(self, worker_id: Any) -> bool:
+        try:
+            return self._reap_worker(worker_id)
+        except Exception:  # noqa: BLE001 - as above
+            _log.exception("ending worker %s raised; it counts as ended", worker_id)
+            return True
+
+    def _steady_time(self) -> float:
+        """The wall clock as it was when this server was made, moved on by the time that has passed."""
+        return time.monotonic() + self._clock_offset
+
+    def _translated(self, request: TimerRequest) -> TimerRequest:
+        if request.expiration_time >= 0:
+            request.expiration_time += self._steady_time() - time.time()
+        return request
+
+
+_client: TimerClient | None = None
+
+
+def configure(timer_client: TimerClient) -> None:
+    """Have `expires` use this client in this process."""
+    global _client
+    _client = timer_client
+
+
+class expires(ContextDecorator):  # noqa: N801 - the name that users know
+    """Ends this worker if what stands inside is not done `after` seconds; also a decorator of functions.
+
+        with expires(after=60):
+            all_reduce(...)
+
+    `scope` names the place in reports; by default it is `file#line`. Without `configure` the watchdog of this worker's
+    agent is used, where the agent was started with TORCHELASTIC_ENABLE_FILE_TIMER=1.
+    """
+
+    def __init__(self, after: float, scope: str | None = None, client: TimerClient | None = None) -> None:
+        if scope is None:
+            caller = sys._getframe(1)
+            scope = f"{caller.f_code.co_filename}#{caller.f_lineno}"
+        self._after = after
+        self._scope = scope
+        self._client = client
+
+    def __enter__(self) -> None:
+        client = self._client
+        if client is None:
+            client = self._client = _client if _client is not None else _find_client()
+        client.acquire(self._scope, time.time() + self._after)
+
+    def __exit__(self, *_: object) -> None:
+        assert self._client is not None
+        self._client.release(self._scope)
+
+    def _recreate_cm(self) -> expires:
+        """As a decorator, each call has a timer of its own: it may be called from several threads."""
+        return expires(self._after, self._scope, self._client)
+
+
+def _find_client() -> TimerClient:
+    path = os.environ.get(TIMER_FILE_VARIABLE)
+    if not path:
+        raise UsageError(
+            "there is no timer client: call holdfast.timer.configure(client) first, or start the agent with "
+            "TORCHELASTIC_ENABLE_FILE_TIMER=1"
+        )
+    from holdfast.timer.file_client import FileTimerClient
+
+    configure(FileTimerClient(path))
+    assert _client is not None
+    return _client

@@ -1,0 +1,153 @@
+"""Hangs: when a gang that has stopped to beat counts as stuck, and who is to blame. Pure.
+
+What it decides: how long a worker may be silent, learned from how it went so far, and when that is over. What it does
+not know: where beats are written, what a stack is, how workers are ended.
+
+The rules:
+
+1. Nobody is judged before its first beat, nor while it has said that it pauses. The first beats have a limit of their
+   own: they include compiling, filling caches and first collectives.
+2. The limit is `multiple` times the longest time between two beats that any worker of the gang has shown, and at least
+   `floor_s`. A slow step, an evaluation, a checkpoint, raise it for good. A fixed `limit_s` takes the place of all
+   that.
+3. One silent worker makes the gang stuck: in training the others wait for it. It is reported once a gang. Those who
+   have come least far are named first; who has not beaten at all while others have comes before everybody.
+4. A report may have been a false alarm. Each one doubles the learned limit, so the same evaluation that looked like a
+   hang once does not end every attempt.
+5. Time in which we ourselves were not running is nobody's fault: after a look that came late, silence counts anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+#: The longest time between two looks: a pause of our own is seen as one.
+LOOK_S = 5.0
+LOOK_S_MIN = 0.05
+#: A look that is later than this was delayed by a pause, not by a busy machine.
+LATE_S = 2.0
+#: How often a report can double the limit.
+DOUBLINGS_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class HangOptions:
+    """How long workers may be silent: `limit_s`, or learned where that is None."""
+
+    limit_s: float | None = None
+    floor_s: float = 300.0
+    multiple: float = 10.0
+    warm_up_beats: int = 3
+    warm_up_s: float = 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What a worker has shown of itself: its beats, when the last was (None: never, or it pauses), the longest gap."""
+
+    count: int = 0
+    last: float | None = None
+    longest_s: float = 0.0
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GangStarted:
+    """Workers were started; nothing of the ones before counts any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class BeatsSeen:
+    """The beats of all workers that run, by rank, as they are now."""
+
+    beats: Mapping[int, Beat] = field(default_factory=dict)
+
+
+HangEvent = GangStarted | BeatsSeen
+
+
+@dataclass(frozen=True, slots=True)
+class GangStuck:
+    """The gang has come to a halt. `suspects` are all ranks, those that have come least far first."""
+
+    suspects: tuple[int, ...]
+    silent_s: float
+    limit_s: float
+
+
+class HangMachine:
+    """Decides for one gang after the other; see the module's opening."""
+
+    def __init__(self, options: HangOptions) -> None:
+        self.options = options
+        self._reports = 0
+        self._told = False
+        self._last_look: float | None = None
+        #: Silence before this moment does not count.
+        self._since = 0.0
+        self._next_limit = float("inf")
+
+    def handle(self, event: HangEvent, now: float) -> list[GangStuck]:
+        """Decide what one event means."""
+        if isinstance(event, GangStarted):
+            self._told, self._last_look, self._since = False, now, now
+            self._next_limit = float("inf")
+            return []
+        if self._last_look is not None and now - self._last_look > self._look_s() + LATE_S:
+            self._since = now
+        self._last_look = now
+        return [] if self._told else self._judge(event.beats, now)
+
+    def wakeup(self) -> float | None:
+        """Say when to look at the beats next; None while there is nothing to find."""
+        if self._told or self._last_look is None:
+            return None
+        return min(self._next_limit, self._last_look + self._look_s())
+
+    def limit_s(self, beats: Mapping[int, Beat], rank: int) -> float:
+        """How long this worker may be silent, going by what all have shown."""
+        options = self.options
+        if options.limit_s is not None:
+            return options.limit_s
+        longest = max((beat.longest_s for beat in beats.values()), default=0.0)
+        learned = max(options.floor_s, options.multiple * longest) * 2.0**self._reports
+        is_warm = beats[rank].count > options.warm_up_beats
+        return learned if is_warm else max(learned, options.warm_up_s)
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        assert 0 <= self._reports <= DOUBLINGS_MAX
+
+    def snapshot(self) -> dict[str, Any]:
+        """Describe the machine as plain data."""
+        return {"reports": self._reports, "told": self._told}
+
+    def _judge(self, beats: Mapping[int, Beat], now: float) -> list[GangStuck]:
+        self._next_limit = float("inf")
+        for rank, beat in beats.items():
+            if beat.last is None:
+                continue
+            silent_since = max(beat.last, self._since)
+            limit = self.limit_s(beats, rank)
+            if now >= silent_since + limit:
+                self._told = True
+                self._reports = min(self._reports + 1, DOUBLINGS_MAX)
+                return [GangStuck(_by_progress(beats), now - beat.last, limit)]
+            self._next_limit = min(self._next_limit, silent_since + limit)
+        return []
+
+    def _look_s(self) -> float:
+        limit = self.options.limit_s if self.options.limit_s is not None else self.options.floor_s
+        return max(min(LOOK_S, limit / 4), LOOK_S_MIN)
+
+
+def _by_progress(beats: Mapping[int, Beat]) -> tuple[int, ...]:
+    """Order ranks by how far they have come; one that pauses waits for nobody and comes last."""
+
+    def progress(rank: int) -> tuple[bool, int, float, int]:
+        beat = beats[rank]
+        return beat.count > 0 and beat.last is None, beat.count, beat.last or 0.0, rank
+
+    return tuple(sorted(beats, key=progress))

@@ -1,0 +1,153 @@
+"""Timers: who has promised to be done by when, and who is not. Pure.
+
+What it decides: which workers hang, by the timers they set themselves. What it does not know: how requests arrive, what
+a worker is, how one is ended.
+
+The rules:
+
+1. A timer is known by its worker and its scope; setting it again replaces it.
+2. A worker of which one timer has expired is reported once, with all its expired timers, the earliest first; all its
+   timers are forgotten then.
+3. Time in which we ourselves were not running is nobody's fault: where a `Tick` comes much later than it was asked for
+   (this process, or the whole host, was stopped), every deadline moves by as much.
+4. One worker holds no more than `TIMERS_MAX` timers; what is beyond is not watched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from holdfast.machine import Tick
+
+TIMERS_MAX = 1000
+#: While timers are set, `Tick` is asked for at least this often, so that a pause of our own is seen as one.
+LOOK_S = 5.0
+#: A `Tick` that is later than this was delayed by a pause, not by a busy machine.
+LATE_S = 2.0
+
+Worker = Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class TimerSet:
+    """A worker promises to be done with a scope by `deadline`; it took `seconds` for that. `signal` ends it if not."""
+
+    worker: Worker
+    scope: str
+    deadline: float
+    signal: int = 9
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TimerReleased:
+    """A worker is done with a scope."""
+
+    worker: Worker
+    scope: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerForgotten:
+    """A worker is gone, with all its timers."""
+
+    worker: Worker
+
+
+TimerEvent = TimerSet | TimerReleased | WorkerForgotten | Tick
+
+
+@dataclass(frozen=True, slots=True)
+class TimersExpired:
+    """A worker is not done with these scopes in time."""
+
+    worker: Worker
+    timers: tuple[TimerSet, ...]
+
+
+class TimerMachine:
+    """Decides which timers have expired; see the module's opening."""
+
+    def __init__(self) -> None:
+        self._timers: dict[Worker, dict[str, TimerSet]] = {}
+        #: When we last looked; while timers are set, the next look is asked for `LOOK_S` later at the latest.
+        self._last_tick = 0.0
+
+    def handle(self, event: TimerEvent, now: float) -> list[TimersExpired]:
+        """Decide what one event means; only time expires timers."""
+        match event:
+            case TimerSet():
+                self._set(event, now)
+            case TimerReleased():
+                self._release(event)
+            case WorkerForgotten():
+                self._timers.pop(event.worker, None)
+            case Tick():
+                return self._on_time(now)
+        return []
+
+    def wakeup(self) -> float | None:
+        """Say when to look next; None while no timer is set."""
+        earliest = self.next_deadline()
+        return None if earliest is None else min(earliest, self._last_tick + LOOK_S)
+
+    def next_deadline(self) -> float | None:
+        """Return the earliest deadline of all, or None where no timer is set."""
+        deadlines = (timer.deadline for timers in self._timers.values() for timer in timers.values())
+        return min(deadlines, default=None)
+
+    def expired(self, now: float) -> dict[Worker, tuple[TimerSet, ...]]:
+        """Return the expired timers of each worker that has any, the earliest first; changes nothing."""
+        found = {}
+        for worker, timers in self._timers.items():
+            late = [timer for timer in timers.values() if timer.deadline <= now]
+            if late:
+                found[worker] = tuple(sorted(late, key=lambda timer: timer.deadline))
+        return found
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        for worker, timers in self._timers.items():
+            assert 0 < len(timers) <= TIMERS_MAX, worker
+            assert all((timer.worker, timer.scope) == (worker, scope) for scope, timer in timers.items())
+
+    def snapshot(self) -> dict[str, Any]:
+        """Describe the timers as plain data."""
+        return {
+            "timers": [
+                {"worker": str(timer.worker), "scope": timer.scope, "deadline": timer.deadline, "signal": timer.signal}
+                for timers in self._timers.values()
+                for timer in timers.values()
+            ]
+        }
+
+    def _set(self, timer: TimerSet, now: float) -> None:
+        if not self._timers:
+            self._last_tick = now  # nobody has asked for a tick before: none is late
+        timers = self._timers.setdefault(timer.worker, {})
+        if timer.scope in timers or len(timers) < TIMERS_MAX:
+            timers[timer.scope] = timer
+
+    def _release(self, event: TimerReleased) -> None:
+        timers = self._timers.get(event.worker)
+        if timers is not None:
+            timers.pop(event.scope, None)
+            if not timers:
+                del self._timers[event.worker]
+
+    def _on_time(self, now: float) -> list[TimersExpired]:
+        if self._timers:
+            self._forgive(now - (self._last_tick + LOOK_S))
+        self._last_tick = now
+        found = [TimersExpired(worker, timers) for worker, timers in self.expired(now).items()]
+        for each in found:
+            del self._timers[each.worker]
+        return found
+
+    def _forgive(self, late_s: float) -> None:
+        if late_s > LATE_S:
+            for timers in self._timers.values():
+                for scope, timer in timers.items():
+                    timers[scope] = replace(timer, deadline=timer.deadline + late_s)

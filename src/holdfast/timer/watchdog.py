@@ -1,0 +1,364 @@
+"""The agent's watchdog: finds workers that hang, says where they are, and ends them.
+
+Two things tell of a hang: a timer that a worker has set and not released, and a heartbeat that does not come. Either
+way the stacks of all local workers are taken, the reason is kept for the failure report, and the worker that hangs is
+ended. Its end takes the ordinary path: the agent's loop sees a worker die, asks `found` for the reason, and goes on.
+
+All this happens in threads of its own, because taking stacks and waiting for a process to end take time, and the
+agent's loop has none to give. A worker that cannot be ended, because the kernel holds it, makes `fileno` readable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from holdfast.errors import UsageError
+from holdfast.facts import WARNING, Fact, facts
+from holdfast.failures.stacks import Group, Stack, kept, merge, name_ranks, odd_ones, render
+from holdfast.timer.api import TIMER_FILE_VARIABLE
+from holdfast.timer.beats import BeatBook
+from holdfast.timer.file_server import FileTimerServer, is_watched
+from holdfast.timer.hang import Beat, BeatsSeen, GangStarted, GangStuck, HangMachine, HangOptions
+from holdfast.timer.machine import TimersExpired
+from holdfast.workers import stacks
+from holdfast.workers.lines import readable
+from holdfast.workers.strays import read_stat
+
+#: How long a worker has after the signal that its timer asked for, and after SIGKILL.
+GRACE_S = 5.0
+KILL_WAIT_S = 10.0
+#: How long the node of the worker that holds everybody up has to end it, before we end one of ours to break the round.
+ELSEWHERE_WAIT_S = 20.0
+#: The longest time that a thread stands still, so that its progress can be watched.
+LOOK_S_MAX = 10.0
+
+Gather = Callable[[dict[int, Stack]], dict[int, Stack]]
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """One worker as the watchdog knows it; `pidfd` names the process for good."""
+
+    local_rank: int
+    rank: int
+    pid: int
+    stacks_file: str
+    pidfd: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hang:
+    """Why the watchdog ended a worker, and where everybody was; a victim only waited for a rank of another node."""
+
+    local_rank: int
+    sentence: str
+    groups: tuple[Group, ...] = field(default=(), repr=False)
+    is_victim: bool = False
+
+
+class Watchdog:
+    """Watches one gang after the other; `gather` may add other nodes' stacks to ours before anybody is ended."""
+
+    def __init__(
+        self,
+        run_id: str,
+        role: str,
+        *,
+        timers: bool = False,
+        hang: HangOptions | None = None,
+        gather: Gather = lambda local: local,
+    ) -> None:
+        self._role = role
+        self._gather = gather
+        self._lock = threading.RLock()
+        self._workers: dict[int, Watched] = {}  # by local rank
+        self._found: dict[int, Hang] = {}
+        self._immovable: list[Hang] = []
+        self._told = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._folder: str | None = None
+        self._timers = self._make_timers(run_id) if timers else None
+        self._hangs = _HangThread(hang, self) if hang is not None else None
+
+    def _make_timers(self, run_id: str) -> FileTimerServer:
+        """Open the pipe that the environment names, or one of our own that the environment then names."""
+        path = os.environ.get(TIMER_FILE_VARIABLE, "")
+        if path and is_watched(path):
+            facts.warn("timer_file", f"another watchdog reads '{path}'; this one makes a pipe of its own")
+            path = ""
+        if not path:
+            self._folder = tempfile.mkdtemp(prefix="holdfast_timer_")
+            path = str(Path(self._folder) / "pipe")
+            os.environ[TIMER_FILE_VARIABLE] = path
+        server = FileTimerServer(path, run_id, LOOK_S_MAX, on_expired=self._on_timers)
+        server.start()
+        return server
+
+    # -- for the agent's loop ----------------------------------------------------------------------------------
+
+    def variables(self, local_rank: int, size: int) -> dict[str, str]:
+        """What this worker needs in its environment; to be asked for each rank of a gang before it is started."""
+        return self._hangs.variables(local_rank, size) if self._hangs is not None else {}
+
+    def watch(self, workers: Iterable[tuple[int, int, int, str]]) -> None:
+        """Begin to watch a gang: local rank, rank, pid and stacks file of each worker."""
+        with self._lock:
+            for local_rank, rank, pid, stacks_file in workers:
+                with contextlib.suppress(ProcessLookupError):  # it has ended already
+                    self._workers[local_rank] = Watched(local_rank, rank, pid, stacks_file, os.pidfd_open(pid))
+        if self._hangs is not None:
+            self._hangs.begin()
+
+    def forget(self) -> None:
+        """Stop watching the gang: what was found out about it is no longer of interest."""
+        with self._lock:
+            workers, self._workers = self._workers, {}
+            self._found, self._immovable = {}, []
+            for worker in workers.values():
+                os.close(worker.pidfd)
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._told)
+        if self._timers is not None:
+            self._timers.clear_timers({worker.pid for worker in workers.values()})
+        if self._hangs is not None:
+            self._hangs.end()
+
+    def found(self, local_rank: int) -> Hang | None:
+        """Return why this worker was ended by the watchdog, or None where it was not."""
+        with self._lock:
+            return self._found.get(local_rank)
+
+    def immovable(self) -> list[Hang]:
+        """Return the hangs of workers that could not be ended; each is returned once."""
+        with self._lock:
+            hangs, self._immovable = self._immovable, []
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._told)
+        return hangs
+
+    def fileno(self) -> int:
+        """What is readable while `immovable` has something to tell."""
+        return self._told
+
+    def get_last_progress_time(self) -> int:
+        """When all threads of the watchdog last moved, in whole seconds of the wall clock."""
+        times = [int(time.time())]
+        if self._timers is not None:
+            times.append(self._timers.get_last_progress_time())
+        if self._hangs is not None:
+            times.append(int(time.time() - self._hangs.idle_s()))
+        return min(times)
+
+    def close(self) -> None:
+        """Stop everything and remove what was made; the environment is as it was before."""
+        self.forget()
+        if self._timers is not None:
+            self._timers.stop()
+        if self._hangs is not None:
+            self._hangs.close()
+        os.close(self._told)
+        if self._folder is not None:
+            os.environ.pop(TIMER_FILE_VARIABLE, None)
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    # -- what is found, in the threads -------------------------------------------------------------------------
+
+    def running(self) -> dict[int, Watched]:
+        """Return the workers that have not ended, by rank."""
+        with self._lock:
+            return {worker.rank: worker for worker in self._workers.values() if not _wait_end(worker.pidfd, 0)}
+
+    def _on_timers(self, expired: TimersExpired) -> None:
+        worker = self._owner(expired.worker)
+        if worker is None:
+            return  # a timer of somebody who is none of our workers, or not any more
+        # As TorchElastic does: the earliest timer that asks for a signal decides.
+        timer = next((each for each in expired.timers if each.signal > 0), expired.timers[0])
+        scope = readable(timer.scope.encode("utf-8", "backslashreplace"))
+        sentence = f"timer '{scope}' of {timer.seconds:.3g} s expired"
+        groups = kept(merge(self._take_stacks()))
+        self._tell(
+            "timer_expired",
+            f"rank {worker.rank}: {sentence}",
+            groups,
+            role=self._role,
+            rank=worker.rank,
+            scope=scope,
+            seconds=timer.seconds,
+        )
+        if timer.signal > 0:
+            self._end(worker, Hang(worker.local_rank, sentence, groups), timer.signal)
+
+    def on_stuck(self, stuck: GangStuck, beats: Mapping[int, Beat]) -> None:
+        """A gang does not beat any more: find out who holds it up, and end that one."""
+        groups = merge(self._take_stacks())
+        running, odd = self.running(), odd_ones(groups)
+        # Where the stacks do not tell, the one that has come least far holds the others up.
+        culprits = [rank for rank in odd if rank in running] or [rank for rank in stuck.suspects if rank in running][:1]
+        elsewhere = bool(odd) and not set(odd) & set(running)
+        reason = f"no heartbeat for {stuck.silent_s:.3g} s, the limit is {stuck.limit_s:.3g} s"
+        blame = f"; {name_ranks(odd)} {'is' if len(odd) == 1 else 'are'} elsewhere than the others" if odd else ""
+        groups = kept(groups)
+        self._tell(
+            "hang",
+            f"{name_ranks(running)}: {reason}{blame}",
+            groups,
+            role=self._role,
+            ranks=sorted(running),
+            suspects=list(odd) or culprits,
+            silent_s=stuck.silent_s,
+            limit_s=stuck.limit_s,
+        )
+        for rank in culprits:
+            beat = beats.get(rank, Beat())
+            last = f"last at step {beat.step}" if beat.step else f"after {beat.count} beats"
+            sentence = f"{reason}, {last}{blame if elsewhere else ''}"
+            hang = Hang(running[rank].local_rank, sentence, groups, is_victim=elsewhere)
+            if not (elsewhere and self._wait_over(running[rank])):
+                self._end(running[rank], hang, signal.SIGKILL)
+
+    def _owner(self, pid: object) -> Watched | None:
+        """Find the worker that a process is, or in whose session it is, as a data loader's process would be."""
+        assert isinstance(pid, int)
+        found = read_stat(pid)
+        sessions = {pid} if found is None else {pid, found.session}
+        with self._lock:
+            return next((worker for worker in self._workers.values() if worker.pid in sessions), None)
+
+    def _take_stacks(self) -> dict[int, Stack]:
+        """Take the stacks of all workers here, by rank, and of those elsewhere as far as they can be had."""
+        running = self.running()
+        by_pid = stacks.take(
+            (worker.pid for worker in running.values()),
+            {worker.pid: worker.stacks_file for worker in running.values()},
+        )
+        local = {rank: by_pid[worker.pid] for rank, worker in running.items()}
+        try:
+            return self._gather(dict(local))
+        except Exception as error:  # noqa: BLE001 - what others could add is only a help
+            facts.warn("stacks_incomplete", f"the stacks of other nodes could not be had: {error!r}")
+            return local
+
+    def _tell(self, kind: str, sentence: str, groups: tuple[Group, ...], **data: object) -> None:
+        data["stacks"] = [group.to_json() for group in groups]
+        facts.publish(Fact(kind, f"{sentence}\n{render(groups)}", data, WARNING))
+
+    def _wait_over(self, worker: Watched) -> bool:
+        """Wait until the worker is ended because its round is over; says whether that came about."""
+        with self._lock:
+            if self._workers.get(worker.local_rank) is not worker:
+                return True
+            pidfd = os.dup(worker.pidfd)
+        try:
+            return _wait_end(pidfd, ELSEWHERE_WAIT_S)
+        finally:
+            os.close(pidfd)
+
+    def _end(self, worker: Watched, hang: Hang, number: int) -> None:
+        """End a worker: the signal, a grace, SIGKILL; the agent's loop sees it die."""
+        with self._lock:
+            if self._workers.get(worker.local_rank) is not worker:
+                return  # the gang is over already
+            self._found[worker.local_rank] = hang
+            pidfd = os.dup(worker.pidfd)
+        try:
+            gentle = [(number, GRACE_S)] if number != signal.SIGKILL else []
+            for each, wait_s in [*gentle, (signal.SIGKILL, KILL_WAIT_S)]:
+                with contextlib.suppress(OSError):
+                    signal.pidfd_send_signal(pidfd, each)
+                if _wait_end(pidfd, wait_s):
+                    return
+        finally:
+            os.close(pidfd)
+        with self._lock:
+            if self._found.get(worker.local_rank) is hang:
+                self._immovable.append(hang)
+                os.eventfd_write(self._told, 1)
+
+
+class _HangThread:
+    """Looks at the beats of the gang when the machine asks for it."""
+
+    def __init__(self, options: HangOptions, watchdog: Watchdog) -> None:
+        if options.limit_s is not None and options.limit_s <= 0:
+            raise UsageError(f"a hang limit of {options.limit_s:g} s ends everybody; give more than 0, or none")
+        self._watchdog = watchdog
+        self._machine = HangMachine(options)
+        self._changed = threading.Condition()
+        self._book: BeatBook | None = None
+        self._is_on = False  # a gang runs
+        self._closing = False
+        self._last_progress = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="holdfast hangs", daemon=True)
+        self._thread.start()
+
+    def variables(self, local_rank: int, size: int) -> dict[str, str]:
+        """Make this attempt's slots, where that has not been done, and say where this worker's is."""
+        with self._changed:
+            if self._book is None:
+                self._book = BeatBook(size)
+            return self._book.variables(local_rank)
+
+    def begin(self) -> None:
+        """A gang has been started."""
+        with self._changed:
+            self._machine.handle(GangStarted(), time.monotonic())
+            self._is_on = True
+            self._changed.notify()
+
+    def end(self) -> None:
+        """The gang is over."""
+        with self._changed:
+            self._is_on = False
+            if self._book is not None:
+                self._book.close()
+                self._book = None
+
+    def idle_s(self) -> float:
+        """How long ago the thread last moved."""
+        return time.monotonic() - self._last_progress
+
+    def close(self) -> None:
+        """End the thread."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join(LOOK_S_MAX)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait(self._wait_s())
+                self._last_progress = time.monotonic()
+                if self._closing:
+                    return
+                beats = self._read()
+                found = self._machine.handle(BeatsSeen(beats), time.monotonic()) if self._is_on else []
+            for stuck in found:
+                self._watchdog.on_stuck(stuck, beats)
+
+    def _wait_s(self) -> float:
+        wakeup = self._machine.wakeup() if self._is_on else None
+        return LOOK_S_MAX if wakeup is None else min(max(wakeup - time.monotonic(), 0.0), LOOK_S_MAX)
+
+    def _read(self) -> dict[int, Beat]:
+        book = self._book
+        if book is None:
+            return {}
+        return {rank: book.read(worker.local_rank) for rank, worker in self._watchdog.running().items()}
+
+
+def _wait_end(pidfd: int, timeout_s: float) -> bool:
+    """Wait until a process has ended; says whether it has."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1000))

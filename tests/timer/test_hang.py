@@ -1,0 +1,134 @@
+"""Hangs under virtual time: what is learned, who is judged, who is blamed."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.timer.hang import LOOK_S, Beat, BeatsSeen, GangStarted, GangStuck, HangMachine, HangOptions
+
+FIXED = HangOptions(limit_s=60.0)
+LEARNED = HangOptions(floor_s=30.0, multiple=10.0, warm_up_beats=3, warm_up_s=600.0)
+
+
+class Gang:
+    """Looks at the same beats whenever the machine asks for it, until something is found or time is up."""
+
+    def __init__(self, options: HangOptions) -> None:
+        self.machine = HangMachine(options)
+        self.now = 1000.0
+        self.beats: dict[int, Beat] = {}
+        self.machine.handle(GangStarted(), self.now)
+
+    def restart(self) -> None:
+        self.machine.handle(GangStarted(), self.now)
+
+    def run(self, seconds: float) -> GangStuck | None:
+        until = self.now + seconds
+        while (wakeup := self.machine.wakeup()) is not None and wakeup <= until:
+            self.now = max(self.now, wakeup)
+            found = self.machine.handle(BeatsSeen(self.beats), self.now)
+            self.machine.check()
+            if found:
+                return found[0]
+        self.now = until
+        return None
+
+
+def test_nobody_is_judged_before_the_first_beat() -> None:
+    gang = Gang(FIXED)
+    gang.beats = {0: Beat(), 1: Beat()}
+
+    assert gang.run(100_000) is None
+
+
+def test_one_silent_worker_makes_the_gang_stuck_at_the_limit() -> None:
+    gang = Gang(FIXED)
+    gang.beats = {0: Beat(5, 1000.0), 1: Beat(5, 1010.0)}
+
+    assert gang.run(59.9) is None
+    assert gang.run(1000) == GangStuck((0, 1), 60.0, 60.0)
+    assert gang.now == 1060.0
+
+
+def test_a_gang_is_reported_once_and_the_next_one_anew() -> None:
+    gang = Gang(FIXED)
+    gang.beats = {0: Beat(5, 1000.0)}
+
+    assert gang.run(1000) is not None
+    assert gang.machine.wakeup() is None
+    gang.restart()
+    gang.beats = {0: Beat(1, gang.now)}
+    assert gang.run(1000) is not None
+
+
+def test_who_has_come_least_far_is_named_first() -> None:
+    gang = Gang(FIXED)
+    gang.beats = {0: Beat(9, 1003.0), 1: Beat(8, 1005.0), 2: Beat(), 3: Beat(9, 1001.0), 4: Beat(3, None)}
+
+    stuck = gang.run(1000)
+
+    assert stuck is not None
+    assert stuck.suspects == (2, 1, 3, 0, 4)  # 4 has said that it pauses
+
+
+def test_a_pause_is_no_hang() -> None:
+    gang = Gang(FIXED)
+    gang.beats = {0: Beat(100, None)}
+
+    assert gang.run(100_000) is None
+
+
+def test_the_first_beats_have_a_limit_of_their_own() -> None:
+    gang = Gang(LEARNED)
+    gang.beats = {0: Beat(2, 1000.0)}
+
+    assert gang.run(599) is None
+    assert gang.run(10) is not None
+
+
+@pytest.mark.parametrize(("longest", "limit"), [(0.1, 30.0), (3.0, 30.0), (12.0, 120.0)])
+def test_the_limit_is_a_multiple_of_the_longest_step_and_never_less_than_the_floor(
+    longest: float, limit: float
+) -> None:
+    gang = Gang(LEARNED)
+    gang.beats = {0: Beat(50, 1000.0), 1: Beat(50, 1000.0, longest)}
+
+    stuck = gang.run(1000)
+
+    assert stuck is not None
+    assert (stuck.limit_s, gang.now) == (limit, 1000.0 + limit)
+
+
+def test_each_report_doubles_the_learned_limit_so_that_a_slow_evaluation_passes_in_the_end() -> None:
+    gang = Gang(LEARNED)
+    limits = []
+    for _ in range(3):
+        gang.beats = {0: Beat(50, gang.now, 1.0)}
+        stuck = gang.run(10_000)
+        assert stuck is not None
+        limits.append(stuck.limit_s)
+        gang.restart()
+
+    assert limits == [30.0, 60.0, 120.0]
+
+
+def test_a_pause_of_our_own_is_nobodys_fault() -> None:
+    gang = Gang(FIXED)
+    gang.beats = {0: Beat(5, 1000.0)}
+    gang.run(10)
+    frozen_s = 5000.0
+
+    assert gang.machine.handle(BeatsSeen(gang.beats), gang.now + LOOK_S + frozen_s) == []
+    gang.now += LOOK_S + frozen_s
+    assert gang.run(59) is None
+    assert gang.run(2) is not None
+
+
+def test_a_short_limit_is_looked_at_often_enough() -> None:
+    gang = Gang(HangOptions(limit_s=0.2))
+    gang.beats = {0: Beat()}
+
+    wakeup = gang.machine.wakeup()
+
+    assert wakeup is not None
+    assert wakeup - gang.now <= 0.1
