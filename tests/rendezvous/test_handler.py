@@ -20,6 +20,7 @@ from holdfast.errors import (
     UsageError,
 )
 from holdfast.rendezvous import RendezvousInfo, RendezvousParameters, get_rendezvous_handler
+from holdfast.rendezvous.machine import RoundBroken, RunEnded
 from holdfast.rendezvous.native import HoldfastRendezvousHandler
 
 Make = Callable[..., HoldfastRendezvousHandler]
@@ -91,7 +92,7 @@ def test_an_agent_that_polls_sees_a_broken_round_as_a_node_waiting(make: Make) -
     first, second = pair(make)
     together(first, second)
     broken = threading.Event()
-    first.listen(lambda _: broken.set())
+    first.listen(lambda effect: broken.set() if isinstance(effect, RoundBroken) else None)
     assert first.num_nodes_waiting() == 0
 
     second.leave("preempted")
@@ -104,7 +105,7 @@ def test_closing_is_told_to_everybody_and_final(make: Make) -> None:
     first, second = pair(make)
     together(first, second)
     told = threading.Event()
-    second.listen(lambda _: told.set())
+    second.listen(lambda effect: told.set() if isinstance(effect, RunEnded) else None)
 
     first.set_closed()
     told.wait()
@@ -118,7 +119,7 @@ def test_shutdown_closes_the_run(make: Make) -> None:
     first, second = pair(make)
     together(first, second)
     told = threading.Event()
-    first.listen(lambda _: told.set())
+    first.listen(lambda effect: told.set() if isinstance(effect, RunEnded) else None)
 
     assert second.shutdown()
     told.wait()

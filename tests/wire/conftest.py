@@ -14,7 +14,7 @@ from holdfast.coordinator.messages import NodeSpec, Query, Report, RunSettings
 from holdfast.coordinator.protocol import CODEC
 from holdfast.facts import facts
 from holdfast.rendezvous.driver import Member
-from holdfast.rendezvous.machine import Ask, MemberMachine, RoundSealed
+from holdfast.rendezvous.machine import Ask, FactHeard, MemberMachine, RoundSealed
 from holdfast.wire.address import Endpoint
 from holdfast.wire.frames import FrameReader
 from holdfast.wire.handshake import NONCE_BYTES, Challenge, Welcome, prove
@@ -120,7 +120,7 @@ class Job:
     def _on_effect(self, effect):
         if isinstance(effect, RoundSealed):
             self._sealed.release()
-        else:
+        elif not isinstance(effect, FactHeard):
             self.told.put(effect)
 
     def assert_undisturbed(self):

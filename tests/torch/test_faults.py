@@ -1,0 +1,165 @@
+"""Training with torch through faults: real processes, and whoever dies, stops or comes in the middle of a step."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch.distributed", reason="needs torch")
+
+from tests.torch.conftest import Crew
+from tests.train.conftest import Worker
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+EPOCHS = 5
+STEPS = 20
+MOMENTS = ["forward", "reduce", "optimizer", "after"]
+
+
+def finish(worker: Worker) -> dict[str, Any]:
+    """Wait for a worker that ends well, and return what it has in the end."""
+    assert worker.end() == 0, "".join(worker.errors)
+    done = worker.events[-1]
+    assert done["event"] == "done"
+    assert done["seen"] == [EPOCHS] * len(done["seen"]), "every sample is used once in every epoch"
+    return done
+
+
+def agreed(workers: list[Worker]) -> dict[str, Any]:
+    """All workers end with the same bits."""
+    ends = [finish(worker) for worker in workers]
+    assert len({end["digest"] for end in ends}) == 1
+    return ends[0]
+
+
+def counted(worker: Worker) -> list[int]:
+    return [event["number"] for event in worker.events if event["event"] == "step"]
+
+
+def undisturbed(crew: Crew, size: int, **options: Any) -> dict[str, Any]:
+    return agreed(crew(*[{}] * size, size=size, run="undisturbed", **options))
+
+
+@pytest.mark.parametrize(("mode", "moment"), [*(("reduce", moment) for moment in MOMENTS), ("ddp", "reduce")])
+def test_a_worker_that_is_killed_is_replaced_and_not_a_bit_is_different(crew: Crew, mode: str, moment: str) -> None:
+    """The survivors wait for a replacement, so that every step is done at full size."""
+    expected = undisturbed(crew, 2, mode=mode)
+    common = {"size": 2, "mode": mode, "settings": {"min_nodes": 2}}
+    survivor, victim = crew({}, {"fates": {f"7 {moment}": "kill"}}, **common)
+    victim.wait_for("fate")
+    (replacement,) = crew({"model_seed": 99}, **common)
+
+    end = agreed([survivor, replacement])
+
+    assert victim.end() == -signal.SIGKILL
+    assert end["digest"] == expected["digest"]
+    assert counted(survivor) == list(range(STEPS)), "no step is lost and none is counted twice"
+    assert all(event["world"] == 2 for event in survivor.events if event["event"] == "step")
+
+
+def test_one_of_three_is_killed_and_the_others_go_on_at_once(crew: Crew) -> None:
+    expected = undisturbed(crew, 3)
+    *survivors, _ = crew({}, {}, {"fates": {"7 reduce": "kill"}}, size=3)
+
+    end = agreed(survivors)
+
+    assert end["weights"] == pytest.approx(expected["weights"], rel=0.05, abs=0.02)
+    for worker in survivors:
+        assert counted(worker) == list(range(STEPS))
+        assert {event["world"] for event in worker.events if event["event"] == "step" and event["number"] > 7} == {2}
+
+
+@pytest.mark.parametrize("backend", ["gloo", "ring"])
+def test_sums_by_micro_batch_give_the_same_bits_when_the_number_of_workers_changes(crew: Crew, backend: str) -> None:
+    options = {"mode": "total", "micro_batch": 3, "backend": backend}
+    expected = undisturbed(crew, 1, **options)
+    first, *_ = crew(
+        {"fates": {"12 forward": "await"}},
+        {"fates": {"5 reduce": "kill"}},
+        {"fates": {"3 optimizer": "kill"}},
+        size=3,
+        **options,
+    )
+    first.wait_for("fate", fate="await")
+    (newcomer,) = crew({}, size=3, **options)
+
+    end = agreed([first, newcomer])
+
+    assert end["digest"] == expected["digest"]
+    assert counted(first) == list(range(STEPS))
+    assert {event["world"] for event in first.events if event["event"] == "step"} == {1, 2, 3}
+
+
+def test_survivors_of_a_frozen_worker_leave_a_blocked_collective_when_they_are_told(crew: Crew) -> None:
+    """Nothing but the news frees them: the frozen one keeps its connections, and no timeout is near."""
+    settings = {"lease": 2}
+    *others, frozen = crew({}, {}, {"fates": {"7 reduce": "stop"}}, size=3, settings=settings)
+    frozen.wait_for("fate")
+
+    for worker in others:
+        worker.wait_for("step", number=7, world=2)
+    assert frozen.process.poll() is None
+    frozen.kill()
+
+    agreed(others)
+
+
+def test_a_worker_that_thaws_comes_back_and_takes_the_state_of_the_others(crew: Crew) -> None:
+    settings = {"lease": 2}
+    others = crew({"fates": {"15 forward": "await"}}, size=2, settings=settings)
+    (frozen,) = crew({"fates": {"7 reduce": "stop"}}, size=2, settings=settings)
+    frozen.wait_for("fate")
+    others[0].wait_for("fate", fate="await")
+    frozen.kill(signal.SIGCONT)
+
+    agreed([*others, frozen])
+
+    assert others[0].events[-2]["world"] == 2
+
+
+def test_a_newcomer_is_let_in_between_two_steps(crew: Crew) -> None:
+    settings = {"last_call_timeout": 0.1, "quiet": 0.1}
+    (first,) = crew({"fates": {"7 forward": "await"}}, size=2, mode="ddp", settings=settings)
+    first.wait_for("fate", fate="await")
+    (newcomer,) = crew({"model_seed": 99}, size=2, mode="ddp", settings=settings)
+
+    agreed([first, newcomer])
+
+    assert counted(first) == list(range(STEPS))
+    assert counted(newcomer) == list(range(8, STEPS))
+
+
+@pytest.mark.parametrize("rollback", ["auto", "copy"])
+def test_workers_that_talk_after_the_optimizer_can_still_undo_its_step(crew: Crew, rollback: str) -> None:
+    """The survivors fail after they have changed their parameters, and nobody is left who has not."""
+    options = {"talk": True, "rollback": rollback, "size": 3, "settings": {"min_nodes": 3}}
+    expected = agreed(crew({}, {}, {}, **options, run="undisturbed"))
+    *survivors, victim = crew({}, {}, {"fates": {"7 after": "kill"}}, **options)
+    victim.wait_for("fate")
+    (replacement,) = crew({}, **options)
+
+    assert agreed([*survivors, replacement])["digest"] == expected["digest"]
+
+
+def test_a_worker_whose_own_mistake_it_is_ends_and_the_others_go_on(crew: Crew) -> None:
+    mistaken, other = crew({"fates": {"7 forward": "raise"}}, {}, size=2)
+
+    assert mistaken.end() == 1
+    assert "a mistake of this worker alone" in "".join(mistaken.errors)
+    agreed([other])
+    assert counted(other) == list(range(STEPS))
+
+
+def test_data_loaders_with_workers_of_their_own_lose_and_repeat_nothing(crew: Crew) -> None:
+    """What they have loaded ahead for a round that is over is thrown away."""
+    *survivors, victim = crew({}, {}, {"fates": {"7 reduce": "kill"}}, size=3, loaders=1, settings={"lease": 2})
+    victim.wait_for("fate")
+
+    agreed(survivors)
+
+
+def test_batch_normalisation_is_the_same_on_all_workers(crew: Crew) -> None:
+    agreed(crew({}, {}, size=2, norm=True, batch=25))
