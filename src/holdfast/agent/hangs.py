@@ -18,7 +18,8 @@ from holdfast.failures import Failure, Kind
 from holdfast.failures.stacks import Stack, kept, merge, render
 from holdfast.timer.hang import HangOptions
 from holdfast.timer.watchdog import Hang, Watchdog
-from holdfast.workers import Gang, stacks
+from holdfast.workers import stacks
+from holdfast.workers.crew import Crew
 
 #: Set to 1, it has the agent watch the timers that workers set; see `holdfast.timer`.
 TORCHELASTIC_ENABLE_FILE_TIMER = "TORCHELASTIC_ENABLE_FILE_TIMER"
@@ -50,7 +51,7 @@ class Hangs:
             for local_rank, env in envs.items():
                 env.update(self._watchdog.variables(local_rank, len(envs)))
 
-    def watch(self, group: WorkerGroup, gang: Gang) -> None:
+    def watch(self, group: WorkerGroup, gang: Crew) -> None:
         """Begin to watch a gang that has just been started."""
         pids = gang.pids()
         self._workers = {

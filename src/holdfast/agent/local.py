@@ -44,10 +44,13 @@ from holdfast.workers import (
     bind,
     render_prefix,
 )
+from holdfast.workers.crew import Crew, stopped_by_signal
 from holdfast.workers.plan import Entry
 
 #: The silence of the agent's loop after which it counts as hung, as TorchElastic has it.
 HEALTH_TIMEOUT_S = 60
+#: How long a worker that others wait for may stand still, stopped by a signal, before it is replaced.
+FROZEN_GRACE_S = 0.03
 PREFIX_TEMPLATE = "[${role_name}${local_rank}]:"
 #: How often the wait for a template looks for a signal.
 TEMPLATE_LOOK_S = 0.2
@@ -99,7 +102,11 @@ class LocalElasticAgent(SimpleElasticAgent):
         self._start_method = start_method
         self._prefix_template = log_line_prefix_template
         self._metrics = metrics
-        self._gang: Gang | None = None
+        self._crew: Crew | None = None
+        #: Since when a worker that should move stands still, by local rank.
+        self._frozen: dict[int, float] = {}
+        #: Those that were ended for it.
+        self._thawed: set[int] = set()
         self._dest: LogsDest | None = None
         self._template: Template | None = None
         self._hangs = Hangs(options.hang, self._gather_stacks)
@@ -142,21 +149,60 @@ class LocalElasticAgent(SimpleElasticAgent):
         envs = self._environments(worker_group)
         self._hangs.prepare(worker_group.spec.rdzv_handler.get_run_id(), worker_group.spec.role, envs)
         dest = self._logs_specs.reify(envs)
-        self._gang = Gang(
-            self._plans(worker_group.spec, envs),
-            dest,
-            self._log_options(worker_group, envs),
-            template=self._ready_template(),
-        )
+        self._crew = Crew(self._make_gang(worker_group, envs, dest))
         self._half_finished_at, self._half_finished_told = None, False
-        self._failures = {}
-        self._gang.start()
-        self._hangs.watch(worker_group, self._gang)
+        self._failures, self._frozen = {}, {}
+        self._crew.start()
+        self._hangs.watch(worker_group, self._crew)
         self._dest = dest
         self._observers.place_journal(self._logs_specs.root_log_dir)
         if self._metrics is not None and self._metrics.prometheus is not None:
             self._metrics.prometheus.keep_ranks([worker.global_rank for worker in worker_group.workers])
-        return dict(self._gang.pids())
+        return dict(self._crew.pids())
+
+    def _make_gang(self, group: WorkerGroup, envs: dict[int, dict[str, str]], dest: LogsDest) -> Gang:
+        return Gang(
+            self._plans(group.spec, envs), dest, self._log_options(group, envs), template=self._ready_template()
+        )
+
+    # -- workers that outlive each other -----------------------------------------------------------------------------
+
+    def _survives(self) -> bool:
+        """Workers say by themselves that they train in process, when they begin to."""
+        crew = self._crew
+        return crew is not None and any(crew.is_member(rank) for rank in crew.plans)
+
+    def _replace_workers(self) -> None:
+        """Start a new worker in the place of each that failed; the others do not notice us."""
+        crew, group = self._crew, self._worker_group
+        assert crew is not None
+        begun = time.monotonic()
+        failed = [rank for rank in self._failures if rank not in crew.running()]
+        envs = {rank: env for rank, env in self._environments(group).items() if rank in failed}
+        self._hangs.prepare(group.spec.rdzv_handler.get_run_id(), group.spec.role, envs)
+        crew.replace(self._make_gang(group, envs, self._logs_specs.reify(envs)))
+        cause, self._failures = _as_cause(list(self._failures.values())).sentence, {}
+        self._thawed -= set(failed)
+        for worker in group.workers:
+            worker.id = crew.pids()[worker.local_rank]
+        group.state = WorkerState.HEALTHY
+        self._hangs.watch(group, crew)
+        self._teller.replaced([w.global_rank for w in group.workers if w.local_rank in failed], begun, cause)
+
+    def _end_frozen(self, crew: Crew) -> None:
+        """End workers that somebody has stopped: the others wait for them, and can do without.
+
+        Only where they outlive each other; elsewhere a stopped worker may be somebody's debugging.
+        """
+        pids = crew.pids()
+        running = {pids[rank]: rank for rank in crew.running()}
+        stopped = {running[pid] for pid in stopped_by_signal(running)} if self._survives() else set()
+        now = time.monotonic()
+        self._frozen = {rank: self._frozen.get(rank, now) for rank in stopped}
+        for rank, since in self._frozen.items():
+            if now >= since + FROZEN_GRACE_S:
+                self._thawed.add(rank)
+                crew.kill(rank)
 
     def _environments(self, group: WorkerGroup) -> dict[int, dict[str, str]]:
         spec = group.spec
@@ -278,37 +324,43 @@ class LocalElasticAgent(SimpleElasticAgent):
     # -- watching --------------------------------------------------------------------------------------------------
 
     def _watched(self) -> tuple[int, ...]:
-        return (self._gang.fileno(), *self._hangs.filenos()) if self._gang is not None else ()
+        return (self._crew.fileno(), *self._hangs.filenos()) if self._crew is not None else ()
 
     def _watch_deadline(self) -> float | None:
         times = [self._half_finished_at] if self._half_finished_at is not None else []
-        if self._gang is not None and (deadline := self._gang.deadline()) is not None:
+        times += [since + FROZEN_GRACE_S for since in self._frozen.values()]
+        if self._crew is not None and (deadline := self._crew.deadline()) is not None:
             times.append(deadline)
         return min(times, default=None)
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        gang = self._gang
-        assert gang is not None
-        ended = gang.take_exits()
+        crew = self._crew
+        assert crew is not None
+        self._end_frozen(crew)
+        ended = crew.take_exits()
         # Whoever the watchdog had to end was not done, whatever its exit code says.
         failed = [exited for exited in ended if exited.failed or self._hangs.found(exited.local_rank) is not None]
         if failed:
             for exited in failed:
-                self._failures[exited.local_rank] = self._examine(gang, exited)
-            return RunResult(WorkerState.FAILED, failures=self._process_failures(worker_group, gang, failed))
-        if self._note_immovable(gang):
+                self._failures[exited.local_rank] = self._examine(crew, exited)
+            return RunResult(WorkerState.FAILED, failures=self._process_failures(worker_group, crew, failed))
+        if self._note_immovable(crew):
             return RunResult(WorkerState.FAILED)
-        if gang.running():
-            self._watch_half_finished(gang)
+        if crew.running():
+            self._watch_half_finished(crew)
             return RunResult(WorkerState.HEALTHY)
-        values = self._return_values(worker_group, gang)
-        self._close_gang()
+        values = self._return_values(worker_group, crew)
+        self._close_crew()
         return RunResult(WorkerState.SUCCEEDED, return_values=values)
 
-    def _examine(self, gang: Gang, exited: WorkerExited) -> Failure:
+    def _examine(self, crew: Crew, exited: WorkerExited) -> Failure:
         hang = self._hangs.found(exited.local_rank)
-        failure = gang.failure(exited, timed_out=hang is not None)
-        return self._placed(failure if hang is None else explain_hang(failure, hang))
+        failure = crew.failure(exited, timed_out=hang is not None)
+        if hang is not None:
+            failure = explain_hang(failure, hang)
+        elif exited.local_rank in self._thawed:
+            failure = replace(failure, kind=Kind.TIMEOUT, message="it was stopped by a signal, and ended for that")
+        return self._placed(failure)
 
     def _placed(self, failure: Failure) -> Failure:
         place = self._meeting.place
@@ -319,7 +371,7 @@ class LocalElasticAgent(SimpleElasticAgent):
             round=place.round.number if place is not None else None,
         )
 
-    def _note_immovable(self, gang: Gang) -> bool:
+    def _note_immovable(self, crew: Crew) -> bool:
         """Note the failures of workers that hang and cannot be ended; says whether there are any."""
         found = self._hangs.take_immovable()
         for hang in found:
@@ -330,7 +382,7 @@ class LocalElasticAgent(SimpleElasticAgent):
                 role=self._worker_group.spec.role,
                 local_rank=rank,
                 rank=self._worker_group.workers[rank].global_rank,
-                pid=gang.pids()[rank],
+                pid=crew.pids()[rank],
                 timestamp=time.time(),
             )
             self._failures[rank] = self._placed(explain_hang(failure, hang))
@@ -348,63 +400,63 @@ class LocalElasticAgent(SimpleElasticAgent):
         return self._hangs.get_last_progress_time()
 
     def _process_failures(
-        self, group: WorkerGroup, gang: Gang, failed: list[WorkerExited]
+        self, group: WorkerGroup, crew: Crew, failed: list[WorkerExited]
     ) -> dict[int, ProcessFailure]:
         ranks = {worker.local_rank: worker.global_rank for worker in group.workers}
         return {
             ranks[exited.local_rank]: ProcessFailure(
-                exited.local_rank, exited.pid, exited.exit_code, gang.error_file(exited.local_rank)
+                exited.local_rank, exited.pid, exited.exit_code, crew.error_file(exited.local_rank)
             )
             for exited in failed
         }
 
-    def _return_values(self, group: WorkerGroup, gang: Gang) -> dict[int, Any]:
+    def _return_values(self, group: WorkerGroup, crew: Crew) -> dict[int, Any]:
         if not callable(group.spec.entrypoint):
             return {worker.global_rank: None for worker in group.workers}
-        return {worker.global_rank: gang.return_value(worker.local_rank) for worker in group.workers}
+        return {worker.global_rank: crew.return_value(worker.local_rank) for worker in group.workers}
 
     def _cause_of(self, result: RunResult) -> Cause:
         del result
         return _as_cause(list(self._failures.values()))
 
-    def _watch_half_finished(self, gang: Gang) -> None:
+    def _watch_half_finished(self, crew: Crew) -> None:
         """Report, once, where the rest hang when some workers finished long ago."""
         limit = self._options.half_finished_s
-        if limit is None or self._half_finished_told or not gang.exits():
+        if limit is None or self._half_finished_told or not crew.exits():
             return
         now = time.monotonic()
         if self._half_finished_at is None:
             self._half_finished_at = now + limit
         elif now >= self._half_finished_at:
             self._half_finished_at, self._half_finished_told = None, True
-            sentence = f"{len(gang.exits())} of {len(gang.plans)} workers finished {limit:g} s ago, the others go on"
+            sentence = f"{len(crew.exits())} of {len(crew.plans)} workers finished {limit:g} s ago, the others go on"
             ranks = {worker.local_rank: worker.global_rank for worker in self._worker_group.workers}
-            self._hangs.tell_half_finished(sentence, [ranks[rank] for rank in gang.running()])
+            self._hangs.tell_half_finished(sentence, [ranks[rank] for rank in crew.running()])
 
     # -- stopping --------------------------------------------------------------------------------------------------
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
         del worker_group
-        if self._gang is not None:
-            self._gang.stop(signal.SIGTERM, self._shutdown_timeout)
-            self._close_gang()
+        if self._crew is not None:
+            self._crew.stop(signal.SIGTERM, self._shutdown_timeout)
+            self._close_crew()
 
     def _ask_stop(self, number: int, grace_s: float) -> bool:
-        if self._gang is None:
+        if self._crew is None:
             return True
-        self._gang.ask_stop(number, grace_s)
+        self._crew.ask_stop(number, grace_s)
         return self._has_stopped()
 
     def _has_stopped(self) -> bool:
-        gang = self._gang
-        if gang is None:
+        crew = self._crew
+        if crew is None:
             return True
-        for exited in gang.take_exits():
+        for exited in crew.take_exits():
             if exited.failed:
-                self._failures[exited.local_rank] = self._examine(gang, exited)
-        if gang.stopped is None:
+                self._failures[exited.local_rank] = self._examine(crew, exited)
+        if not crew.stopped:
             return False
-        self._close_gang()
+        self._close_crew()
         return True
 
     def _late_cause(self) -> Cause | None:
@@ -412,19 +464,19 @@ class LocalElasticAgent(SimpleElasticAgent):
         return _as_cause(failures) if any(failure.is_true for failure in failures) else None
 
     def _pass_signal(self, number: int) -> None:
-        if self._gang is not None:
-            self._gang.send(number)
+        if self._crew is not None:
+            self._crew.send(number)
 
-    def _close_gang(self) -> None:
+    def _close_crew(self) -> None:
         self._hangs.forget()
-        if self._gang is not None:
-            self._gang.close()
-            self._gang = None
+        if self._crew is not None:
+            self._crew.close()
+            self._crew = None
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
-        if self._gang is not None:
-            self._gang.stop(death_sig, timeout)
-            self._close_gang()
+        if self._crew is not None:
+            self._crew.stop(death_sig, timeout)
+            self._close_crew()
         if self._template is not None:
             self._template.close()
             self._template = None
@@ -436,7 +488,7 @@ class LocalElasticAgent(SimpleElasticAgent):
     def _start_details(self) -> dict[str, Any]:
         error_files = self._dest.error_files if self._dest is not None else {}
         return {
-            "pids": sorted(self._gang.pids().values()) if self._gang is not None else [],
+            "pids": sorted(self._crew.pids().values()) if self._crew is not None else [],
             "logs": os.path.dirname(os.path.dirname(next(iter(error_files.values()), ""))),  # noqa: PTH120
         }
 

@@ -11,6 +11,9 @@ with what the agent ends. What it does not know: processes, sockets, signals' ha
        │  └── PAUSED ◀── STOPPING ── nothing left to do ────────┼─────────────────────┘
        └──────(back-off)───────┴────────────────────────────────┘
 
+Workers that train in process (`holdfast.train`) outlive each other: one that fails is replaced while the others go on,
+and a lost round only makes the agent ask for the next one. Then RUNNING stays RUNNING.
+
 The rules:
 
 1. Every way to lose a round takes one path: stop the workers, then start again (which asks for a round) or end.
@@ -82,6 +85,18 @@ class WorkerFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerLost:
+    """A worker of this node failed, and its peers outlive it."""
+
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class RoundAgreed:
+    """A round was agreed while the workers went on; the answer to `AskRound`."""
+
+
+@dataclass(frozen=True, slots=True)
 class WorkersFinished:
     """All workers of this node have exited with 0. `hosting`: the others need this process, however long they take."""
 
@@ -101,6 +116,8 @@ class RoundLost:
 
     reason: str
     round: int | None = None
+    #: Whether the workers here outlive the round.
+    survived: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +151,8 @@ AgentEvent = (
     | SignalPassing
     | WorkersStarted
     | WorkerFailed
+    | WorkerLost
+    | RoundAgreed
     | WorkersFinished
     | WorkersStopped
     | RoundLost
@@ -150,6 +169,25 @@ class StartWorkers:
     """Ask for a round and start its workers; answered by `WorkersStarted`, `RunOver` or `Signalled`."""
 
     cause: Cause | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceWorkers:
+    """Start new workers in the place of those that failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskRound:
+    """Ask for a round while the workers go on; answered by `RoundAgreed`."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TellLoss:
+    """Tell that a worker failed and is being replaced."""
+
+    cause: Cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +243,18 @@ class Outcome:
     crash_loop: bool = False
 
 
-AgentEffect = StartWorkers | StopWorkers | SignalWorkers | TellFailure | TellFinished | LeaveRun | End
+AgentEffect = (
+    StartWorkers
+    | ReplaceWorkers
+    | AskRound
+    | StopWorkers
+    | SignalWorkers
+    | TellFailure
+    | TellLoss
+    | TellFinished
+    | LeaveRun
+    | End
+)
 
 
 class AgentMachine:
@@ -224,6 +273,8 @@ class AgentMachine:
         #: A round that was lost while its workers were being started.
         self._lost: RoundLost | None = None
         self._left = False
+        #: Whether a round is being asked for while the workers go on.
+        self.regrouping = False
         self._resume_at: float | None = None
         self._barrier_ends: float | None = None
         self._out: list[AgentEffect] = []
@@ -240,6 +291,10 @@ class AgentMachine:
                     self._on_started(event)
                 case WorkerFailed():
                     self._on_failure(event.cause)
+                case WorkerLost():
+                    self._on_lost_worker(event.cause)
+                case RoundAgreed():
+                    self._on_agreed()
                 case WorkersFinished():
                     self._on_finished(event, now)
                 case WorkersStopped():
@@ -269,6 +324,7 @@ class AgentMachine:
         """Assert every invariant."""
         assert (self._resume_at is not None) == (self.stage is Stage.PAUSED)
         assert (self._barrier_ends is not None) == (self.stage is Stage.FINISHED)
+        assert not self.regrouping or self.stage is not Stage.STARTING, "asking for a round twice"
         if self.rules.max_restarts is not None:
             assert self.restarts <= self.rules.max_restarts, "the restart budget is overdrawn"
 
@@ -280,6 +336,7 @@ class AgentMachine:
 
     def _start(self) -> None:
         self.stage = Stage.STARTING
+        self.regrouping = False
         self._resume_at = None
         cause, self._cause = self._cause, None
         self._early = []
@@ -305,6 +362,19 @@ class AgentMachine:
         self._out.append(TellFailure(cause))
         self._stop(SIGTERM, cause.sentence)
 
+    def _on_lost_worker(self, cause: Cause) -> None:
+        limit = self.rules.max_restarts
+        if self.stage is not Stage.RUNNING or (limit is not None and self.restarts >= limit):
+            self._on_failure(cause)
+            return
+        self.restarts += 1
+        self._out += [TellLoss(cause), ReplaceWorkers()]
+
+    def _on_agreed(self) -> None:
+        self.regrouping = False
+        if self.stage is Stage.FINISHED:
+            self._out.append(TellFinished())  # what was told before was said of a round that is over
+
     def _on_finished(self, event: WorkersFinished, now: float) -> None:
         if self.stage is Stage.RUNNING:
             self.stage = Stage.FINISHED
@@ -327,7 +397,11 @@ class AgentMachine:
             self._start()
 
     def _on_round_lost(self, event: RoundLost) -> None:
-        if self.stage is Stage.RUNNING:
+        if event.survived and self.stage in (Stage.RUNNING, Stage.FINISHED):
+            if not self.regrouping:
+                self.regrouping = True
+                self._out.append(AskRound(event.reason))
+        elif self.stage is Stage.RUNNING:
             self._stop(SIGTERM, event.reason)
         elif self.stage is Stage.STARTING:
             # Either the round whose workers are being started just now, or a late word about the one before.

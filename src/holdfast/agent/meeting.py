@@ -75,6 +75,9 @@ class Meeting(Protocol):
     def tell_failure(self, cause: Cause) -> None:
         """Tell the others that this node cannot go on."""
 
+    def tell_loss(self, cause: Cause) -> None:
+        """Tell that a worker failed here and is being replaced."""
+
     def tell_finished(self) -> None:
         """Tell the others that this node's work is done."""
 
@@ -169,6 +172,10 @@ class PushedMeeting:
         """Have the coordinator tell everybody."""
         self._handler.give_up(cause)
 
+    def tell_loss(self, cause: Cause) -> None:
+        """Have the coordinator count it; it says so if that was one too many."""
+        self._handler.replace(cause)
+
     def tell_finished(self) -> None:
         """Tell the coordinator; the end of the run is pushed."""
         self._handler.finish()
@@ -244,6 +251,9 @@ class PolledMeeting:
 
     def tell_failure(self, cause: Cause) -> None:
         """The others notice by their own means."""
+
+    def tell_loss(self, cause: Cause) -> None:
+        """Nobody counts for us."""
 
     def tell_finished(self) -> None:
         """The exit barrier follows."""

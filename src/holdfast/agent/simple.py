@@ -13,6 +13,7 @@ import threading
 import time
 from abc import abstractmethod
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from holdfast.agent.api import DEFAULT_ROLE, ElasticAgent, RunResult, WorkerGroup, WorkerSpec, WorkerState
@@ -22,10 +23,13 @@ from holdfast.agent.machine import (
     AgentEvent,
     AgentMachine,
     AgentRules,
+    AskRound,
     Begin,
     End,
     LeaveRun,
     Outcome,
+    ReplaceWorkers,
+    RoundAgreed,
     RoundLost,
     RunOver,
     Signalled,
@@ -36,7 +40,9 @@ from holdfast.agent.machine import (
     StopWorkers,
     TellFailure,
     TellFinished,
+    TellLoss,
     WorkerFailed,
+    WorkerLost,
     WorkersFinished,
     WorkersStarted,
     WorkersStopped,
@@ -131,6 +137,14 @@ class SimpleElasticAgent(ElasticAgent):
     def _get_ready(self) -> None:
         """Do what need not wait for a round, so that the others do not wait for it once there is one."""
 
+    def _survives(self) -> bool:
+        """Say whether the workers that run outlive each other and the round; an agent of your own restarts them all."""
+        return False
+
+    def _replace_workers(self) -> None:
+        """Start new workers in the place of those that failed."""
+        raise NotImplementedError
+
     def _pass_signal(self, number: int) -> None:
         """Pass a signal on to the workers; an agent of your own that cannot simply does not."""
         del number
@@ -207,7 +221,12 @@ class SimpleElasticAgent(ElasticAgent):
         while True:
             self._pulse.beat()
             if (event := self._inbox.take()) is not None:
+                if isinstance(event, RoundLost) and not self._meeting.is_polled:
+                    return replace(event, survived=self._survives())
                 return event
+            if self._machine.regrouping and self._meeting.answered():
+                self._take_round(self._worker_group)
+                return RoundAgreed()
             if (event := self._look_at_workers()) is not None:
                 return event
             wakeup = self._machine.wakeup()
@@ -241,7 +260,8 @@ class SimpleElasticAgent(ElasticAgent):
         if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
             self._result = result
             self._teller.failed(self._failure_details(result))
-            return WorkerFailed(self._cause_of(result))
+            cause = self._cause_of(result)
+            return WorkerLost(cause) if self._survives() else WorkerFailed(cause)
         if result.state != WorkerState.HEALTHY:
             raise RuntimeError(f"the workers are in state {result.state.name}, which an agent cannot go on from")
         waiting = self._meeting.poll()
@@ -267,11 +287,20 @@ class SimpleElasticAgent(ElasticAgent):
                 self._teller.stopping(effect.reason)
                 if self._ask_stop(effect.number, effect.grace_s):
                     self._inbox.put(self._stopped())
+            case ReplaceWorkers():
+                self._replace_workers()
+            case AskRound():
+                self._teller.asking()
+                self._meeting.cause = None
+                self._meeting.ask()
             case SignalWorkers():
                 self._pass_signal(effect.number)
             case TellFailure():
                 self._remaining_restarts = max(self._remaining_restarts - 1, 0)
                 self._meeting.tell_failure(effect.cause)
+            case TellLoss():
+                self._remaining_restarts = max(self._remaining_restarts - 1, 0)
+                self._meeting.tell_loss(effect.cause)
             case TellFinished():
                 self._meeting.tell_finished()
                 if self._meeting.is_polled:
@@ -315,7 +344,6 @@ class SimpleElasticAgent(ElasticAgent):
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
         """Block until a round is agreed, and number the workers by it."""
-        spec = worker_group.spec
         self._teller.asking()
         self._get_ready()
         while True:
@@ -328,6 +356,11 @@ class SimpleElasticAgent(ElasticAgent):
                 break
             self._teller.waits_for(self._meeting.tell_wait())
             self._inbox.wait(self._meeting.wait_step_s)
+        self._take_round(worker_group)
+
+    def _take_round(self, worker_group: WorkerGroup) -> None:
+        """Take the round that was agreed, and number the workers by it."""
+        spec = worker_group.spec
         with self._pulse.excused():  # a stranger's rendezvous may rightly block for minutes
             info = as_rendezvous_info(self._meeting.round())
         place = self._meeting.place
@@ -429,6 +462,8 @@ class SimpleElasticAgent(ElasticAgent):
                 previous[number] = signal.signal(number, self._on_signal)
         for number in self.forward_signals:
             previous[number] = signal.signal(number, self._on_forwarded)
+        # A worker that is stopped says so by this signal alone; it need only end the wait.
+        previous[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
         try:
             with self._inbox.woken_by_signals():
                 yield

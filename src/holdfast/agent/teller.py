@@ -84,6 +84,13 @@ class Teller:
             },
         )
 
+    def replaced(self, ranks: list[int], begun: float, cause: str) -> None:
+        """Workers that failed have been replaced; the others went on."""
+        names = f"rank{'' if len(ranks) == 1 else 's'} {', '.join(map(str, ranks))}"
+        took_ms = _ms_since(begun)
+        data = {"round": self._round, "ranks": ranks, "duration_ms": took_ms}
+        self._tell("workers_replaced", f"replaced {names}, the others go on: {cause}", {**data, "reason": cause})
+
     def failed(self, failures: list[dict[str, Any]]) -> None:
         """Workers of this node failed."""
         for failure in failures:

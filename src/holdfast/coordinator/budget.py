@@ -37,8 +37,12 @@ def charge(round_: Round, spent: Spent, settings: RunSettings) -> Ruling:
     real = [cause for cause in causes if not cause.victim]
     if not causes or (round_.losses and not real):
         return Ruling(spent)
-    root = (real or causes)[0]
-    progressed = 0 < settings.progress_s <= round_.broken_at - round_.sealed_at
+    return charge_failure((real or causes)[0], round_.broken_at - round_.sealed_at, spent, settings)
+
+
+def charge_failure(root: Cause, lasted_s: float, spent: Spent, settings: RunSettings) -> Ruling:
+    """Charge one failure in a round that had lasted so long, whether the round outlives it or not."""
+    progressed = 0 < settings.progress_s <= lasted_s
     restarts = 0 if progressed and settings.reset_restarts else spent.restarts
     fruitless = 0 if progressed else spent.fruitless + 1
     if 0 < settings.crash_loop <= fruitless:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.coordinator.messages import Beat, Fail, Join, RoundId
+from holdfast.coordinator.messages import Beat, Fail, Join, Loss, RoundId
 from holdfast.coordinator.record import RunRecord
 from holdfast.facts import Fact
 from holdfast.machine import Tick
@@ -36,6 +36,14 @@ class NodeFailed:
 
     node: str
     fail: Fail
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLostWorker:
+    """A worker of a node failed and is being replaced; its round goes on."""
+
+    node: str
+    loss: Loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +79,7 @@ class CloseAsked:
     reason: str
 
 
-RunEvent = NodeJoined | NodeBeat | NodeFailed | NodeDone | NodeLeft | NodeDropped | CloseAsked | Tick
+RunEvent = NodeJoined | NodeBeat | NodeFailed | NodeLostWorker | NodeDone | NodeLeft | NodeDropped | CloseAsked | Tick
 
 
 # -- effects -------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from holdfast.coordinator.events import (
     NodeFailed,
     NodeJoined,
     NodeLeft,
+    NodeLostWorker,
     Note,
     RunEvent,
     Save,
@@ -36,6 +37,7 @@ from holdfast.coordinator.messages import (
     Fail,
     Join,
     Leave,
+    Loss,
     Query,
     Rejected,
     Replied,
@@ -225,6 +227,8 @@ class CoordinatorMachine:
                 self._run(session.run, NodeBeat(session.node, message), now)
             case Fail():
                 self._run(session.run, NodeFailed(session.node, message), now)
+            case Loss():
+                self._run(session.run, NodeLostWorker(session.node, message), now)
             case Done():
                 self._run(session.run, NodeDone(session.node, message.seq, message.round), now)
             case Leave():

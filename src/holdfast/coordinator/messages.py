@@ -223,6 +223,14 @@ class Reply(Message, frozen=True, tag=18):
     body: str
 
 
+class Loss(Message, frozen=True, tag=19):
+    """A worker of this node failed and is being replaced; the others of the round go on without a pause."""
+
+    seq: int
+    round: RoundId
+    cause: Cause
+
+
 class Query(Message, frozen=True, tag=16):
     """Asks for the state of one run, or of all with the empty id; needs no join."""
 
@@ -311,5 +319,5 @@ class Replied(Message, frozen=True, tag=29):
     body: str
 
 
-NODE_TYPES = (Join, Beat, Fail, Done, Leave, Close, Call, Reply, Query)
+NODE_TYPES = (Join, Beat, Fail, Done, Leave, Close, Call, Reply, Loss, Query)
 COORDINATOR_TYPES = (Sealed, Broken, Ack, Resend, Newcomers, Closed, Rejected, Report, Called, Replied)

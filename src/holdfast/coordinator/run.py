@@ -34,7 +34,7 @@ from typing import Any
 import msgspec
 
 from holdfast.coordinator import sentences
-from holdfast.coordinator.budget import Spent, charge
+from holdfast.coordinator.budget import Spent, charge, charge_failure
 from holdfast.coordinator.events import (
     CloseAsked,
     DropRound,
@@ -44,6 +44,7 @@ from holdfast.coordinator.events import (
     NodeFailed,
     NodeJoined,
     NodeLeft,
+    NodeLostWorker,
     Note,
     RunEffect,
     RunEvent,
@@ -61,6 +62,7 @@ from holdfast.coordinator.messages import (
     Closed,
     Fail,
     Join,
+    Loss,
     Newcomers,
     Phase,
     Place,
@@ -139,6 +141,8 @@ class RunMachine:
                 self._on_beat(event.node, event.beat, now)
             case NodeFailed():
                 self._on_fail(event.node, event.fail, now)
+            case NodeLostWorker():
+                self._on_loss(event.node, event.loss, now)
             case NodeDone():
                 self._on_done(event, now)
             case NodeLeft():
@@ -389,6 +393,28 @@ class RunMachine:
         else:
             self._note_failure(node, fail.cause)
 
+    def _on_loss(self, name: str, loss: Loss, now: float) -> None:
+        """Charge a failure that the round outlives; only its budget can end it."""
+        node, round_, settings = self.nodes.get(name), self.round, self.settings
+        if node is None or loss.seq <= node.seq:
+            return
+        node.seq = loss.seq
+        self.roster.renew(node, now)
+        if round_ is None or settings is None or loss.round != round_.id or round_.broken is not None:
+            return
+        ruling = charge_failure(loss.cause, now - round_.sealed_at, self.spent, settings)
+        self.spent = ruling.spent
+        if ruling.end is not None:
+            self._close(ruling.end, failed=True, cause=ruling.root, crash_loop=ruling.crash_loop)
+            return
+        self._note(
+            "worker_replaced",
+            f"{self._said_by(node, loss.cause)}; it is replaced, the others go on",
+            {"round": round_.id.number, "failure": loss.cause.detail or None, "restarts_used": self.restarts_used},
+            WARNING,
+        )
+        self._out.append(Save(self.record()))
+
     def _on_done(self, event: NodeDone, now: float) -> None:
         node = self.nodes.get(event.node)
         if node is None or event.seq <= node.seq:
@@ -460,8 +486,10 @@ class RunMachine:
             self._break(f"{node.name} asked for a new round", now)
             return
         self._note_failure(node, cause)
-        known = node.name in cause.sentence
-        self._break(cause.sentence if known else f"{node.name}: {cause.sentence}", now, cause)
+        self._break(self._said_by(node, cause), now, cause)
+
+    def _said_by(self, node: Node, cause: Cause) -> str:
+        return cause.sentence if node.name in cause.sentence else f"{node.name}: {cause.sentence}"
 
     def _note_failure(self, node: Node, cause: Cause) -> None:
         assert self.round is not None

@@ -13,9 +13,9 @@ from holdfast.failures.report import render
 from holdfast.launcher.api import LaunchReport
 
 #: Facts of an agent that are shown as lines; warnings are shown whatever they are.
-SHOWN = frozenset({"workers_started", "workers_stopping", "agent_left", "health_started"})
+SHOWN = frozenset({"workers_started", "workers_stopping", "agent_left", "health_started", "workers_replaced"})
 #: What a coordinator inside this process notes about nodes; their agents and ours tell the same from their side.
-HIDDEN = frozenset({"node_gone", "round_broken", "round_sealed", "run_closed", "recovered"})
+HIDDEN = frozenset({"node_gone", "round_broken", "round_sealed", "run_closed", "recovered", "worker_replaced"})
 
 _DIM, _RED, _GREEN, _YELLOW, _RESET = "\x1b[2m", "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[0m"
 

@@ -42,6 +42,7 @@ from holdfast.coordinator.messages import (
     Fail,
     Join,
     Leave,
+    Loss,
     Newcomers,
     NodeSpec,
     Phase,
@@ -99,6 +100,13 @@ class Ask:
 @dataclass(frozen=True, slots=True)
 class GiveUp:
     """The round cannot go on because of a failure here."""
+
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """A worker here failed and is being replaced; the round goes on."""
 
     cause: Cause
 
@@ -163,7 +171,7 @@ class Heard:
     message: Message
 
 
-MemberEvent = Ask | GiveUp | Finish | Depart | Shut | PutQuestion | Answer | LinkUp | LinkDown | Heard | Tick
+MemberEvent = Ask | GiveUp | Replace | Finish | Depart | Shut | PutQuestion | Answer | LinkUp | LinkDown | Heard | Tick
 
 # -- effects -------------------------------------------------------------------------------------------------
 
@@ -307,6 +315,9 @@ class MemberMachine:
                 self._on_ask(event, now)
             case GiveUp():
                 self._on_give_up(event)
+            case Replace():
+                if self.state is State.RUNNING and self.place is not None:
+                    self._say(Loss(self._next_seq(), self.place.round, event.cause))
             case Finish():
                 if self.state is State.RUNNING and self.place is not None:
                     self.state = State.DONE

@@ -44,6 +44,7 @@ from holdfast.rendezvous.machine import (
     MemberEvent,
     MemberMachine,
     PutQuestion,
+    Replace,
     RoundSealed,
     RunEnded,
     Shut,
@@ -236,6 +237,10 @@ class HoldfastRendezvousHandler(RendezvousHandler):
     def give_up(self, cause: Cause) -> None:
         """Tell everybody at once that this node cannot go on with the round."""
         self._post(GiveUp(cause))
+
+    def replace(self, cause: Cause) -> None:
+        """Tell that a worker here failed and is being replaced, while the round goes on."""
+        self._post(Replace(cause))
 
     def finish(self) -> None:
         """Tell the coordinator that this node's workers have all finished well."""

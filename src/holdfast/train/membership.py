@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from holdfast.coordinator.messages import Cause, Place
@@ -22,6 +23,7 @@ from holdfast.store.client import StoreClient
 from holdfast.store.environ import ENDPOINT_VARIABLE
 from holdfast.train.errors import RoundOver
 from holdfast.train.ring import listen, make_token
+from holdfast.workers.plan import MEMBER_FILE_VARIABLE
 
 #: What the run of the workers is called, beside the run of their agents.
 RUN_SUFFIX = ".workers"
@@ -163,6 +165,9 @@ def from_environ(environ: Mapping[str, str] | None = None, **settings: Any) -> M
     """Take part as the agent of this worker has arranged it; raises `UsageError` where there is none."""
     environ = os.environ if environ is None else environ
     endpoint = environ.get(ENDPOINT_VARIABLE)
+    if member_file := environ.get(MEMBER_FILE_VARIABLE):
+        # From now on the agent replaces a worker that fails, instead of starting all of them again.
+        Path(member_file).touch()
     if not endpoint:
         raise UsageError(
             f"this process has no agent (${ENDPOINT_VARIABLE} is not set): start the script with `holdfast launch`"

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoint.layout import pack, unpack
 from holdfast.errors import RendezvousClosedError, UsageError
+from holdfast.facts import facts
 from holdfast.train.errors import NonRetryableException, RoundOver, StopException
 from holdfast.train.ledger import Ledger, MicroBatch, Portion, Recipe
 from holdfast.train.membership import Membership, from_environ
@@ -93,10 +94,14 @@ class Run(Party):
             portion = self.ledger.next(self.world_size)
             if portion is None or self._over:
                 break
-            step = Step(self, portion)
+            step = self.make_step(portion)
             yield step
             if not step.entered:
                 raise UsageError("a step must be done inside `with step:`, so that it can be undone")
+
+    def make_step(self, portion: Portion) -> Step:
+        """Return the step for these samples; other kinds of runs have steps of their own."""
+        return Step(self, portion)
 
     def _prepare(self) -> bool:
         """Make sure that there is a round in which all have the same state; says whether training goes on."""
@@ -105,8 +110,12 @@ class Run(Party):
                 self._form_round(self._regroup)
             except RoundOver as over:
                 self._regroup = str(over)
-            except RendezvousClosedError:
+            except RendezvousClosedError as closed:
                 self._over = True
+                if not self.synced:
+                    # Nothing was trained here: what follows the loop is for those who hold the result.
+                    facts.warn("too_late", f"this worker came when the training was over: {closed}")
+                    raise SystemExit(0) from None
                 return False
         return True
 

@@ -44,7 +44,7 @@ from holdfast.workers.machine import (
     StraysGone,
     WorkerGone,
 )
-from holdfast.workers.plan import GANG_VARIABLE, Function, Program, WorkerExited, WorkerPlan
+from holdfast.workers.plan import GANG_VARIABLE, MEMBER_FILE_VARIABLE, Function, Program, WorkerExited, WorkerPlan
 from holdfast.workers.postmortem import Postmortem
 from holdfast.workers.pump import Pump, shared_pump
 from holdfast.workers.starter import command_line, start_exec, starter
@@ -125,6 +125,7 @@ class Gang:
         if fault_file:
             env["HOLDFAST_FAULT_FILE"] = fault_file
         env[STACKS_FILE_VARIABLE] = self.stacks_file(plan.local_rank)
+        env[MEMBER_FILE_VARIABLE] = self._beside_error_file(plan.local_rank, "member")
         env[WHOLE_LINES_VARIABLE] = ",".join(self._shared_streams(plan.local_rank))
         return env
 
@@ -334,6 +335,15 @@ class Gang:
         if isinstance(self.plans[local_rank].entry, Program):
             return ""
         return self._beside_error_file(local_rank, "stacks.log")
+
+    def is_member(self, local_rank: int) -> bool:
+        """Whether this worker has said that it trains in a way that outlives its peers, and they it."""
+        return Path(self._beside_error_file(local_rank, "member")).exists()
+
+    def kill(self, local_rank: int) -> None:
+        """End one worker at once, and all that it has started; its end is seen like any other."""
+        if local_rank in self.running():
+            signal_tree(self._children[local_rank].pid, signal.SIGKILL)
 
     def _fault_file(self, local_rank: int) -> str:
         """Where fatal signals leave their stacks, if stderr, their natural place, is not ours to read."""

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 #: Marks every process that belongs to one gang, grandchildren included; its value is the gang's token.
 GANG_VARIABLE = "HOLDFAST_GANG"
+#: A file that a worker makes to say that it trains in a way that outlives its peers, and they it.
+MEMBER_FILE_VARIABLE = "HOLDFAST_MEMBER_FILE"
 
 
 @dataclass(frozen=True, slots=True)

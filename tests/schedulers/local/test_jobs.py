@@ -458,8 +458,9 @@ def test_a_request_is_submitted_once(bench):
 
 def test_old_jobs_are_dropped_and_running_ones_never(bench, gate):
     running = bench.submit(gate.wait)
-    finished = [bench.submit("echo hello") for _ in range(3)]
-    for app_id in finished:
+    finished = []
+    for _ in range(3):
+        finished.append(app_id := bench.submit("echo hello"))
         bench.wait(app_id)
         bench.lines(app_id)  # until its supervisor has gone
     jobs = Jobs(bench.home / "jobs" / "test")
@@ -518,32 +519,93 @@ def test_replicas_run_in_the_current_folder_or_in_that_of_their_image(bench, tmp
     assert bench.lines(there) == [str(bench.home)] * 2
 
 
-def test_a_workspace_is_used_as_it_is_or_copied_where_asked(bench, tmp_path):
-    code = tmp_path / "code"
-    code.mkdir()
-    (code / "train.sh").write_text("pwd; cat note")
-    (code / "note").write_text("first\n")
+@pytest.fixture
+def code(tmp_path):
+    """A workspace with a script that says where it runs and what it found."""
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "train.sh").write_text("pwd; cat note")
+    (folder / "note").write_text("as written\n")
+    return folder
 
-    def submit(cfg):
-        role = Role("main", "", entrypoint="sh", args=["train.sh"], workspace=str(code))
-        bench.scheduler.build_workspaces([role], cfg)
-        return bench.scheduler.submit_dryrun(AppDef("job", [role]), cfg)
 
-    as_it_is, copied = submit({}), submit({"copy_workspace": True})
-    (code / "note").write_text("second\n")
-    ids = [bench.scheduler.schedule(info) for info in (as_it_is, copied)]
-    copy = bench.lines(ids[1])[0]
+def with_workspace(*workspaces):
+    """An app whose roles run what their workspaces hold."""
+    roles = [
+        Role(f"role{number}", "", entrypoint="sh", args=["train.sh"], workspace=workspace)
+        for number, workspace in enumerate(workspaces)
+    ]
+    return AppDef("job", roles)
 
-    assert bench.lines(ids[0]) == [str(code), "second"]
-    assert bench.lines(ids[1]) == [copy, "first"]
-    assert Path(copy).is_dir()
-    bench.scheduler.delete(ids[1])
-    assert not Path(copy).exists()
 
-    forgotten = Path(submit({"copy_workspace": True}).request.replicas[0].cwd)
-    os.utime(forgotten, (1, 1))
-    kept = Path(submit({"copy_workspace": True}).request.replicas[0].cwd)
-    assert (forgotten.exists(), kept.exists()) == (False, True)
+def test_a_workspace_is_copied_when_the_job_is_submitted_and_goes_with_the_job(bench, code):
+    info = bench.scheduler.submit_dryrun(with_workspace(str(code)), {})
+    assert not bench.home.exists()
+    (code / "note").write_text("as submitted\n")
+    app_id = bench.scheduler.schedule(info)
+    (code / "note").write_text("later\n")
+    bench.wait(app_id)
+    copy = bench.folder(app_id) / "workspace" / "role0"
+
+    assert list(bench.scheduler.log_iter(app_id, "role0")) == [str(copy), "as submitted"]
+    bench.scheduler.delete(app_id)
+    assert not copy.exists()
+
+
+def test_a_workspace_may_be_used_as_it_lies(bench, code):
+    app_id = bench.scheduler.submit(with_workspace(str(code)), {"copy_workspace": False})
+    bench.wait(app_id)
+
+    assert list(bench.scheduler.log_iter(app_id, "role0")) == [str(code), "as written"]
+    assert not (bench.folder(app_id) / "workspace").exists()
+
+
+def test_each_role_has_its_own_workspace_and_equal_ones_share_a_copy(bench, code, tmp_path):
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "note").write_text("from another root\n")
+    several = {str(code): "", str(tmp_path / "more"): "", str(tmp_path / "code" / "note"): "below"}
+    app_id = bench.scheduler.submit(with_workspace(str(code), several, str(code)), {"copy_workspace": False})
+    bench.wait(app_id)
+    in_place, together, same = (list(bench.scheduler.log_iter(app_id, f"role{k}")) for k in range(3))
+
+    assert in_place == same == [str(code), "as written"]
+    assert together == [str(bench.folder(app_id) / "workspace" / "role1"), "from another root"]
+    assert (bench.folder(app_id) / "workspace" / "role1" / "below" / "note").read_text() == "as written\n"
+    shared = bench.scheduler.submit_dryrun(with_workspace(str(code), several, str(code)), {}).request
+    assert [shipment.folder for shipment in shared.shipments] == ["role0", "role1"]
+    assert shared.replicas[0].cwd == shared.replicas[2].cwd
+
+
+def test_a_dry_run_says_what_would_be_shipped(bench, code):
+    said = str(bench.scheduler.submit_dryrun(with_workspace({str(code): "deep"}), {}))
+
+    assert f"ships {code} (2 files, 24 B) as workspace/role0/deep" in said
+    assert not bench.home.exists()
+
+
+def test_a_submit_that_fails_leaves_no_copy_behind(bench, code):
+    info = bench.scheduler.submit_dryrun(with_workspace(str(code)), {})
+    app_id = bench.scheduler.schedule(info)
+    with pytest.raises(UsageError, match="submitted already"):
+        bench.scheduler.schedule(info)
+    lost = bench.scheduler.submit_dryrun(with_workspace({str(code): "", str(code / "note"): "x"}), {})
+    (code / "note").unlink()
+    with pytest.raises(UsageError, match="does not exist"):
+        bench.scheduler.schedule(lost)
+
+    there = [path.name for path in (bench.home / "jobs" / "test").iterdir() if path.name != ".pruned"]
+    assert there == [app_id]
+    bench.wait(app_id)
+
+
+def test_our_own_folder_is_never_shipped(bench, tmp_path, code):
+    del code
+    first = bench.scheduler.submit(with_workspace(str(tmp_path)), {})
+    again = bench.scheduler.submit(with_workspace(str(tmp_path)), {})
+
+    assert [path.name for path in (bench.folder(again) / "workspace" / "role0").iterdir()] == ["code"]
+    for app_id in (first, again):
+        bench.wait(app_id)
 
 
 @pytest.mark.slow
