@@ -52,14 +52,17 @@ class Hangs:
                 env.update(self._watchdog.variables(local_rank, len(envs)))
 
     def watch(self, group: WorkerGroup, gang: Crew) -> None:
-        """Begin to watch a gang that has just been started."""
+        """Begin to watch workers that have just been started: all, or those that were replaced."""
         pids = gang.pids()
+        before = {pid for pid, _ in self._workers.values()}
         self._workers = {
             each.global_rank: (pids[each.local_rank], gang.stacks_file(each.local_rank)) for each in group.workers
         }
         if self._watchdog is not None:
             self._watchdog.watch(
-                (each.local_rank, each.global_rank, *self._workers[each.global_rank]) for each in group.workers
+                (each.local_rank, each.global_rank, *self._workers[each.global_rank])
+                for each in group.workers
+                if pids[each.local_rank] not in before
             )
 
     def forget(self) -> None:

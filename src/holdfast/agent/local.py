@@ -24,7 +24,7 @@ from holdfast.failures.verdict import root_cause
 from holdfast.health import PORT_VARIABLE, HealthCheckServer, Pulse, create_healthcheck_server, parse_health_port
 from holdfast.metrics.chosen import Metrics
 from holdfast.rendezvous.native import HoldfastRendezvousHandler
-from holdfast.store.environ import ENDPOINT_VARIABLE, SPACE_VARIABLE
+from holdfast.store.environ import ENDPOINT_VARIABLE, MAX_WORKERS_VARIABLE, SPACE_VARIABLE
 from holdfast.timer.hang import HangOptions
 from holdfast.wire.address import Endpoint
 from holdfast.wire.secret import SECRET_FILE_VARIABLE
@@ -245,6 +245,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         variables = {
             ENDPOINT_VARIABLE: str(handler.endpoint),
             SPACE_VARIABLE: round_space(handler.get_run_id(), handler.place.round),
+            MAX_WORKERS_VARIABLE: str(handler.max_nodes * spec.local_world_size),
         }
         if handler.secret.origin.startswith("file "):
             variables[SECRET_FILE_VARIABLE] = handler.secret.origin.removeprefix("file ")

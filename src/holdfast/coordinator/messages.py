@@ -61,6 +61,8 @@ class RunSettings(Record, frozen=True):
     crash_loop: int = 0
     #: How long a node whose connection broke may take to come back on another before it counts as lost.
     drop_grace_s: float = DROP_GRACE_S
+    #: A first gathering need not wait for more than so many, though `max_nodes` may come; 0 for `max_nodes`.
+    expected: int = 0
 
 
 class NodeSpec(Record, frozen=True):

@@ -538,7 +538,7 @@ class RunMachine:
             return
         if (
             self.stage is Stage.REGROUPING
-            or self.waiting >= settings.max_nodes
+            or self.waiting >= (settings.expected or settings.max_nodes)
             or ((ends := self.last_call_ends()) is not None and now >= ends)
         ):
             self._seal(now)

@@ -151,6 +151,11 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         return self._spec.node
 
     @property
+    def max_nodes(self) -> int:
+        """How many nodes may take part."""
+        return self._member.machine.settings.max_nodes
+
+    @property
     def is_host(self) -> bool:
         """Whether this process carries the coordinator."""
         return self._host is not None and self._host.is_up

@@ -51,6 +51,7 @@ def run_settings(params: RendezvousParameters) -> RunSettings:
         progress_s=_seconds(params, "progress_after", PROGRESS_S),
         reset_restarts=bool(params.get_as_bool("reset_restarts", False)),
         crash_loop=params.get_as_int("crash_loop", 0) or 0,
+        expected=params.get_as_int("expected", 0) or 0,
         drop_grace_s=_seconds(params, "drop_grace", DROP_GRACE_S),
         fixed_ranks=bool(params.get_as_bool("fixed_ranks", False)),
     )

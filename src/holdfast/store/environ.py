@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
 ENDPOINT_VARIABLE, SPACE_VARIABLE = "HOLDFAST_ENDPOINT", "HOLDFAST_STORE_SPACE"
+#: How many workers the run may have if all nodes come.
+MAX_WORKERS_VARIABLE = "HOLDFAST_MAX_WORKERS"
 
 
 def from_environ(environ: Mapping[str, str] | None = None, *, timeout: timedelta | float = TIMEOUT_S) -> StoreClient:

@@ -28,7 +28,10 @@ class BeatBook:
         self._numbers = memoryview(self._memory).cast("q")
 
     def variables(self, local_rank: int) -> dict[str, str]:
-        """What a worker needs in its environment to find its slot."""
+        """What a worker that is yet to start needs in its environment to find its slot, which is empty from now on."""
+        begin = local_rank * SLOT_NUMBERS
+        for number in range(begin, begin + SLOT_NUMBERS):
+            self._numbers[number] = 0
         return {FILE_VARIABLE: self.path, SLOT_VARIABLE: str(local_rank)}
 
     def read(self, local_rank: int) -> Beat:

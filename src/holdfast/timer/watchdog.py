@@ -110,9 +110,12 @@ class Watchdog:
         return self._hangs.variables(local_rank, size) if self._hangs is not None else {}
 
     def watch(self, workers: Iterable[tuple[int, int, int, str]]) -> None:
-        """Begin to watch a gang: local rank, rank, pid and stacks file of each worker."""
+        """Begin to watch workers: local rank, rank, pid and stacks file of each; they take the place of any before."""
         with self._lock:
             for local_rank, rank, pid, stacks_file in workers:
+                self._found.pop(local_rank, None)
+                if (before := self._workers.pop(local_rank, None)) is not None:
+                    os.close(before.pidfd)
                 with contextlib.suppress(ProcessLookupError):  # it has ended already
                     self._workers[local_rank] = Watched(local_rank, rank, pid, stacks_file, os.pidfd_open(pid))
         if self._hangs is not None:

@@ -20,7 +20,8 @@ from holdfast.rendezvous.api import RendezvousParameters
 from holdfast.rendezvous.machine import MemberEffect, NewcomersWait, RoundBroken, RoundSealed, RunEnded
 from holdfast.rendezvous.native import HoldfastRendezvousHandler
 from holdfast.store.client import StoreClient
-from holdfast.store.environ import ENDPOINT_VARIABLE
+from holdfast.store.environ import ENDPOINT_VARIABLE, MAX_WORKERS_VARIABLE
+from holdfast.timer.heartbeat import heartbeat, pause
 from holdfast.train.errors import RoundOver
 from holdfast.train.ring import listen, make_token
 from holdfast.workers.plan import MEMBER_FILE_VARIABLE
@@ -83,7 +84,9 @@ class Membership:
             self._told.clear()
             # What is heard from now on of rounds before the next one is old news.
             self.broken, self.newcomers, self._place = None, 0, None
+        pause()  # to wait for the others is no hang
         place = self._handler.next_round(None if cause is None else Cause(cause, victim=True))
+        heartbeat()
         secret, nonce = self._handler.secret.key, str(place.round)
         self._circle = Circle(
             number=place.round.number,
@@ -177,16 +180,22 @@ def from_environ(environ: Mapping[str, str] | None = None, **settings: Any) -> M
             backend="holdfast",
             endpoint=endpoint,
             run_id=environ.get("TORCHELASTIC_RUN_ID", "none") + RUN_SUFFIX,
-            **worker_settings(int(environ.get("WORLD_SIZE", "1")), is_host=False, **settings),
+            **worker_settings(
+                int(environ.get("WORLD_SIZE", "1")),
+                int(environ.get(MAX_WORKERS_VARIABLE, "0")),
+                is_host=False,
+                **settings,
+            ),
         )
     )
 
 
-def worker_settings(expected: int, **settings: Any) -> dict[str, Any]:
+def worker_settings(expected: int, most: int = 0, **settings: Any) -> dict[str, Any]:
     """Return how workers meet: who is left goes on at once, who comes is let in between steps."""
     return {
         "min_nodes": 1,
-        "max_nodes": max(expected, 1),
+        "max_nodes": max(expected, most, 1),
+        "expected": expected,
         "admit": "restart",
         "last_call_timeout": GATHER_S,
         "quiet": GATHER_S,

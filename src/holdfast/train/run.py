@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.checkpoint.layout import pack, unpack
 from holdfast.errors import RendezvousClosedError, UsageError
 from holdfast.facts import facts
+from holdfast.timer.heartbeat import heartbeat
 from holdfast.train.errors import NonRetryableException, RoundOver, StopException
 from holdfast.train.ledger import Ledger, MicroBatch, Portion, Recipe
 from holdfast.train.membership import Membership, from_environ
@@ -121,6 +122,7 @@ class Run(Party):
 
     def _form_round(self, reason: str) -> None:
         began = time.monotonic()
+        heartbeat()
         self.form_round()
         self.sync(self.state, reason, began)
         self._regroup = None
@@ -214,6 +216,7 @@ class Step:
 
     def __enter__(self) -> Step:
         self.entered = True
+        heartbeat(self.number)
         self._began = time.monotonic()
         self.mark = self._run.state.begin()
         self._run.membership.check()

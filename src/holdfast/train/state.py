@@ -96,6 +96,14 @@ class NumpyState(TreeState):
     def __init__(self, **values: np.ndarray[Any, Any] | Any) -> None:
         self.__dict__.update(values)
 
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Every value that was given is an attribute."""
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            """Every value can be replaced."""
+
     def tree(self) -> dict[str, Any]:
         """Return every attribute."""
         return dict(self.__dict__)

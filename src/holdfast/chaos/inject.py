@@ -1,0 +1,64 @@
+"""Faults inside a worker: `at(moment, step, rank)` does what the schedule says, once for the whole job."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from holdfast.chaos.schedule import BY_WORKER, Kind, Moment
+
+#: The folder of the run: the schedule lies in it, and every fault that was brought about leaves a mark.
+FOLDER_VARIABLE = "HOLDFAST_CHAOS_FOLDER"
+SCHEDULE_FILE = "schedule.json"
+
+
+def mark_of(folder: Path, number: int) -> Path:
+    """Return the file that says that a fault was brought about, by whom and when."""
+    return folder / f"fault-{number}.json"
+
+
+def at(moment: Moment, step: int, rank: int) -> None:
+    """Bring about the faults that are due here."""
+    folder = os.environ.get(FOLDER_VARIABLE)
+    if not folder:
+        return
+    for fault in _faults(folder):
+        if fault["moment"] == moment and fault["rank"] == rank and fault["step"] <= step:
+            _strike(fault, Path(folder), step)
+
+
+_cache: dict[str, list[dict[str, Any]]] = {}
+
+
+def _faults(folder: str) -> list[dict[str, Any]]:
+    if folder not in _cache:
+        _cache[folder] = json.loads((Path(folder) / SCHEDULE_FILE).read_text())["faults"]
+    return _cache[folder]
+
+
+def _strike(fault: dict[str, Any], folder: Path, step: int) -> None:
+    what = {"pid": os.getpid(), "agent": os.getppid(), "step": step, "time": time.time(), **fault}
+    path = mark_of(folder, fault["number"])
+    try:
+        with path.open("x") as mark:
+            json.dump(what, mark)
+    except FileExistsError:
+        return
+    kind = Kind(fault["kind"])
+    if kind not in BY_WORKER:
+        return  # whoever runs the campaign sees the mark and acts
+    if kind is Kind.SIGKILL:
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif kind is Kind.SIGSTOP:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif kind is Kind.EXIT:
+        os._exit(3)
+    elif kind is Kind.HANG:
+        while True:
+            time.sleep(3600)
+    else:
+        raise ValueError("a failure for the sake of it")

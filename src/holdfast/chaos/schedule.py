@@ -1,0 +1,109 @@
+"""What goes wrong, when and to whom, chosen by a seed. Pure."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+
+class Kind(enum.StrEnum):
+    """What is done."""
+
+    SIGKILL = "sigkill"
+    SIGSTOP = "sigstop"
+    EXCEPTION = "exception"
+    EXIT = "exit"
+    HANG = "hang"
+    #: The agent of this worker is killed, and with it all its workers; another is started in its place.
+    AGENT_KILL = "agent-kill"
+    #: The coordinator is killed and started again from its records.
+    COORDINATOR_RESTART = "coordinator-restart"
+    #: The agent of this worker is told to leave, and nobody comes in its place.
+    SHRINK = "shrink"
+    #: One more agent joins.
+    GROW = "grow"
+
+
+class Moment(enum.StrEnum):
+    """Where in a step it is done."""
+
+    FORWARD = "forward"
+    REDUCE = "reduce"
+    OPTIMIZER = "optimizer"
+    CHECKPOINT = "checkpoint"
+    SYNC = "sync"
+    RENDEZVOUS = "rendezvous"
+
+
+#: Done by the worker to itself; all others are done to the job from outside.
+BY_WORKER = (Kind.SIGKILL, Kind.SIGSTOP, Kind.EXCEPTION, Kind.EXIT, Kind.HANG)
+#: Need a second agent.
+OF_AGENTS = (Kind.AGENT_KILL, Kind.SHRINK, Kind.GROW)
+
+
+class Choice(Protocol):
+    """What a schedule is chosen with: `random.Random(seed)`."""
+
+    def choice(self, options: Any) -> Any:
+        """Pick one."""
+
+    def randint(self, low: int, high: int) -> int:
+        """Pick a number, both ends included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault: the first worker of this rank to reach the moment at, or after, this step brings it about."""
+
+    number: int
+    kind: Kind
+    moment: Moment
+    step: int
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """One run of the campaign."""
+
+    seed: int
+    agents: int
+    workers_per_agent: int
+    steps: int
+    faults: tuple[Fault, ...]
+
+    @property
+    def world_size(self) -> int:
+        """How many workers there are at the beginning."""
+        return self.agents * self.workers_per_agent
+
+    def to_json(self) -> dict[str, Any]:
+        """Describe the schedule as plain data."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        faults = ", ".join(f"{f.kind} of rank {f.rank} at {f.moment} of step {f.step}" for f in self.faults)
+        return f"seed {self.seed}: {self.agents} agents of {self.workers_per_agent} workers; {faults}"
+
+
+STEPS = 24
+FAULTS_MAX = 3
+
+
+def choose(seed: int, random: Choice) -> Schedule:
+    """Choose a schedule: every kind and moment comes up, faults of agents only where there are two of them."""
+    agents = random.choice((1, 1, 2))
+    workers = random.choice((2, 3, 4)) if agents == 1 else random.choice((1, 2))
+    kinds = [kind for kind in Kind if agents > 1 or kind not in OF_AGENTS]
+    world_size = agents * workers
+    faults: list[Fault] = []
+    for number in range(random.randint(1, FAULTS_MAX)):
+        kind = random.choice(kinds)
+        if kind in (Kind.SHRINK, Kind.AGENT_KILL):
+            kinds = [each for each in kinds if each not in (Kind.SHRINK, Kind.AGENT_KILL)]  # somebody must be left
+        moment = random.choice(tuple(Moment))
+        # Rounds are formed at the beginning, and again only after another fault.
+        step = 0 if moment in (Moment.SYNC, Moment.RENDEZVOUS) and number == 0 else random.randint(2, STEPS - 6)
+        faults.append(Fault(number, kind, moment, step, random.randint(0, world_size - 1)))
+    return Schedule(seed, agents, workers, STEPS, tuple(faults))
