@@ -1,42 +1,146 @@
-"""What the documents show works as it stands, and what they link to exists."""
+"""What the documents show works as it stands, and what they link to exists.
+
+A page is a story, told in one folder from top to bottom:
+
+- a `python` block is run, and prints what the comments behind its `print`s promise;
+- a block of any language whose first line is a comment with a file's name is saved under that name;
+- a `console` block has its commands (`$ ...`) run, and each prints what stands below it. `...` stands for anything
+  within a line, and alone on a line for any lines.
+
+Blocks without a language are for the eye only.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+TIMEOUT_S = 100
+#: What would make a command behave otherwise than in a fresh shell.
+NOT_OURS = ("HOLDFAST_", "PET_", "TORCHELASTIC_", "TORCHX", "PYTEST_", "LOGLEVEL", "NO_COLOR", "COLUMNS")
 
 
-def python_blocks() -> list[tuple[str, str]]:
-    return [
-        (f"{page.name}-{number}", block)
-        for page in PAGES
-        for number, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
-    ]
+class Block(NamedTuple):
+    """One fenced block."""
+
+    language: str
+    text: str
+
+    @property
+    def file_name(self) -> str | None:
+        """The name in its first line, if that is a comment with one."""
+        named = re.match(r"# ([\w./-]+\.\w+)\n", self.text)
+        return named[1] if named else None
+
+    def commands(self) -> Iterator[tuple[str, str]]:
+        """Yield each command, with its lines joined, and what it is to print."""
+        for part in re.split(r"^\$ ", self.text, flags=re.MULTILINE)[1:]:
+            command, _, expected = re.sub(r"\\\n\s*", "", part).partition("\n")
+            yield command, expected
 
 
-@pytest.mark.parametrize(("name", "code"), python_blocks(), ids=[name for name, _ in python_blocks()])
-def test_python_in_the_documents_runs_and_prints_what_it_says(
-    name: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
-    script = tmp_path / "example.py"
-    script.write_text(code)
-
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path, check=False)
-
-    assert done.returncode == 0, done.stderr
-    promised = re.findall(r"print\(.*\)  # (.*)", code)
-    assert done.stdout.splitlines() == promised
+def blocks_of(page: Path) -> list[Block]:
+    return [Block(*found) for found in re.findall(r"^```(\w+)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+class Reader:
+    """Does what a page says, in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "work"
+        self.folder.mkdir()
+        (folder / "home").mkdir()
+        (folder / "tmp").mkdir()
+        self.env = {name: value for name, value in os.environ.items() if not name.startswith(NOT_OURS)}
+        self.env |= {
+            "HOME": str(folder / "home"),
+            "HOLDFAST_HOME": str(folder / "home" / "state"),
+            "TMPDIR": str(folder / "tmp"),
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        }
+
+    def follow(self, block: Block) -> None:
+        if block.file_name is not None:
+            (self.folder / block.file_name).write_text(block.text)
+        elif block.language == "python":
+            self._run_python(block.text)
+        elif block.language == "console":
+            for command, expected in block.commands():
+                self._run_command(command, expected)
+
+    def _run_python(self, code: str) -> None:
+        (self.folder / "example.py").write_text(code)
+        done = self._run([sys.executable, "example.py"], subprocess.PIPE)
+
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines() == re.findall(r"print\(.*\)  # (.*)", code)
+
+    def _run_command(self, command: str, expected: str) -> None:
+        if command == "pip install --editable .":
+            self._install()
+            return
+        done = self._run(["sh", "-c", command], subprocess.STDOUT)
+
+        assert re.fullmatch(_pattern(expected), done.stdout), f"$ {command}\n{done.stdout}"
+
+    def _install(self) -> None:
+        """Do what pip would: put the folder on Python's path, with the entry points of its pyproject.toml."""
+        project = tomllib.loads((self.folder / "pyproject.toml").read_text())["project"]
+        info = self.folder / f"{project['name'].replace('-', '_')}-1.0.dist-info"
+        info.mkdir()
+        groups = project["entry-points"].items()
+        lines = [
+            line for group, points in groups for line in (f"[{group}]", *(f"{k} = {v}" for k, v in points.items()))
+        ]
+        (info / "entry_points.txt").write_text("\n".join(lines))
+        self.env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(self.folder), self.env.get("PYTHONPATH")]))
+
+    def _run(self, argv: list[str], stderr: int) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            cwd=self.folder,
+            env=self.env,
+            check=False,
+            timeout=TIMEOUT_S,
+        )
+
+
+def _pattern(expected: str) -> str:
+    """Turn what a page shows into a pattern."""
+    lines = [r"(?:.*\n)*" if line.strip() == "..." else re.escape(line) + r"\n" for line in expected.splitlines()]
+    return "".join(lines).replace(r"\.\.\.", ".*")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks_of(page)], ids=lambda page: page.stem)
+def test_what_a_page_shows_is_what_happens(page: Path, tmp_path: Path) -> None:
+    reader = Reader(tmp_path)
+
+    for block in blocks_of(page):
+        reader.follow(block)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_links_between_documents_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_how_to_is_found_from_the_readme_and_shows_something() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for page in ROOT.glob("docs/howto/*.md"):
+        assert f"docs/howto/{page.name}" in readme, f"{page.name} is not in README.md"
+        assert any(block.language in ("python", "console") for block in blocks_of(page)), f"{page.name} shows nothing"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
 from holdfast.errors import UsageError
@@ -14,6 +14,9 @@ from holdfast.train.errors import RoundOver
 from holdfast.train.membership import Membership, worker_settings
 from holdfast.train.party import Party
 from holdfast.train.state import State
+
+if TYPE_CHECKING:
+    from holdfast.torch.groups import RoundGroups
 
 #: Which backend serves which scheme of an `init_method`.
 SCHEMES = {"holdfast": "holdfast", "etcd": "etcd"}
@@ -52,7 +55,7 @@ class CoordinatorP2P(Coordinator):
         self._began = time.monotonic()
         self._reason = "first round"
         self._done = False
-        self._group: Any = None
+        self._groups: RoundGroups | None = None
 
     @property
     def party(self) -> Party:
@@ -72,10 +75,11 @@ class CoordinatorP2P(Coordinator):
         """Form torch's process group of this round; our ring stands already."""
         if self._backend == RING:
             return
-        from holdfast.torch.groups import form
+        if self._groups is None:
+            from holdfast.torch.groups import RoundGroups
 
-        self._group = form(self._party.circle, self._backend, timeout_s=self._group_timeout_s)
-        self._party.membership.on_break(self._group.abort)
+            self._groups = RoundGroups(self._backend, self._group_timeout_s)
+        self._groups.form(self._party.circle, self._party.membership)
 
     def sync(self, state: State, world_size: int, rank: int) -> None:
         """Have the state made equal on all workers."""
@@ -87,9 +91,8 @@ class CoordinatorP2P(Coordinator):
         self._party.ring.barrier()
 
     def _leave_group(self) -> None:
-        if self._group is not None:
-            self._group.close()
-            self._group = None
+        if self._groups is not None:
+            self._groups.close()
 
     # -- steps -------------------------------------------------------------------------------------------------------
 

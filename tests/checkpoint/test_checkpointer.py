@@ -116,6 +116,27 @@ def test_a_save_waits_for_the_one_before_it_by_default() -> None:
     assert [key.step for key in tier.kept] == [1, 2]
 
 
+def test_training_waits_for_a_tier_that_hangs_once_and_not_at_every_save(
+    told: list[Fact], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tier = HeldTier()
+    checkpoints = Checkpointer([tier])
+    state = {"w": np.ones(10)}
+    checkpoints.save(1, state)
+    assert tier.entered.acquire(timeout=PATIENCE_S)
+    monkeypatch.setattr("holdfast.checkpoint.checkpointer.WAIT_S", 0.001)
+    assert not checkpoints.save(2, state)
+    monkeypatch.setattr("holdfast.checkpoint.checkpointer.WAIT_S", 1e6)
+    assert not checkpoints.save(3, state)
+    tier.go.release()
+    assert checkpoints.wait(PATIENCE_S)
+    tier.go.release()
+    assert checkpoints.save(4, state)
+    assert checkpoints.close()
+
+    assert [key.step for key in tier.kept] == [1, 4]
+
+
 def test_several_saves_may_be_on_their_way_if_memory_is_given_for_them() -> None:
     tier = HeldTier()
     checkpoints = Checkpointer([tier], in_flight=3)
@@ -270,8 +291,9 @@ def test_a_torn_checkpoint_is_refused_and_the_one_before_it_taken(tmp_path: Path
 
 def test_another_copy_of_the_same_step_is_taken_before_an_older_one(tmp_path: Path) -> None:
     folders = [tmp_path / "a", tmp_path / "b"]
-    first, second = (StorageTier(folder) for folder in folders)
-    second.name = "second"  # type: ignore[misc]
+    first, second = (
+        StorageTier(folder, name=name) for folder, name in zip(folders, ("storage", "second"), strict=True)
+    )
     with Checkpointer([first, second]) as checkpoints:
         for step in (1, 2):
             checkpoints.save(step, {"w": np.full(1000, step)})
@@ -397,6 +419,11 @@ def test_a_slice_keeps_its_place_where_the_world_is_the_same(tmp_path: Path) -> 
     piece = found.tree["w"]
     assert (piece.start, piece.shape) == (3, (10, 2))
     np.testing.assert_array_equal(piece.local, np.arange(4))
+
+
+def test_two_tiers_of_one_name_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="same name"):
+        Checkpointer([StorageTier(tmp_path / "a"), StorageTier(tmp_path / "b")])
 
 
 @pytest.mark.parametrize("bad", [{"tiers": []}, {"in_flight": 0}, {"when_busy": "hope"}])

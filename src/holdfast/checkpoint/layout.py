@@ -2,7 +2,8 @@
 
 The same bytes go over the ring to a newcomer, into a neighbour's memory and into a file. Nothing in them is code: what
 cannot be written as plain data or as an array is refused when it is written, not guessed at when it is read. Reading
-makes no copy of the arrays.
+makes no copy of the arrays. An array may carry a checksum of its own; a checkpoint's tiers have theirs instead, over
+all bytes (`holdfast.checkpoint.sums`), so that saving need not wait for any.
 
     magic, version, length of the header │ header │ zeros up to a multiple of 64 │ array │ zeros │ array │ ...
 """
@@ -14,21 +15,31 @@ import json
 import math
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.errors import HoldfastError, UsageError
+from holdfast.checkpoint.errors import Torn as Torn
+from holdfast.errors import UsageError
 
 MAGIC = b"HOLDFAST"
 VERSION = 1
 ALIGN = 64
 HEADER_BYTES_MAX = 1 << 30
-_START = struct.Struct("<8sIIQ")
+START = struct.Struct("<8sIIQ")
 
 
-class Torn(HoldfastError):
-    """These bytes are not a whole state: cut off, damaged, or something else."""
+@dataclass(frozen=True, slots=True)
+class FlatSlice:
+    """One worker's part of an array that is spread over workers: `local` holds its elements from `start` on.
+
+    Elements are counted as if the whole, of this `shape`, were flat. Declared so, an array can be loaded by any number
+    of workers (`holdfast.checkpoint.Checkpointer.restore`).
+    """
+
+    local: Any
+    start: int
+    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,26 +69,46 @@ class Packed:
 
     def pieces(self) -> Iterator[memoryview]:
         """Yield all bytes, in order."""
-        start = _START.pack(MAGIC, VERSION, zlib.crc32(self.header), len(self.header))
-        yield memoryview(start)
-        yield memoryview(self.header)
-        yield memoryview(bytes(_padding(len(start) + len(self.header))))
+        yield memoryview(opening(self.header))
         for array in self.arrays:
             yield array
-            yield memoryview(bytes(_padding(len(array))))
+            yield memoryview(bytes(padding(len(array))))
 
     def to_bytes(self) -> bytes:
         """Return it all in one piece."""
         return b"".join(self.pieces())
 
 
-def pack(tree: Any) -> Packed:
+def pack(tree: Any, *, checksums: bool = True) -> Packed:
     """Describe a tree of dicts, lists, tuples, plain values and arrays; raises `UsageError` for anything else."""
-    arrays: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     views: list[memoryview] = []
-    described = _describe(tree, "state", arrays, views)
-    header = json.dumps({"tree": described, "arrays": arrays}, separators=(",", ":"), allow_nan=False).encode()
-    return Packed(header, views)
+
+    def add(leaf: Leaf, value: Any) -> int:
+        dtype, shape, view = leaf.view(value)
+        entries.append(entry(leaf, dtype, shape, len(view), zlib.crc32(view) if checksums else None))
+        views.append(view)
+        return len(entries) - 1
+
+    described = describe(tree, add)
+    return Packed(write_header(described, entries), views)
+
+
+def opening(header: bytes) -> bytes:
+    """Return all that comes before the first array."""
+    start = START.pack(MAGIC, VERSION, zlib.crc32(header), len(header)) + header
+    return start + bytes(padding(len(start)))
+
+
+def entry(leaf: Leaf, dtype: str, shape: tuple[int, ...], nbytes: int, crc: int | None = None) -> dict[str, Any]:
+    """Return what the header says of one array."""
+    found: dict[str, Any] = {"kind": leaf.kind, "dtype": dtype, "shape": list(shape), "nbytes": nbytes}
+    return found if crc is None else {**found, "crc": crc}
+
+
+def write_header(described: Any, entries: list[dict[str, Any]]) -> bytes:
+    """Return the header of a tree that was described and of its arrays."""
+    return json.dumps({"tree": described, "arrays": entries}, separators=(",", ":"), allow_nan=False).encode()
 
 
 def unpack(data: bytes | bytearray | memoryview, *, verify: bool = True) -> Any:
@@ -85,39 +116,57 @@ def unpack(data: bytes | bytearray | memoryview, *, verify: bool = True) -> Any:
     view = memoryview(data).cast("B")
     header, offset = read_header(view)
     arrays = []
-    for entry in header["arrays"]:
-        piece = view[offset : offset + entry["nbytes"]]
-        if len(piece) < entry["nbytes"]:
-            raise Torn(f"the state is cut off: {entry['nbytes'] - len(piece)} bytes of an array are missing")
-        if verify and zlib.crc32(piece) != entry["crc"]:
+    for each in header["arrays"]:
+        piece = view[offset : offset + each["nbytes"]]
+        if len(piece) < each["nbytes"]:
+            raise Torn(f"the state is cut off: {each['nbytes'] - len(piece)} bytes of an array are missing")
+        if verify and each.get("crc") not in (None, zlib.crc32(piece)):
             raise Torn("the state is damaged: an array does not match its checksum")
-        arrays.append(leaf_of_kind(entry["kind"]).make(entry["dtype"], tuple(entry["shape"]), piece))
-        offset += entry["nbytes"] + _padding(entry["nbytes"])
-    return _restore(header["tree"], arrays)
+        arrays.append(make_array(each, piece))
+        offset += each["nbytes"] + padding(each["nbytes"])
+    return build(header["tree"], arrays)
+
+
+def make_array(described: dict[str, Any], data: memoryview) -> Any:
+    """Return the array that the header describes so; it may go on using the memory of `data`."""
+    leaf = leaf_of_kind(described["kind"])
+    return leaf.make(described["dtype"], tuple(described["shape"]), data)
+
+
+def offsets(header: dict[str, Any], start: int) -> list[int]:
+    """Return where each array begins; the first one at `start`."""
+    found = []
+    for each in header["arrays"]:
+        found.append(start)
+        start += each["nbytes"] + padding(each["nbytes"])
+    return found
 
 
 def read_header(view: memoryview) -> tuple[dict[str, Any], int]:
     """Return the header and where the arrays begin; raises `Torn`."""
-    if len(view) < _START.size:
+    if len(view) < START.size:
         raise Torn("the state is cut off before its header")
-    magic, version, crc, length = _START.unpack(view[: _START.size])
+    magic, version, crc, length = START.unpack(view[: START.size])
     if magic != MAGIC:
         raise Torn("this is no state of holdfast: it does not begin as one")
     if version > VERSION:
         raise Torn(f"the state was written by a newer holdfast (layout {version}; this one reads up to {VERSION})")
-    text = bytes(view[_START.size : _START.size + length]) if length <= HEADER_BYTES_MAX else b""
+    text = bytes(view[START.size : START.size + length]) if length <= HEADER_BYTES_MAX else b""
     if len(text) < length or zlib.crc32(text) != crc:
         raise Torn("the state is cut off or damaged: its header is not whole")
-    end = _START.size + length
+    end = START.size + length
     header: dict[str, Any] = json.loads(text)
-    return header, end + _padding(end)
+    return header, end + padding(end)
 
 
 # -- trees -----------------------------------------------------------------------------------------------------------
 
+#: Takes an array and how its kind is written, and returns its number in the header.
+Add = Callable[[Leaf, Any], int]
 
-def _describe(value: Any, where: str, arrays: list[dict[str, Any]], views: list[memoryview]) -> Any:
-    """Plain values stand for themselves; all else is a list whose first entry says what it is."""
+
+def describe(value: Any, add: Add, where: str = "state") -> Any:
+    """Write a tree as JSON can; plain values stand for themselves, all else is a list that begins with what it is."""
     if value is None or type(value) in (bool, int, str):
         return value
     if type(value) is float:
@@ -125,49 +174,43 @@ def _describe(value: Any, where: str, arrays: list[dict[str, Any]], views: list[
     if type(value) is bytes:
         return ["bytes", base64.b64encode(value).decode()]
     if type(value) in (list, tuple):
-        items = [_describe(item, f"{where}[{index}]", arrays, views) for index, item in enumerate(value)]
-        return [type(value).__name__, *items]
+        return [type(value).__name__, *[describe(item, add, f"{where}[{i}]") for i, item in enumerate(value)]]
     if isinstance(value, dict):
-        return ["dict", *_describe_items(value.items(), where, arrays, views)]
+        return ["dict", *_describe_items(value.items(), add, where)]
+    if isinstance(value, FlatSlice):
+        return ["slice", describe(value.local, add, where), value.start, list(value.shape)]
     leaf = _leaf_for(value)
     if leaf is None:
         raise UsageError(
             f"{where} is a {type(value).__qualname__}: a state is made of dicts, lists, tuples, numbers, text, bytes "
             "and arrays; turn it into those"
         )
-    dtype, shape, view = leaf.view(value)
-    arrays.append(
-        {"kind": leaf.kind, "dtype": dtype, "shape": list(shape), "nbytes": len(view), "crc": zlib.crc32(view)}
-    )
-    views.append(view)
-    return ["array", len(arrays) - 1]
+    return ["array", add(leaf, value)]
 
 
-def _describe_items(
-    items: Iterable[tuple[Any, Any]], where: str, arrays: list[dict[str, Any]], views: list[memoryview]
-) -> Iterator[list[Any]]:
+def _describe_items(items: Iterable[tuple[Any, Any]], add: Add, where: str) -> Iterator[list[Any]]:
     for key, item in items:
         if type(key) not in (str, int, bool, float, type(None), tuple):
             raise UsageError(f"{where} has a key of type {type(key).__qualname__}; keys are text or numbers")
-        yield [
-            _describe(key, f"{where} key", arrays, views),
-            _describe(item, f"{where}[{key!r}]", arrays, views),
-        ]
+        yield [describe(key, add, f"{where} key"), describe(item, add, f"{where}[{key!r}]")]
 
 
-def _restore(value: Any, arrays: list[Any]) -> Any:
+def build(value: Any, arrays: Sequence[Any]) -> Any:
+    """Return the tree that was described so, with these arrays in it."""
     if not isinstance(value, list):
         return value
     kind, *rest = value
     match kind:
         case "list":
-            return [_restore(item, arrays) for item in rest]
+            return [build(item, arrays) for item in rest]
         case "tuple":
-            return tuple(_restore(item, arrays) for item in rest)
+            return tuple(build(item, arrays) for item in rest)
         case "dict":
-            return {_restore(key, arrays): _restore(item, arrays) for key, item in rest}
+            return {build(key, arrays): build(item, arrays) for key, item in rest}
         case "array":
             return arrays[rest[0]]
+        case "slice":
+            return FlatSlice(build(rest[0], arrays), rest[1], tuple(rest[2]))
         case "bytes":
             return base64.b64decode(rest[0])
         case "float":
@@ -175,7 +218,8 @@ def _restore(value: Any, arrays: list[Any]) -> Any:
     raise Torn(f"the state holds something of kind '{kind}', which this holdfast does not know")
 
 
-def _padding(length: int) -> int:
+def padding(length: int) -> int:
+    """Return how many zeros follow a piece of this length."""
     return -length % ALIGN
 
 

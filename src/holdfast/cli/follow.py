@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import os
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TextIO
 
 from holdfast.runner.api import Runner
@@ -66,12 +68,13 @@ class LogScreen:
         with self._lock:
             self._closed = True
 
-    def start(self, **options: Any) -> None:
-        """Begin to follow every replica; options are those of `Runner.log_lines`, and `lines`."""
+    def start(self, skip: Mapping[Who, int] | None = None, **options: Any) -> None:
+        """Begin to follow every replica, but for the lines to skip; options are those of `Runner.log_lines`."""
         if len(self._replicas) > FOLLOWED_MAX:
             self._out.write(f"holdfast: only the first {FOLLOWED_MAX} of {len(self._replicas)} replicas are followed\n")
         for who in self._replicas[:FOLLOWED_MAX]:
-            thread = threading.Thread(target=self._follow, args=(who, options), name=f"log {who}", daemon=True)
+            number = skip.get(who, 0) if skip else 0
+            thread = threading.Thread(target=self._follow, args=(who, number, options), name=f"log {who}", daemon=True)
             self._threads.append(thread)
             thread.start()
 
@@ -82,40 +85,51 @@ class LogScreen:
         if self._error is not None:
             raise self._error
 
-    def show(self, **options: Any) -> None:
-        """Write what is there now, replica after replica."""
-        for who in self._replicas:
-            self._write(who, self._lines(who, options))
+    def show(self, last: int | None = None, **options: Any) -> dict[Who, int]:
+        """Write what is there now, or the `last` lines of each replica; returns how many lines each has.
 
-    def _follow(self, who: Who, options: dict[str, Any]) -> None:
+        Lines of several replicas come in the order in which they were written, where the scheduler knows it.
+        """
+        counts = dict.fromkeys(self._replicas, 0)
+        parts = [self._history(who, last, options, counts) for who in self._replicas]
+        # Each replica's log is a file that is open meanwhile.
+        merged = len(parts) <= FOLLOWED_MAX
+        entries = heapq.merge(*parts, key=lambda entry: entry[0]) if merged else itertools.chain(*parts)
+        for _, who, line in entries:
+            self._write(who, line)
+        return counts
+
+    def _history(
+        self, who: Who, last: int | None, options: dict[str, Any], counts: dict[Who, int]
+    ) -> Iterator[tuple[float, Who, str]]:
+        entries = self._runner.log_entries(self._handle, who.role, who.id, **options)
+        kept: deque[tuple[float, Who, str]] = deque(maxlen=last)
+        for at, line in entries:
+            counts[who] += 1
+            if last is None:
+                yield at, who, line
+            else:
+                kept.append((at, who, line))
+        yield from kept
+
+    def _follow(self, who: Who, skip: int, options: dict[str, Any]) -> None:
         try:
-            self._write(who, self._lines(who, {**options, "should_tail": True}), flush=True)
+            lines = self._runner.log_lines(self._handle, who.role, who.id, should_tail=True, **options)
+            for line in itertools.islice(lines, skip, None):
+                if not self._write(who, line, flush=True):
+                    return
         except Exception as error:  # noqa: BLE001 - raised again where the others are waited for
             self._error = self._error or error
 
-    def _lines(self, who: Who, options: dict[str, Any]) -> Iterable[str]:
-        options = dict(options)
-        lines = options.pop("lines", None)
-        if lines is None:
-            return self._runner.log_lines(self._handle, who.role, who.id, **options)
-        if not options.get("should_tail"):
-            return deque(self._runner.log_lines(self._handle, who.role, who.id, **options), maxlen=lines)
-        # A log only grows, so the lines that are there now are the first that a tail will yield.
-        there = sum(
-            1 for _ in self._runner.log_lines(self._handle, who.role, who.id, **{**options, "should_tail": False})
-        )
-        tail = enumerate(self._runner.log_lines(self._handle, who.role, who.id, **options))
-        return (line for number, line in tail if number >= there - lines)
-
-    def _write(self, who: Who, lines: Iterable[str], *, flush: bool = False) -> None:
-        prefix = self._prefixes[who]
-        for line in lines:
-            with self._lock:
-                if self._closed:
-                    return
-                self._out.write(f"{prefix}{line.rstrip()}\n")
-                if flush:
-                    self._out.flush()
+    def _write(self, who: Who, line: str, *, flush: bool = False) -> bool:
+        """Write one line; says whether more is welcome."""
+        with self._lock:
+            if self._closed:
+                return False
+            self._out.write(f"{self._prefixes[who]}{line.rstrip()}\n")
+            if flush:
+                self._out.flush()
+            return True
 
 
 def last_lines(runner: Runner, handle: str, who: Who, count: int) -> list[str]:

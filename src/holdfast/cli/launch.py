@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from holdfast.errors import HoldfastError, InternalError, UsageError
+from holdfast.launcher import lastwords
 from holdfast.launcher.api import run_agent
 from holdfast.launcher.config import LaunchOptions, config_from_options
 from holdfast.launcher.screen import Screen
@@ -161,10 +162,12 @@ def command(quiet: bool, as_json: bool, script_args: tuple[str, ...], **flags: A
         except HoldfastError as error:
             raise SystemExit(_fail(str(error))) from None
         screen.conclude(report)
+        lastwords.leave(report)
     sys.stdout.flush()
     sys.exit(report.exit_code)
 
 
 def _fail(sentence: str) -> int:
     click.echo(f"holdfast: {sentence}", err=True)
+    lastwords.leave_sentence(sentence, 1)
     return 1

@@ -53,18 +53,18 @@ def command(
         "since": parse_time(since, datetime.now().astimezone()),
         "until": parse_time(until, datetime.now().astimezone()),
         "streams": Stream(streams) if streams else None,
-        "lines": lines,
     }
     with open_runner() as runner:
         handle = find_handle(runner, named["handle"])
         replicas = _choose(runner, handle, named["role"], named["ids"])
         with LogScreen(runner, handle, replicas, sys.stdout) as screen:
             try:
+                shown = screen.show(lines, **options)
                 if tail:
-                    screen.start(**options)
+                    sys.stdout.flush()
+                    # A log only grows, so what was there already are the first lines that a tail yields.
+                    screen.start(shown, **options)
                     screen.wait_end()
-                else:
-                    screen.show(**options)
             except NotImplementedError as error:
                 raise UsageError(f"the logs of {handle} cannot be shown: {error}") from None
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 #: The component that runs a script, and where it is when registered components hide the builtin ones.
 SCRIPT_COMPONENT, SCRIPT_HOME = "dist.ddp", "holdfast.components.dist"
-#: The run option of schedulers that can use a workspace where it lies; a job that is shipped gets a copy instead.
-COPY_OPTION = "copy_workspace"
 
 
 @dataclass
@@ -217,8 +215,6 @@ def _run_options(runner: Runner, order: Order, config: configs.Config) -> Mappin
     for literal in order.options:
         cfg |= known.cfg_from_str(literal)
     config.apply(order.scheduler, cfg, known)
-    if order.workspace and not order.dryrun and COPY_OPTION in known:
-        cfg.setdefault(COPY_OPTION, True)
     return cfg
 
 

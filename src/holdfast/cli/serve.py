@@ -15,10 +15,11 @@ from holdfast.coordinator.driver import Coordinator
 from holdfast.coordinator.records import RecordFolder
 from holdfast.errors import UsageError
 from holdfast.facts import Fact, facts
+from holdfast.home import state_folder
 from holdfast.wire.address import Endpoint, parse_endpoint
 from holdfast.wire.listener import Limits
 from holdfast.wire.loop import new_loop
-from holdfast.wire.secret import find_secret, open_door_warning, state_folder
+from holdfast.wire.secret import find_secret, open_door_warning
 from holdfast.wire.tls import TlsFiles
 
 

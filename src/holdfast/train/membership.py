@@ -30,6 +30,8 @@ from holdfast.workers.plan import MEMBER_FILE_VARIABLE
 RUN_SUFFIX = ".workers"
 #: A first round waits this long for all who are expected.
 GATHER_S = 60.0
+#: How long the end of a training waits for a coordinator that cannot be reached.
+CLOSE_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ class Membership:
         #: Why the round is over; None while it runs. Written by the background thread.
         self.broken: str | None = "there has been no round yet"
         self._told = threading.Event()
+        self._over = threading.Event()
         self.newcomers = 0
         self._circle: Circle | None = None
         #: This worker's place in the present round, as the background thread has heard it.
@@ -123,8 +126,13 @@ class Membership:
         self._handler.finish()
 
     def close_run(self) -> None:
-        """End the training for everybody."""
+        """End the training for everybody, and wait until the coordinator has taken note of it.
+
+        While it is out of reach it is waited for: who comes back later would otherwise train all over again.
+        """
         self._handler.set_closed()
+        if not self._over.wait(CLOSE_TIMEOUT_S):
+            facts.warn("close_unheard", "the coordinator has not heard that the training is over; leaving all the same")
 
     def leave(self, reason: str) -> None:
         """Leave for good; the others regroup at once."""
@@ -143,7 +151,10 @@ class Membership:
             self._place = effect.place
         elif isinstance(effect, NewcomersWait):
             self.newcomers = effect.nodes_waiting
-        elif isinstance(effect, RunEnded) or (isinstance(effect, RoundBroken) and effect.place == self._place):
+        elif isinstance(effect, RunEnded):
+            self._over.set()
+            self._break(effect.reason)
+        elif isinstance(effect, RoundBroken) and effect.place == self._place:
             self._break(effect.reason)
 
     def _drop_circle(self) -> None:

@@ -1,0 +1,133 @@
+"""Which checkpoint to take and which to let go, from what is known of the shards in all tiers together. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.checkpoint.keys import Entry, Key
+
+#: Where a shard is read from first.
+NEAREST = ("memory", "neighbour", "storage")
+#: How many newer checkpoints the sentence names that could not be taken.
+NAMED_MAX = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """All that is known of one checkpoint: every shard, and who holds it."""
+
+    step: int
+    origin: str
+    world: int
+    holders: dict[int, list[Entry]] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> list[int]:
+        """The shards that nobody holds."""
+        return [shard for shard in range(self.world) if shard not in self.holders]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether somebody holds each shard."""
+        return len(self.holders) == self.world
+
+    @property
+    def name(self) -> tuple[int, str, int]:
+        """What tells it from others."""
+        return self.step, self.origin, self.world
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The checkpoint that was chosen, or None, and why: as a sentence and as data."""
+
+    group: Group | None
+    sentence: str
+    data: dict[str, Any]
+
+
+def group_up(entries: Iterable[Entry]) -> list[Group]:
+    """Put shards together to checkpoints, the newest first; each shard's holders are ordered from near to far."""
+    groups: dict[tuple[int, str, int], Group] = {}
+    for entry in entries:
+        key = entry.key
+        group = groups.setdefault((key.step, key.origin, key.world), Group(key.step, key.origin, key.world))
+        holders = group.holders.setdefault(key.shard, [])
+        if entry not in holders:
+            holders.append(entry)
+    for group in groups.values():
+        for holders in group.holders.values():
+            holders.sort(key=lambda entry: (_distance(entry.tier), entry.place))
+    return sorted(groups.values(), key=lambda group: (group.step, _recency(group.origin), group.world), reverse=True)
+
+
+def choose(
+    entries: Iterable[Entry], *, step: int | None = None, refused: dict[tuple[int, str, int], str] | None = None
+) -> Choice:
+    """Choose the newest checkpoint that is complete over all tiers together, or the one of `step`.
+
+    `refused` names those that were tried and found unreadable, with the reason.
+    """
+    refused = refused or {}
+    passed: list[str] = []
+    for group in group_up(entries):
+        if step is not None and group.step != step:
+            continue
+        if group.name in refused:
+            passed.append(f"step {group.step} cannot be read ({refused[group.name]})")
+        elif not group.is_complete:
+            passed.append(f"step {group.step} lacks {_shards(group.missing)} of {group.world}")
+        else:
+            return _chosen(group, passed)
+    what = "no checkpoint" if step is None else f"no checkpoint of step {step}"
+    why = f": {'; '.join(passed[:NAMED_MAX])}" if passed else ""
+    found = "was found" if not passed else "is complete"
+    return Choice(None, f"{what} {found}{why}", {"step": None, "passed_over": passed})
+
+
+def _chosen(group: Group, passed: Sequence[str]) -> Choice:
+    tiers = [holders[0].tier for _, holders in sorted(group.holders.items())]
+    counts = {tier: tiers.count(tier) for tier in sorted(set(tiers), key=_distance)}
+    from_where = ", ".join(
+        tier if group.world == 1 else f"{count} of {group.world} shards in {tier}" for tier, count in counts.items()
+    )
+    sentence = f"step {group.step} is the newest complete checkpoint ({from_where})"
+    if passed:
+        sentence += f"; passed over: {'; '.join(passed[:NAMED_MAX])}"
+    data = {
+        "step": group.step,
+        "origin": group.origin,
+        "world": group.world,
+        "tiers": counts,
+        "passed_over": list(passed),
+    }
+    return Choice(group, sentence, data)
+
+
+def oldest_kept(keys: Collection[Key], keep: int) -> int | None:
+    """Return the oldest of the `keep` newest steps that are complete; all before it may go, nothing else.
+
+    None where there are not so many, so that nothing may.
+    """
+    assert keep >= 1, "the newest complete checkpoint is never dropped"
+    groups = group_up(Entry(key, 0, "") for key in keys)
+    complete = list(dict.fromkeys(group.step for group in groups if group.is_complete))
+    return complete[keep - 1] if len(complete) >= keep else None
+
+
+def _recency(origin: str) -> tuple[int, str]:
+    """Of two origins of one step the later round comes first; by name alone, as every worker must choose the same."""
+    last = origin.rpartition(".")[2]
+    return (int(last) if last.isdecimal() else -1), origin
+
+
+def _distance(tier: str) -> int:
+    return NEAREST.index(tier) if tier in NEAREST else len(NEAREST)
+
+
+def _shards(numbers: Sequence[int]) -> str:
+    named = ", ".join(str(number) for number in numbers[:NAMED_MAX])
+    more = f" and {len(numbers) - NAMED_MAX} more" if len(numbers) > NAMED_MAX else ""
+    return f"shard{'s' if len(numbers) > 1 else ''} {named}{more}"

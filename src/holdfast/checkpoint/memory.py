@@ -1,0 +1,278 @@
+"""Memory that outlives the worker: the first tier, which a worker restarted on the same node maps back at once.
+
+States lie in slots (`holdfast.checkpoint.slots`) in a folder of /dev/shm that belongs to the run. A writer keeps two
+generations, so that the older one is whole while the newer is written.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from holdfast.checkpoint.errors import Gone
+from holdfast.checkpoint.keys import Entry, Key
+from holdfast.checkpoint.slots import SUFFIX, Slot, SlotReader, is_mapped, read_record, scan
+from holdfast.checkpoint.sums import Sums
+from holdfast.errors import UsageError
+
+FOLDER_VARIABLE = "HOLDFAST_MEMORY_DIR"
+VAULT_VARIABLE = "HOLDFAST_VAULT"
+GENERATIONS = 2
+#: A folder that nobody has touched for this long is removed when a run begins.
+STALE_S = 24 * 3600.0
+_SHARED_MEMORY = Path("/dev/shm")
+
+
+class Shelf:
+    """The slots of one writer: takes what a dead one has left, and reuses them in turn."""
+
+    def __init__(self, folder: Path, *, slots_max: int = GENERATIONS, populate: bool = True) -> None:
+        self.folder = folder
+        self.slots_max = slots_max
+        self._populate = populate
+        self.slots: list[Slot] = []
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory its slots take."""
+        return sum(slot.capacity for slot in self.slots)
+
+    @property
+    def newest_first(self) -> list[Slot]:
+        """Slots that hold a state, the newest first."""
+        return sorted(
+            (slot for slot in self.slots if slot.record is not None),
+            key=lambda slot: slot.record.key.step if slot.record else -1,
+            reverse=True,
+        )
+
+    def take_over(self, shard: int) -> None:
+        """Own what dead writers of a shard have left, and what they never finished."""
+        owned = {slot.path for slot in self.slots}
+        for path in sorted(self.folder.glob(f"*{SUFFIX}")):
+            record = read_record(path)
+            if path in owned or (record is not None and record.key.shard != shard):
+                continue
+            slot = Slot.take_over(path)
+            if slot is None:
+                continue
+            if slot.record is not None and slot.record.key.shard != shard:  # it has changed hands just now
+                slot.close(remove=False)
+            elif slot.record is None and len(self.slots) >= self.slots_max:
+                slot.close(remove=True)
+            else:
+                self.slots.append(slot)
+
+    def take(self, nbytes: int) -> Slot | None:
+        """Return a wiped slot with room for a state, or None while all that may be written to are held.
+
+        The newest state is never given away. Raises `OSError` where there is no memory left.
+        """
+        newest = self.newest_first[: GENERATIONS - 1]
+        free = [slot for slot in self.slots if not slot.held and slot not in newest]
+        free.sort(key=lambda slot: (slot.record.key.step if slot.record else -1, slot.path))
+        while len(self.slots) > self.slots_max and len(free) > 1:  # a dead writer may have left more than we keep
+            self._remove(free.pop(0))
+        fitting = next((slot for slot in free if slot.capacity >= nbytes and not is_mapped(slot.path)), None)
+        if fitting is None:
+            if len(self.slots) >= self.slots_max:
+                if not free:
+                    return None
+                self._remove(free[0])
+            fitting = Slot.create(self.folder, nbytes, populate=self._populate)
+            self.slots.append(fitting)
+        fitting.wipe()
+        return fitting
+
+    def reserve(self, nbytes: int) -> list[Slot]:
+        """Make the slots that may still be made, with room for states of this size; returns all. Raises `OSError`."""
+        while len(self.slots) < self.slots_max:
+            slot = Slot.create(self.folder, nbytes, populate=self._populate)
+            self.slots.append(slot)
+            slot.state(nbytes)
+        return self.slots
+
+    def forget_after(self, step: int) -> None:
+        """Wipe what is newer than a step: training goes on from there, and what followed it before is void."""
+        for slot in self.slots:
+            if slot.record is not None and slot.record.key.step > step and not slot.held:
+                slot.wipe()
+
+    def drop(self, key: Key) -> None:
+        """Forget one state."""
+        for slot in list(self.slots):
+            if slot.record is not None and slot.record.key == key and not slot.held:
+                self._remove(slot)
+
+    def close(self, *, remove: bool = False) -> None:
+        """Give all slots up."""
+        for slot in self.slots:
+            slot.close(remove=remove)
+        self.slots = []
+
+    def _remove(self, slot: Slot) -> None:
+        self.slots.remove(slot)
+        slot.close(remove=True)
+
+
+class MemoryTier:
+    """Keeps the last two states of a shard in memory of this host that outlives the worker.
+
+    Saving is the copy itself: once `Checkpointer.save` has returned, the state is there. The copy that is being sent
+    to slower tiers is held besides, so a state takes up to three times its size.
+    """
+
+    name = "memory"
+
+    def __init__(self, folder: str | Path | None = None, *, place: str = "", every: int = 1) -> None:
+        self.folder = Path(folder) if folder is not None else default_folder()
+        self.every = every
+        #: By what name other hosts find this one.
+        self.place = place or os.environ.get(VAULT_VARIABLE) or socket.gethostname()
+        self._shelf: Shelf | None = None
+        self._shard: int | None = None
+        self._held_max = 1
+
+    def allow(self, held_max: int) -> None:
+        """Say how many states may be on their way to slower tiers at once; before the first is saved."""
+        self._held_max = held_max
+
+    def shelf(self, shard: int) -> Shelf:
+        """Return the slots of this process, with what a dead worker of the same shard has left."""
+        if self._shelf is None:
+            make_folder(self.folder)
+            self._shelf = Shelf(self.folder, slots_max=GENERATIONS + self._held_max)
+        if shard != self._shard:
+            self._shelf.take_over(shard)
+            self._shard = shard
+        return self._shelf
+
+    def take(self, shard: int, nbytes: int) -> Slot | None:
+        """Return a slot to copy a state into, or None while all are held."""
+        return self.shelf(shard).take(nbytes)
+
+    def commit(self, slot: Slot, key: Key, nbytes: int) -> None:
+        """Make a state that was copied into a slot visible, and let go of what is older than both generations."""
+        slot.commit(key, nbytes)
+        self._tidy()
+
+    def settle(self, shard: int, step: int) -> None:
+        """Training goes on from a step: what this shard has of later ones is void."""
+        self.shelf(shard).forget_after(step)
+
+    def save(self, key: Key, state: memoryview, sums: Sums) -> None:
+        """Keep a shard by a copy of its own."""
+        del sums
+        slot = self.take(key.shard, len(state))
+        assert slot is not None, "nothing is held without a checkpointer"
+        slot.state(len(state))[:] = state
+        self.commit(slot, key, len(state))
+
+    def entries(self) -> list[Entry]:
+        """Name every state in the folder, copies that are kept for other hosts included."""
+        return [Entry(record.key, record.nbytes, self.name, self.place) for record in scan(self.folder).values()]
+
+    def open(self, entry: Entry) -> SlotReader:
+        """Map a state."""
+        return open_slot(self.folder, entry.key)
+
+    def drop(self, key: Key) -> None:
+        """Forget a state of this process."""
+        if self._shelf is not None:
+            self._shelf.drop(key)
+
+    def close(self) -> None:
+        """Give the slots up; what they hold stays for the next worker."""
+        if self._shelf is not None:
+            self._shelf.close()
+            self._shelf = self._shard = None
+
+    def clear(self) -> None:
+        """Remove every state of the run from this host's memory: training is done. Agents with a vault do it."""
+        self.close()
+        remove_folder(self.folder)
+
+    def _tidy(self) -> None:
+        """Remove what dead writers left of other shards, once it is older than both of our generations."""
+        assert self._shelf is not None
+        ours = self._shelf.newest_first
+        if len(ours) < GENERATIONS:
+            return
+        oldest = ours[GENERATIONS - 1].record
+        owned = {slot.path for slot in self._shelf.slots}
+        for path, record in scan(self.folder).items():
+            if path not in owned and oldest is not None and record.key.step < oldest.key.step:
+                slot = Slot.take_over(path)
+                if slot is not None:
+                    slot.close(remove=True)
+
+
+def open_slot(folder: Path, key: Key) -> SlotReader:
+    """Map a state of a folder; raises `Gone`."""
+    for path, record in scan(folder).items():
+        if record.key == key:
+            return SlotReader(path, key)
+    raise Gone(f"no memory here holds {key.stem} of step {key.step} any more")
+
+
+# -- folders ---------------------------------------------------------------------------------------------------------
+
+
+def default_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return where the states of this run lie: where its agent says, else by the id of the run."""
+    if environ.get(FOLDER_VARIABLE):
+        return Path(environ[FOLDER_VARIABLE])
+    run_id = environ.get("TORCHELASTIC_RUN_ID", "none")
+    if run_id == "none":
+        raise UsageError(
+            "a run without an id cannot find its states in memory again, and might find another's: "
+            "give --rdzv-id, or give the memory tier a folder, as in MemoryTier('/dev/shm/my-run')"
+        )
+    return run_folder(run_id)
+
+
+def run_folder(run_id: str) -> Path:
+    """Return the folder of a run's states in memory."""
+    if not _SHARED_MEMORY.is_dir():
+        raise UsageError(f"this host has no {_SHARED_MEMORY}: give the memory tier a folder that lies in memory")
+    return _SHARED_MEMORY / f"holdfast-{os.getuid()}" / re.sub(r"[^A-Za-z0-9_.-]", "-", run_id)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder that only this user can read."""
+    for each in (folder.parent, folder):
+        each.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise UsageError(f"{folder} belongs to another user: states in memory must not")
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a run's states from memory."""
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        folder.parent.rmdir()
+    except OSError:
+        pass  # other runs have theirs there
+
+
+def sweep(root: Path, *, stale_s: float = STALE_S) -> list[Path]:
+    """Remove the folders of runs that ended without removing theirs, and that nobody has used for long."""
+    removed = []
+    for folder in root.iterdir() if root.is_dir() else ():
+        slots = list(folder.glob(f"*{SUFFIX}"))
+        last = max((path.stat().st_mtime for path in [folder, *slots]), default=0.0)
+        if time.time() - last < stale_s:
+            continue
+        owned = [Slot.take_over(path) for path in slots]
+        for slot in owned:
+            if slot is not None:
+                slot.close(remove=False)
+        if all(slot is not None for slot in owned):
+            shutil.rmtree(folder, ignore_errors=True)
+            removed.append(folder)
+    return removed

@@ -1,0 +1,222 @@
+"""Slots: files in memory that outlive the process which wrote them, each holding one state or nothing.
+
+A slot is a page with the record, then the state. The record is wiped before the state is touched and written when all
+of it is there, with a checksum of its own: whoever is killed in between leaves a slot that holds nothing. A slot
+belongs to the process that holds its lock, so what a dead one left is free for its successor to take over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import mmap
+import os
+import secrets
+import struct
+import sys
+import weakref
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.checkpoint.errors import Gone
+from holdfast.checkpoint.keys import Key
+from holdfast.errors import UsageError
+
+PAGE = 4096
+SUFFIX = ".slot"
+_MAGIC = b"HFSLOT01"
+_START = struct.Struct("<8sII")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a slot says it holds; the nonce tells one writing from the next."""
+
+    key: Key
+    nbytes: int
+    nonce: str
+
+
+class Slot:
+    """A slot that this process owns and writes."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+        self._map: mmap.mmap | None = None
+        self._view: memoryview | None = None
+        self.record: Record | None = None
+        #: Whether somebody in this process still needs what is in it.
+        self.held = False
+        self.capacity = os.fstat(descriptor).st_size - PAGE
+
+    @classmethod
+    def create(cls, folder: Path, nbytes: int, *, populate: bool = True) -> Slot:
+        """Make a slot with room for a state; raises `OSError` where there is none, and leaves nothing then."""
+        path = folder / f"{secrets.token_hex(8)}{SUFFIX}"
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            size = PAGE + max(nbytes, 1)
+            os.ftruncate(descriptor, size)
+            # Memory that is promised now cannot be missing later, when a write to it would kill us.
+            os.posix_fallocate(descriptor, 0, size if populate else PAGE)
+        except BaseException:
+            os.close(descriptor)
+            path.unlink()
+            raise
+        return cls(path, descriptor)
+
+    @classmethod
+    def take_over(cls, path: Path) -> Slot | None:
+        """Return a slot whose owner is dead, or None where it is alive or the slot is gone."""
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            slot = cls(path, descriptor)
+            if slot.capacity < 0 or not path.exists():
+                raise OSError
+        except OSError:
+            os.close(descriptor)
+            return None
+        slot.record = read_record(path)
+        return slot
+
+    def state(self, nbytes: int) -> memoryview:
+        """Return the memory for a state, to write to; all who want to read it must have wiped or committed it."""
+        assert nbytes <= self.capacity
+        if self._view is None:
+            self._map = mmap.mmap(self._descriptor, 0, mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0))
+            self._view = memoryview(self._map)
+        return self._view[PAGE : PAGE + nbytes]
+
+    def write(self, start: int, data: bytes | memoryview) -> None:
+        """Write a part of the state through the file, so that no more memory is taken than was written."""
+        os.posix_fallocate(self._descriptor, PAGE + start, max(len(data), 1))
+        done = 0
+        while done < len(data):
+            done += os.pwrite(self._descriptor, data[done:], PAGE + start + done)
+
+    def wipe(self) -> None:
+        """Have the slot hold nothing."""
+        self.record = None
+        os.pwrite(self._descriptor, bytes(_START.size), 0)
+
+    def commit(self, key: Key, nbytes: int) -> None:
+        """Say that the state is whole; from now on it is seen."""
+        self.record = Record(key, nbytes, secrets.token_hex(8))
+        text = json.dumps({**key.as_data(), "nbytes": nbytes, "nonce": self.record.nonce}).encode()
+        os.pwrite(self._descriptor, _START.pack(_MAGIC, len(text), zlib.crc32(text)) + text, 0)
+
+    def close(self, *, remove: bool) -> None:
+        """Give the slot up; what it holds stays for others unless it is removed."""
+        if remove:
+            self.path.unlink(missing_ok=True)
+        if self._view is not None:
+            give_back(self._view)
+        # Arrays may still use the memory; then it goes when they do.
+        with contextlib.suppress(BufferError):
+            if self._view is not None:
+                self._view.release()
+            if self._map is not None:
+                self._map.close()
+        self._view = self._map = None
+        os.close(self._descriptor)
+
+
+def give_back(memory: memoryview) -> None:
+    """Undo what an accelerator's driver knows of memory that is about to be unmapped."""
+    device = sys.modules.get("holdfast.checkpoint.device")
+    if device is not None:
+        device.unpin(memory)
+
+
+def read_record(path: Path) -> Record | None:
+    """Return what a slot holds, or None where that is nothing."""
+    try:
+        with path.open("rb") as file:
+            page = file.read(PAGE)
+    except OSError:
+        return None
+    return _parse(page)
+
+
+def scan(folder: Path) -> dict[Path, Record]:
+    """Return every slot of a folder that holds a state."""
+    try:
+        paths = sorted(folder.glob(f"*{SUFFIX}"))
+    except OSError:
+        return {}
+    found = ((path, read_record(path)) for path in paths)
+    return {path: record for path, record in found if record is not None}
+
+
+def _parse(page: bytes | memoryview) -> Record | None:
+    if len(page) < _START.size:
+        return None
+    magic, length, crc = _START.unpack(page[: _START.size])
+    text = bytes(page[_START.size : _START.size + length])
+    if magic != _MAGIC or len(text) != length or zlib.crc32(text) != crc:
+        return None
+    try:
+        data = json.loads(text)
+        key = Key(data["step"], data["origin"], data["world"], data["shard"])
+        return Record(key, data["nbytes"], data["nonce"])
+    except (ValueError, KeyError, TypeError, UsageError):
+        return None
+
+
+#: Mappings that are in use, by the file that they show: such a slot is not written to.
+_mapped: dict[str, weakref.WeakSet[mmap.mmap]] = {}
+
+
+class SlotReader:
+    """A state in a slot, mapped into this process: reading copies nothing.
+
+    The memory is private: arrays made from it may be written to, and the slot stays as it is.
+    """
+
+    def __init__(self, path: Path, key: Key | None = None) -> None:
+        record = read_record(path)
+        if record is None or (key is not None and record.key != key):
+            raise Gone(f"the memory that held {key.stem if key else path.name} holds something else by now")
+        with path.open("rb") as file:
+            mapping = mmap.mmap(file.fileno(), PAGE + record.nbytes, access=mmap.ACCESS_COPY)
+        _mapped.setdefault(str(path), weakref.WeakSet()).add(mapping)
+        self._path = path
+        self._record = record
+        self._view = memoryview(mapping)[PAGE:]
+        self.check()
+
+    @property
+    def nbytes(self) -> int:
+        """How long the state is."""
+        return self._record.nbytes
+
+    @property
+    def key(self) -> Key:
+        """Which shard it is."""
+        return self._record.key
+
+    def read(self, start: int, stop: int) -> memoryview:
+        """Return a range of its bytes."""
+        return self._view[start:stop]
+
+    def check(self) -> None:
+        """Raise `Gone` where the slot has been written to since it was opened."""
+        if read_record(self._path) != self._record:
+            raise Gone(f"{self._record.key.stem} of step {self._record.key.step} was overwritten while it was read")
+
+    def close(self) -> None:
+        """Let go of the mapping, unless arrays still use it."""
+        self._view = memoryview(b"")
+
+
+def is_mapped(path: Path) -> bool:
+    """Whether something in this process still uses what a slot holds."""
+    return bool(_mapped.get(str(path)))

@@ -1,0 +1,81 @@
+"""What checkpoints tell: facts, and the metrics that come of them, wherever training runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.checkpoint.keys import Key
+from holdfast.facts import DEBUG, INFO, WARNING, Fact, facts
+from holdfast.metrics.api import PLATFORM_GROUP, getStream
+from holdfast.metrics.table import metrics_of
+
+
+def written(key: Key, tier: str, nbytes: int, duration_ms: float, blocked_ms: float) -> None:
+    """A shard is kept in a tier; training waited `blocked_ms` for the copy."""
+    _tell(
+        Fact(
+            "checkpoint_written",
+            f"step {key.step}: shard {key.shard} of {key.world} is in {tier} ({_size(nbytes)}) "
+            f"after {duration_ms:.0f} ms; training waited {blocked_ms:.0f} ms",
+            {**key.as_data(), "tier": tier, "bytes": nbytes, "duration_ms": duration_ms, "blocked_ms": blocked_ms},
+            DEBUG if tier == "memory" else INFO,
+        )
+    )
+
+
+def read(data: dict[str, Any], tier: str, nbytes: int, duration_ms: float, sentence: str) -> None:
+    """A checkpoint was read, mostly from this tier."""
+    _tell(
+        Fact(
+            "checkpoint_read",
+            f"{sentence}; read from {tier} in {duration_ms:.0f} ms ({_size(nbytes)})",
+            {**data, "tier": tier, "bytes": nbytes, "duration_ms": duration_ms},
+        )
+    )
+
+
+def failed(step: int, tier: str, error: BaseException | str, **data: Any) -> None:
+    """A shard could not be kept in a tier; training goes on."""
+    said = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+    _tell(
+        Fact(
+            "checkpoint_failed",
+            f"step {step} could not be saved to {tier}: {said}",
+            {"step": step, "tier": tier, "error": said, **data},
+            WARNING,
+        )
+    )
+
+
+def refused(step: int, tier: str, place: str, error: BaseException) -> None:
+    """A shard was there and could not be read; another copy or an older step is taken."""
+    _tell(
+        Fact(
+            "checkpoint_refused",
+            f"step {step} in {tier}{f' ({place})' if place else ''} is refused: {error}",
+            {"step": step, "tier": tier, "place": place, "error": str(error)},
+            WARNING,
+        )
+    )
+
+
+def absent(sentence: str, data: dict[str, Any]) -> None:
+    """There was nothing to restore."""
+    _tell(Fact("checkpoint_absent", sentence, data, WARNING if data["passed_over"] else INFO))
+
+
+def _tell(fact: Fact) -> None:
+    facts.publish(fact)
+    # Workers have nobody who turns facts into metrics, as agents do.
+    stream = getStream(PLATFORM_GROUP)
+    for name, value in metrics_of(fact):
+        stream.add_value(name, value)
+
+
+def _size(nbytes: int) -> str:
+    value = float(nbytes)
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if value < 1000 or unit == "GB":
+            return f"{value:.0f} {unit}" if unit == "bytes" else f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{nbytes} bytes"

@@ -1,0 +1,273 @@
+"""The vault: keeps copies of other hosts' states in this host's memory, and gives out what lies here.
+
+It lives in the agent, whose run id names the folder, and removes the folder when the agent ends. Workers of this host
+write their own states there themselves and map what they need; workers of other hosts come over the wire, with the
+secret of the run. What it keeps for others is bounded, and so is what one connection can make it hold.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import socket
+import ssl
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from holdfast.checkpoint.errors import Gone
+from holdfast.checkpoint.keys import Key
+from holdfast.checkpoint.memory import (
+    FOLDER_VARIABLE,
+    GENERATIONS,
+    VAULT_VARIABLE,
+    Shelf,
+    make_folder,
+    open_slot,
+    remove_folder,
+    run_folder,
+    sweep,
+)
+from holdfast.checkpoint.neighbours import Vault as Listed
+from holdfast.checkpoint.slots import Slot, SlotReader, scan
+from holdfast.checkpoint.sums import BLOCK_BYTES
+from holdfast.checkpoint.vault_messages import (
+    CODEC,
+    FRAME_BYTES_MAX,
+    KIND,
+    Begin,
+    Block,
+    Commit,
+    Done,
+    Drop,
+    Failed,
+    ListShards,
+    Put,
+    Read,
+    Shards,
+    name_of,
+)
+from holdfast.errors import HoldfastError, InternalError, UsageError
+from holdfast.facts import DEBUG, Fact, facts
+from holdfast.store.api import Store
+from holdfast.wire.address import Endpoint
+from holdfast.wire.frames import Message
+from holdfast.wire.listener import Limits, Listener, Peer
+from holdfast.wire.loop import io_thread
+
+#: Under these keys of the run's store vaults say where they are.
+BOOK_PREFIX = "vaults/"
+#: Of the host's memory, as much as this may hold copies for others.
+MEMORY_SHARE = 0.25
+OPEN_TIMEOUT_S = 10.0
+
+
+@dataclass
+class _Session:
+    """What one connection has going on."""
+
+    slot: Slot | None = None
+    key: Key | None = None
+    nbytes: int = 0
+    reader: SlotReader | None = None
+
+
+class Vault:
+    """One host's vault: `open` it, `announce` it, give `environ` to the workers, `close` it."""
+
+    def __init__(
+        self,
+        run_id: str,
+        *,
+        secret: bytes,
+        folder: Path | None = None,
+        bytes_max: int | None = None,
+        name: str | None = None,
+        host: str | None = None,
+    ) -> None:
+        self.name = name or secrets.token_hex(8)
+        self.host = host or socket.gethostname()
+        self.folder = folder or run_folder(run_id)
+        self.endpoint: Endpoint | None = None
+        self._bytes_max = int(psutil.virtual_memory().total * MEMORY_SHARE) if bytes_max is None else bytes_max
+        self._listener: Listener[Message] = Listener(
+            self, CODEC, secret, Limits(frame_bytes_max=FRAME_BYTES_MAX, pending_bytes_max=4 * FRAME_BYTES_MAX), KIND
+        )
+        self._shelves: dict[tuple[int, int], Shelf] = {}
+
+    # -- for the agent ---------------------------------------------------------------------------------------------
+
+    def open(self, endpoint: Endpoint, tls: ssl.SSLContext | None = None) -> Endpoint:
+        """Make the folder and listen; port 0 takes any free one. Raises `Unavailable` where that cannot be."""
+        sweep(self.folder.parent)
+        make_folder(self.folder)
+        self.endpoint = io_thread().wait(self._listener.open(endpoint, tls), OPEN_TIMEOUT_S)
+        facts.publish(Fact("vault_opened", f"states are kept in {self.folder}", {"folder": str(self.folder)}, DEBUG))
+        return self.endpoint
+
+    def environ(self) -> dict[str, str]:
+        """Return what workers of this host need to know."""
+        return {FOLDER_VARIABLE: str(self.folder), VAULT_VARIABLE: self.name}
+
+    def announce(self, store: Store, address: str) -> None:
+        """Say in the run's store that others reach this vault at `address`; say so again in every round."""
+        if self.endpoint is None:
+            raise InternalError("a vault is announced once it is open")
+        here = {"host": self.host, "address": str(Endpoint(address, self.endpoint.port))}
+        store.set(f"{BOOK_PREFIX}{self.name}", json.dumps(here))
+
+    def close(self, store: Store | None = None) -> None:
+        """Stop, and remove everything that this host holds of the run."""
+        if store is not None:
+            with contextlib.suppress(HoldfastError):  # a vault that does not answer is passed over anyway
+                store.delete_key(f"{BOOK_PREFIX}{self.name}")
+        if self.endpoint is not None:
+            io_thread().wait(self._close(), OPEN_TIMEOUT_S)
+            self.endpoint = None
+        remove_folder(self.folder)
+
+    async def _close(self) -> None:
+        await self._listener.close()
+        for shelf in self._shelves.values():
+            shelf.close(remove=True)
+        self._shelves = {}
+
+    # -- called by the listener, on the loop's thread ----------------------------------------------------------------
+
+    def opened(self, peer: Peer[Any]) -> None:
+        """A worker has proven the secret."""
+        peer.session = _Session()
+
+    def received(self, peer: Peer[Any], message: Any) -> None:
+        """Answer one question; whatever goes wrong is told to who asked."""
+        try:
+            answer = self._answer(peer.session, message)
+        except Gone as gone:
+            answer = Failed(str(gone), gone=True)
+        except (UsageError, OSError) as error:
+            answer = Failed(str(error))
+        if answer is None:
+            peer.refuse(f"a vault is not told {type(message).__name__}")
+        else:
+            peer.send(answer)
+
+    def closed(self, peer: Peer[Any], reason: str) -> None:
+        """A state that was not committed is not there."""
+        del reason
+        session: _Session = peer.session
+        if session.slot is not None:
+            session.slot.held = False
+        session.slot = session.reader = None
+
+    def _answer(self, session: _Session, message: Any) -> Message | None:
+        match message:
+            case Begin(name, nbytes):
+                return self._begin(session, name.key(), nbytes)
+            case Put(start, data, crc):
+                return self._put(session, start, data, crc)
+            case Commit():
+                return self._commit(session)
+            case ListShards():
+                return Shards([(name_of(record.key), record.nbytes) for record in scan(self.folder).values()])
+            case Read(name, start, stop):
+                return self._read(session, name.key(), start, stop)
+            case Drop(name):
+                for shelf in self._shelves.values():
+                    shelf.drop(name.key())
+                return Done()
+        return None
+
+    # -- taking in -------------------------------------------------------------------------------------------------
+
+    def _begin(self, session: _Session, key: Key, nbytes: int) -> Message:
+        if nbytes < 0:
+            raise UsageError(f"a state cannot have {nbytes} bytes")
+        if session.slot is not None:
+            session.slot.held = False
+            session.slot = None
+        shelf = self._shelves.get((key.shard, key.world))
+        if shelf is None:
+            # Memory is taken block by block as they come: a promise of much costs nothing.
+            shelf = self._shelves[key.shard, key.world] = Shelf(self.folder, slots_max=GENERATIONS, populate=False)
+        others = sum(other.nbytes for other in self._shelves.values() if other is not shelf)
+        if others + min(len(shelf.slots) + 1, GENERATIONS) * nbytes > self._bytes_max:
+            raise UsageError(
+                f"the vault on {self.host} holds {others} bytes for others and has no room for {nbytes} more "
+                f"(its limit is {self._bytes_max})"
+            )
+        slot = shelf.take(nbytes)
+        if slot is None:
+            raise UsageError(f"shard {key.shard} is being written to the vault on {self.host} by somebody else")
+        slot.held = True
+        session.slot, session.key, session.nbytes = slot, key, nbytes
+        return Done()
+
+    def _put(self, session: _Session, start: int, data: bytes, crc: int) -> Message:
+        if session.slot is None or not 0 <= start <= start + len(data) <= session.nbytes:
+            raise UsageError("a block came that does not belong to any state")
+        if zlib.crc32(data) != crc:
+            raise UsageError(f"the block at {start} was damaged on its way")
+        session.slot.write(start, data)
+        return Done()
+
+    def _commit(self, session: _Session) -> Message:
+        if session.slot is None or session.key is None:
+            raise UsageError("there is no state to commit")
+        session.slot.commit(session.key, session.nbytes)
+        session.slot.held = False
+        session.slot = None
+        self._forget_old(session.key)
+        facts.publish(
+            Fact(
+                "checkpoint_kept",
+                f"keeps shard {session.key.shard} of {session.key.world} of step {session.key.step} for another host",
+                {**session.key.as_data(), "bytes": session.nbytes},
+                DEBUG,
+            )
+        )
+        return Done()
+
+    def _forget_old(self, key: Key) -> None:
+        """Let go of shards that nobody brings any more, once all of theirs is older than both generations of this."""
+        ours = self._shelves[key.shard, key.world].newest_first
+        oldest = ours[-1].record if len(ours) >= GENERATIONS else None
+        if oldest is None:
+            return
+        for name, shelf in list(self._shelves.items()):
+            newest = next(iter(shelf.newest_first), None)
+            if newest is not None and newest.record is not None and newest.record.key.step < oldest.key.step:
+                shelf.close(remove=True)
+                del self._shelves[name]
+
+    # -- giving out ------------------------------------------------------------------------------------------------
+
+    def _read(self, session: _Session, key: Key, start: int, stop: int) -> Message:
+        if not 0 <= start <= stop or stop - start > BLOCK_BYTES:
+            raise UsageError(f"a range of at most {BLOCK_BYTES} bytes can be read at once")
+        if session.reader is None or session.reader.key != key:
+            session.reader = open_slot(self.folder, key)
+        try:
+            data = bytes(session.reader.read(start, min(stop, session.reader.nbytes)))
+            # Its owner may be writing the next state into it at this moment.
+            session.reader.check()
+            is_over = stop >= session.reader.nbytes
+        except Gone:
+            session.reader = None
+            raise
+        if is_over:  # what is mapped takes memory even after it was dropped
+            session.reader = None
+        return Block(data, zlib.crc32(data))
+
+
+def read_book(store: Store) -> list[Listed]:
+    """Return the vaults of a run, as they have announced themselves."""
+    found = []
+    keys = store.list_keys(BOOK_PREFIX)
+    for key, value in zip(keys, store.multi_get(keys) if keys else [], strict=True):
+        told = json.loads(value)
+        found.append(Listed(str(told["host"]), key.removeprefix(BOOK_PREFIX), str(told["address"])))
+    return found
