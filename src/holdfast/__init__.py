@@ -3,17 +3,58 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from holdfast.timer.heartbeat import heartbeat
+    from holdfast import train
+    from holdfast.timer.heartbeat import heartbeat, pause
+    from holdfast.train.coordinator import Coordinator, SimpleWorkerStats, WorkerStats
+    from holdfast.train.errors import NonRetryableException, RoundOver, StopException
+    from holdfast.train.loop import run_train
+    from holdfast.train.run import elastic
+    from holdfast.train.state import NumpyState, State, TreeState
 
 __version__ = "0.1.0.dev0"
-__all__ = ["__version__", "heartbeat"]
+
+#: What programs use, and the module that it comes from; nothing of it is imported before it is asked for.
+_NAMES = {
+    "heartbeat": "holdfast.timer.heartbeat",
+    "pause": "holdfast.timer.heartbeat",
+    "elastic": "holdfast.train.run",
+    "NumpyState": "holdfast.train.state",
+    "State": "holdfast.train.state",
+    "TreeState": "holdfast.train.state",
+    "run_train": "holdfast.train.loop",
+    "Coordinator": "holdfast.train.coordinator",
+    "SimpleWorkerStats": "holdfast.train.coordinator",
+    "WorkerStats": "holdfast.train.coordinator",
+    "NonRetryableException": "holdfast.train.errors",
+    "RoundOver": "holdfast.train.errors",
+    "StopException": "holdfast.train.errors",
+}
+__all__ = [
+    "Coordinator",
+    "NonRetryableException",
+    "NumpyState",
+    "RoundOver",
+    "SimpleWorkerStats",
+    "State",
+    "StopException",
+    "TreeState",
+    "WorkerStats",
+    "__version__",
+    "elastic",
+    "heartbeat",
+    "pause",
+    "run_train",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:
     """Load what user code needs only when it asks for it."""
-    if name == "heartbeat":
-        from holdfast.timer.heartbeat import heartbeat
+    from importlib import import_module
 
-        globals()[name] = heartbeat
-        return heartbeat
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in ("train", "p2p"):  # a room that is also a function, and one that is only a room
+        return import_module(f"holdfast.{name}")
+    if name not in _NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_NAMES[name]), name)
+    return value

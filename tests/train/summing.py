@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from holdfast.checkpoint import FileSystemCheckpointManager, set_checkpoint_manager
 from holdfast.p2p import CoordinatorP2P
 from holdfast.train.coordinator import SimpleWorkerStats
 from holdfast.train.errors import NonRetryableException
@@ -42,6 +43,9 @@ class Summing(State):
 
     def apply_snapshot(self, snapshot: Any) -> None:
         self.index, self.total = snapshot["index"], snapshot["total"]
+
+    def should_save_checkpoint(self, rank: int) -> bool:
+        return "checkpoints" in self.options
 
     def sync(self, world_size: int, rank: int) -> None:
         self.syncs += 1
@@ -116,6 +120,8 @@ class Worker:
         import holdfast.p2p
 
         logging.basicConfig(level="INFO")
+        if "checkpoints" in self.options:
+            set_checkpoint_manager(FileSystemCheckpointManager(self.options["checkpoints"]))
         holdfast.p2p.MONITOR_EVERY_STEPS = self.options.get("monitor_every", 1000)
         state = Summing(self.options)
         if self.options.get("generator"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -140,3 +141,24 @@ def test_a_straggler_is_named(crew: Crew) -> None:
 
     assert [done(worker) for worker in workers] == [TOTAL] * 2
     assert "slower than the others: rank" in "".join(workers[0].errors + workers[1].errors)
+
+
+def test_all_are_killed_and_go_on_from_the_last_checkpoint(crew: Crew, tmp_path: Path) -> None:
+    kept = str(tmp_path / "checkpoints")
+    first = crew({"at": {8: "kill"}}, {"at": {8: "kill"}}, most=2, checkpoints=kept)
+    assert [worker.end() for worker in first] == [-9, -9]
+
+    again = crew({}, {}, most=2, checkpoints=kept)
+
+    assert [done(worker) for worker in again] == [TOTAL] * 2
+    for worker in again:
+        synced = next(event for event in worker.events if event["event"] == "synced")
+        assert (synced["index"], synced["total"]) == (8, sum(range(11, 19)))
+
+
+def test_workers_regroup_after_every_step_if_need_be(crew: Crew) -> None:
+    """Each in its turn fails once, at another step."""
+    fates = [dict.fromkeys(range(turn, 20, 8), "retry") for turn in range(0, 8, 2)]
+    workers = crew(*({"at": fate} for fate in fates))
+
+    assert [done(worker) for worker in workers] == [TOTAL] * 4

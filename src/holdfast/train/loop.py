@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
+from holdfast.checkpoint.classic import CheckpointUtil
 from holdfast.errors import RendezvousClosedError
 from holdfast.facts import facts
 from holdfast.train.coordinator import Coordinator, WorkerStats
@@ -63,14 +64,17 @@ class _Loop(Generic[S]):
         self._steps = steps
         self._failures = 0
         self._snapshot = state.capture_snapshot()
+        self._checkpoints = CheckpointUtil(coordinator)
 
     def run_round(self) -> bool:
         """Take part in one round; says whether there may be another."""
         try:
             _, rank, world_size = self._coordinator.rendezvous_barrier()
             self._coordinator.init_process_group()
+            self.state = self._checkpoints.load_checkpoint(self.state, rank)
             self._coordinator.sync(self.state, world_size, rank)
-            return self._train()
+            self._checkpoints.set_checkpoint_loaded()
+            return self._train(rank)
         except RendezvousClosedError:
             return False
         except StopException as stop:
@@ -80,7 +84,7 @@ class _Loop(Generic[S]):
             self._regroup_after(error)
             return True
 
-    def _train(self) -> bool:
+    def _train(self, rank: int) -> bool:
         coordinator = self._coordinator
         self._snapshot = self.state.capture_snapshot()
         for done in self._steps(self.state):
@@ -89,6 +93,7 @@ class _Loop(Generic[S]):
             self._snapshot = self.state.capture_snapshot()
             coordinator.report_progress(self.state)
             coordinator.monitor_progress(self.state, stats)
+            self._checkpoints.save_checkpoint(self.state, rank)
             if coordinator.should_rendezvous(self.state):
                 return True
             if coordinator.should_stop_training():

@@ -135,10 +135,16 @@ class Party:
     def sync_state(self, state: State) -> None:
         """Take the state of the most advanced worker, wherever this one's is not the same."""
         began = time.monotonic()
-        mine = {"progress": self.progress, "clean": self.clean, "synced": self.synced}
+        saved = -1 if self.synced and self.clean else self.saved_progress()
+        mine = {"progress": self.progress, "clean": self.clean, "synced": self.synced, "saved": saved}
         members = [json.loads(text) for text in self.ring.all_gather(json.dumps(mine).encode())]
-        source = choose_source(members)
-        behind = [rank for rank, one in enumerate(members) if rank != source and _needs(one, members[source])]
+        source, restores = choose_source(members)
+        if restores:
+            if self.rank == source:
+                self.restore_saved(state)
+            behind = [rank for rank in range(self.world_size) if rank != source]
+        else:
+            behind = [rank for rank, one in enumerate(members) if rank != source and _needs(one, members[source])]
         moved = 0
         if behind:
             data = self.ring.broadcast(self._pack(state) if self.rank == source else None, source)
@@ -156,6 +162,14 @@ class Party:
                     {"duration_ms": took_ms, "bytes": moved, "source": source, "to": behind},
                 )
             )
+
+    def saved_progress(self) -> int:
+        """How far the newest checkpoint is that this worker can reach; -1 where there is none."""
+        return -1
+
+    def restore_saved(self, state: State) -> None:
+        """Become what the newest checkpoint says."""
+        raise NotImplementedError
 
     def position(self) -> Any:
         """What belongs to the state beside the user's part of it, as plain data."""
@@ -188,15 +202,23 @@ class Party:
         )
 
 
-def choose_source(members: list[dict[str, Any]]) -> int:
-    """Choose whose state all take: the most advanced that is whole; among equals one that was in step, then by rank."""
+def choose_source(members: list[dict[str, Any]]) -> tuple[int, bool]:
+    """Choose whose state all take, and whether it must be restored from a checkpoint first.
+
+    It is the most advanced that is whole; among equals one that was in step, then by rank. A checkpoint is taken only
+    where it is further than any whole state: when all begin, or when no whole state is left.
+    """
     whole = [rank for rank, one in enumerate(members) if one["clean"]]
+    best = max((members[rank]["progress"] for rank in whole), default=-1)
+    saved = max(range(len(members)), key=lambda rank: (members[rank].get("saved", -1), -rank))
+    if members[saved].get("saved", -1) > best:
+        return saved, True
     furthest = max(one["progress"] for one in members)
-    if not whole or max(members[rank]["progress"] for rank in whole) < furthest:
+    if best < furthest:
         raise NonRetryableException(
-            f"no worker holds the whole state of step {furthest} any more: start again from a checkpoint"
+            f"no worker holds the whole state of step {furthest} any more, and there is no checkpoint to go back to"
         )
-    return max(whole, key=lambda rank: (members[rank]["progress"], members[rank]["synced"], -rank))
+    return max(whole, key=lambda rank: (members[rank]["progress"], members[rank]["synced"], -rank)), False
 
 
 def _needs(one: dict[str, Any], source: dict[str, Any]) -> bool:

@@ -29,10 +29,12 @@ from holdfast.train.ledger import Ledger, MicroBatch, Portion, Recipe
 from holdfast.train.membership import Membership, from_environ
 from holdfast.train.party import Party, Votes
 from holdfast.train.ring import Ring
-from holdfast.train.state import State
+from holdfast.train.state import State, TreeState
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from holdfast.checkpoint import Checkpointer, Notices
 
     Array = np.ndarray[Any, Any]
 
@@ -49,9 +51,18 @@ class Run(Party):
     the round's collectives.
     """
 
-    def __init__(self, state: State, membership: Membership) -> None:
+    def __init__(
+        self,
+        state: State,
+        membership: Membership,
+        *,
+        checkpoints: Checkpointer | None = None,
+        notices: Notices | None = None,
+    ) -> None:
         super().__init__(membership)
         self.state = state
+        self.checkpoints = checkpoints
+        self.notices = notices
         self.ledger: Ledger | None = None
         self._regroup: str | None = "first round"
         self._stop_reason: str | None = None
@@ -127,6 +138,39 @@ class Run(Party):
         self.sync(self.state, reason, began)
         self._regroup = None
 
+    # -- checkpoints -------------------------------------------------------------------------------------------------
+
+    def saved_progress(self) -> int:
+        """How far the newest checkpoint is."""
+        group = self.checkpoints.latest().group if self.checkpoints is not None else None
+        return -1 if group is None else group.step
+
+    def restore_saved(self, state: State) -> None:
+        """Take the state and the ledger from the newest checkpoint."""
+        restored = self.checkpoints.restore() if self.checkpoints is not None else None
+        if restored is None:
+            raise RoundOver("the checkpoint that was there a moment ago cannot be read any more")
+        state.apply_snapshot(restored.tree["state"])
+        self.take_position(restored.tree["position"])
+
+    def save_checkpoint(self) -> bool:
+        """Save the state as it is now, in the background; says whether it was taken."""
+        if self.checkpoints is None:
+            return False
+        tree = self.state.tree() if isinstance(self.state, TreeState) else self.state.capture_snapshot()
+        return bool(self.checkpoints.save(self.progress, {"state": tree, "position": self.position()}))
+
+    def _after_step(self) -> None:
+        """Save where that is due, and leave where that was announced."""
+        checkpoints, notice = self.checkpoints, self.notices.pending() if self.notices is not None else None
+        if checkpoints is not None and self.rank == 0 and checkpoints.should_save(self.progress):
+            self.save_checkpoint()
+        if notice is None:
+            return
+        if checkpoints is not None and self.save_checkpoint():
+            checkpoints.wait(notice.seconds_left(time.time()))
+        raise StopException(notice.reason)
+
     def position(self) -> Any:
         """The ledger goes wherever the state goes."""
         return self.ledger.snapshot() if self.ledger is not None else None
@@ -149,6 +193,7 @@ class Run(Party):
             # Done here all the same: the round's sums were complete. Whoever was not so far takes it from us.
             self._regroup = str(over)
             return
+        self._after_step()
         if self.votes.stop:
             self._over = True
         elif self.votes.newcomers:
@@ -180,6 +225,8 @@ class Run(Party):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
         self.close_round()
+        if self.checkpoints is not None:
+            self.checkpoints.wait()
         if kind is None:
             if not self._over or self.membership.ended is None:
                 self.membership.close_run()
@@ -303,9 +350,18 @@ def _undescribed(told: Any) -> Any:
     return arrays if told["several"] else arrays[0]
 
 
-def elastic(state: State, *, membership: Membership | None = None) -> Run:
+def elastic(
+    state: State,
+    *,
+    membership: Membership | None = None,
+    checkpoints: Checkpointer | None = None,
+    notices: Notices | None = None,
+) -> Run:
     """Take part in a training that outlives its workers; use it as a context manager.
 
-    Under `holdfast launch` everything needed is in the environment.
+    Under `holdfast launch` everything needed is in the environment. With `checkpoints` rank 0 saves when they are due,
+    and a training that begins goes on from the newest. With `notices` a worker that is told to leave does so after the
+    step, having saved.
     """
-    return Run(state, membership if membership is not None else from_environ())
+    made = membership if membership is not None else from_environ()
+    return Run(state, made, checkpoints=checkpoints, notices=notices)
