@@ -55,6 +55,12 @@ def pause() -> None:
         _slot[LAST] = 0
 
 
+def resume() -> None:
+    """End a pause without counting it as a step."""
+    if _slot is not None and _slot[LAST] == 0:
+        _slot[LAST] = monotonic_ns()
+
+
 def _find_slot() -> memoryview | None:
     """Open this worker's slot, once; trouble with it means no heartbeat, never a failure of the training."""
     global _slot, _looked

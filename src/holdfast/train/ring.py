@@ -25,6 +25,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.errors import UsageError
+from holdfast.timer.heartbeat import pause, resume
 from holdfast.train.errors import RoundOver
 
 if TYPE_CHECKING:
@@ -333,9 +334,11 @@ class Ring:
 
     def _wait(self, poll: select.poll) -> None:
         self._check()
-        if self._deadline == float("inf"):
-            poll.poll()
-        elif not poll.poll(max(self._deadline - time.monotonic(), 0.0) * 1000):
+        left = None if self._deadline == float("inf") else max(self._deadline - time.monotonic(), 0.0) * 1000
+        pause()  # whoever waits for another does not hang itself
+        ready = poll.poll(left)
+        resume()
+        if not ready:
             raise RoundOver(f"the other workers did not come to the same operation within {self.timeout_s:g} s")
 
     def _check(self) -> None:

@@ -1,0 +1,131 @@
+"""Training in process under `holdfast launch`: who fails is replaced, the others never leave their process."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast.wire.ports import HeldPort
+from tests.launcher.conftest import Launch, launch
+
+pytest.importorskip("numpy")
+
+__all__ = ["launch"]
+
+StartLaunch = Callable[..., Launch]
+SCRIPT = str(Path(__file__).parent / "fitting.py")
+COMMON = ("--preload", "numpy", "--shutdown-timeout", "5")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The weights of one worker that nothing happens to."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    command = [sys.executable, "-m", "holdfast", "launch", "--standalone", SCRIPT, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder)
+    return finals(done.stdout)[0]
+
+
+def finals(out: str) -> list[str]:
+    return re.findall(r"final=(\w+)", out)
+
+
+def pids(out: str) -> set[str]:
+    return set(re.findall(r"pid=(\d+)", out))
+
+
+@pytest.mark.parametrize("fate", ["kill", "stop", "raise", "exit"])
+def test_one_of_three_is_replaced_and_nobody_else_notices_more_than_a_step(
+    launch: StartLaunch, tmp_path: Path, undisturbed: str, fate: str
+) -> None:
+    job = launch("--nproc-per-node", "3", "--max-restarts", "1", *COMMON, SCRIPT, str(tmp_path), FATE=f"{fate}:1:10",
+                 HOLD_AT="15:3")  # fmt: skip
+    code, out, err = job.end()
+
+    assert code == 0, err
+    assert finals(out) == [undisturbed] * 3
+    assert len(pids(out)) == 4, "two survivors and the replaced one, twice"
+    assert "the others go on" in err
+    assert err.count("round 1: node 0 of 1") == 1, "the agent's own round was never lost"
+
+
+def test_a_worker_that_hangs_is_found_by_its_heartbeat_and_replaced(
+    launch: StartLaunch, tmp_path: Path, undisturbed: str
+) -> None:
+    job = launch("--nproc-per-node", "2", "--max-restarts", "1", "--hang", "2s", *COMMON, SCRIPT, str(tmp_path),
+                 FATE="hang:1:10")  # fmt: skip
+    code, out, err = job.end()
+
+    assert code == 0, err
+    assert set(finals(out)) == {undisturbed}
+    assert "meet_fate" in err, "the report shows where it hung"
+
+
+def test_the_budget_ends_a_worker_that_never_works(launch: StartLaunch, tmp_path: Path) -> None:
+    script = """
+        import os, sys
+        import holdfast, numpy as np
+        if os.environ["RANK"] == "1":
+            from holdfast.train.membership import from_environ
+            from_environ()
+            sys.exit(9)
+        state = holdfast.NumpyState(x=np.zeros(1))
+        with holdfast.elastic(state) as run:
+            for step in run.steps(10, 1, epochs=None):
+                with step:
+                    step.add(np.ones(1))
+                    state.x = state.x + step.total()
+    """
+    job = launch("--nproc-per-node", "2", "--max-restarts", "2", *COMMON, script=script)
+    code, _, err = job.end()
+
+    assert code == 9, err
+    assert "all 2 restarts are used" in err
+
+
+def test_a_lost_node_costs_the_others_a_step_and_a_new_one_takes_the_state_over(
+    launch: StartLaunch, tmp_path: Path, undisturbed: str
+) -> None:
+    port = HeldPort()
+    flags = ["--nnodes", "1:2", "--nproc-per-node", "1", "--max-restarts", "3", "--last-call", "0.2", *COMMON]
+    flags += ["--rdzv-backend", "holdfast", "--rdzv-endpoint", f"127.0.0.1:{port.port}", "--rdzv-id", "lost"]
+    hosting, guest = ["--rdzv-conf", "is_host=true"], ["--rdzv-conf", "is_host=false"]
+    first = launch(*flags, *hosting, SCRIPT, str(tmp_path), HOLD_AT="5:2,20:2")
+    first.wait_line("step=5 ")
+    second = launch(*flags, *guest, SCRIPT, str(tmp_path), FATE="killagent:1:10")
+    assert second.end()[0] == -signal.SIGKILL
+    third = launch(*flags, *guest, SCRIPT, str(tmp_path))
+    ends = [first.end(), third.end()]
+    port.close()
+
+    assert [code for code, _, _ in ends] == [0, 0], ends
+    assert set(finals(ends[0][1]) + finals(ends[1][1])) == {undisturbed}
+    assert len(pids(ends[0][1])) == 1, "the worker of the first node has never left its process"
+
+
+def test_a_coordinator_that_is_restarted_costs_nothing(launch: StartLaunch, tmp_path: Path, undisturbed: str) -> None:
+    port = HeldPort()
+    serve = [sys.executable, "-m", "holdfast", "serve", f"127.0.0.1:{port.port}", "--state-dir", str(tmp_path / "st")]
+    env = {**__import__("os").environ, "HOLDFAST_HOME": str(tmp_path / "home")}
+    coordinator = subprocess.Popen(serve, env=env)
+    flags = ["--nnodes", "1", "--nproc-per-node", "2", *COMMON, "--rdzv-backend", "holdfast", "--rdzv-id", "again"]
+    flags += ["--rdzv-endpoint", f"127.0.0.1:{port.port}", "--rdzv-conf", "is_host=false"]
+    job = launch(*flags, SCRIPT, str(tmp_path))
+    job.wait_line("step=5 ")
+    coordinator.kill()
+    coordinator.wait()
+    coordinator = subprocess.Popen(serve, env=env)
+    code, out, err = job.end()
+    coordinator.terminate()
+    coordinator.wait()
+    port.close()
+
+    assert code == 0, err
+    assert finals(out) == [undisturbed] * 2
+    assert len(pids(out)) == 2
