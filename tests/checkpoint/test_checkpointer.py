@@ -16,6 +16,7 @@ from holdfast.checkpoint.sums import Sums
 from holdfast.errors import UsageError
 from holdfast.facts import Fact
 from holdfast.metrics.api import MetricData, MetricHandler, configure
+from holdfast.metrics.platform import PlatformMetrics
 from holdfast.train.state import NumpyState
 
 np = pytest.importorskip("numpy")
@@ -194,6 +195,8 @@ class Recording(MetricHandler):
 def test_every_save_and_restore_is_measured(tmp_path: Path, told: list[Fact]) -> None:
     recording = Recording()
     configure(recording, "torchelastic")
+    platform = PlatformMetrics()
+    platform.start()
     try:
         with Checkpointer([MemoryTier(tmp_path / "m"), StorageTier(tmp_path / "s")]) as checkpoints:
             checkpoints.save(1, {"w": np.ones(1000)})
@@ -202,6 +205,7 @@ def test_every_save_and_restore_is_measured(tmp_path: Path, told: list[Fact]) ->
     finally:
         from holdfast.metrics.api import NullMetricHandler
 
+        platform.stop()
         configure(NullMetricHandler(), "torchelastic")
 
     assert {

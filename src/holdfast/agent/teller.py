@@ -69,7 +69,8 @@ class Teller:
         self._tell(
             "workers_started",
             f"round {number}: node {group.group_rank} of {group.group_world_size}, "
-            f"ranks {first.global_rank}-{last.global_rank} of {first.world_size}",
+            + (f"rank {first.global_rank}" if first is last else f"ranks {first.global_rank}-{last.global_rank}")
+            + f" of {first.world_size}",
             {
                 "round": number,
                 "group_rank": group.group_rank,

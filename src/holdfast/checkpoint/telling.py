@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast import guest
 from holdfast.checkpoint.keys import Key
 from holdfast.facts import DEBUG, INFO, WARNING, Fact, facts
-from holdfast.metrics.api import PLATFORM_GROUP, getStream
-from holdfast.metrics.table import metrics_of
 
 
 def written(key: Key, tier: str, nbytes: int, duration_ms: float, blocked_ms: float) -> None:
@@ -65,11 +64,8 @@ def absent(sentence: str, data: dict[str, Any]) -> None:
 
 
 def _tell(fact: Fact) -> None:
+    guest.tell_facts()
     facts.publish(fact)
-    # Workers have nobody who turns facts into metrics, as agents do.
-    stream = getStream(PLATFORM_GROUP)
-    for name, value in metrics_of(fact):
-        stream.add_value(name, value)
 
 
 def _size(nbytes: int) -> str:

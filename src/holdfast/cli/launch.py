@@ -122,9 +122,8 @@ def _option(name: str, **settings: Any) -> Callable[[F], F]:
 @click.option(
     "--metrics",
     multiple=True,
-    envvar="HOLDFAST_METRICS",
     help="Where metrics go: console, jsonl:PATH, prometheus, otlp:ENDPOINT, statsd:HOST:PORT, a plugin's name; "
-    "several by comma or by repeating; GROUP=SINK for one group alone.",
+    "several by comma or by repeating; GROUP=SINK for one group alone.  [default: $HOLDFAST_METRICS]",
 )
 @click.option(
     "--health-port",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 from collections.abc import Mapping
@@ -13,9 +14,11 @@ from holdfast.agent.local import LocalOptions
 from holdfast.agent.simple import parse_signals
 from holdfast.errors import UsageError
 from holdfast.events.choose import spec_from
+from holdfast.facts import facts
 from holdfast.health import parse_health_port
 from holdfast.launcher.api import LaunchConfig
 from holdfast.metrics.choose import check as check_metrics
+from holdfast.metrics.source import METRICS_VARIABLE
 from holdfast.rendezvous.settings import parse_admit, parse_duration
 from holdfast.timer.hang import HangOptions
 from holdfast.wire.address import Endpoint
@@ -101,7 +104,9 @@ def config_from_options(options: LaunchOptions) -> tuple[LaunchConfig, Script | 
     """Turn flags into what an agent needs; raises `UsageError` that names the flag."""
     low, high = parse_nnodes(options.nnodes)
     entry = entrypoint(options)
-    check_metrics(options.metrics)
+    metrics = options.metrics or tuple(filter(None, [os.environ.get(METRICS_VARIABLE, "")]))
+    if any(spec.sink == "prometheus" for spec in check_metrics(metrics)) and not options.health_port:
+        facts.warn("unscraped", "--metrics prometheus is scraped from the health port: give --health-port as well")
     backend, endpoint, run_id = _meeting_place(options, low, high)
     return (
         LaunchConfig(
@@ -120,7 +125,7 @@ def config_from_options(options: LaunchOptions) -> tuple[LaunchConfig, Script | 
             log_line_prefix_template=options.log_prefix,
             local_addr=options.local_addr,
             event_log_handler=spec_from(options.event_log_handler),
-            metrics=tuple(options.metrics),
+            metrics=tuple(metrics),
             numa_options=_numa(options.numa_binding),
             signals_to_handle=options.signals_to_handle,
             duplicate_stdout_filters=split_filters(options.duplicate_stdout_filters),

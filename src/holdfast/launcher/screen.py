@@ -14,8 +14,11 @@ from holdfast.launcher.api import LaunchReport
 
 #: Facts of an agent that are shown as lines; warnings are shown whatever they are.
 SHOWN = frozenset({"workers_started", "workers_stopping", "agent_left", "health_started", "workers_replaced"})
-#: What a coordinator inside this process notes about nodes; their agents and ours tell the same from their side.
-HIDDEN = frozenset({"node_gone", "round_broken", "round_sealed", "run_closed", "recovered", "worker_replaced"})
+#: What a coordinator inside this process notes about nodes; their agents and ours tell the same from their side. How
+#: the run ended is said by `conclude`, with the report.
+HIDDEN = frozenset(
+    {"node_gone", "round_broken", "round_sealed", "run_closed", "run_ended", "recovered", "worker_replaced"}
+)
 
 _DIM, _RED, _GREEN, _YELLOW, _RESET = "\x1b[2m", "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[0m"
 
@@ -59,7 +62,8 @@ class Screen:
             self._line(f"failed after {elapsed:.1f} s: {report.outcome.reason}", _RED)
         elif not self._quiet:
             rounds = f"{self._rounds} round{'' if self._rounds == 1 else 's'}"
-            self._line(f"done: {rounds}, {self._workers} workers in the last, {elapsed:.1f} s", _GREEN)
+            workers = f"{self._workers} worker{'' if self._workers == 1 else 's'}"
+            self._line(f"done: {rounds}, {workers} in the last, {elapsed:.1f} s", _GREEN)
 
     def _on_fact(self, fact: Fact) -> None:
         if fact.kind == "workers_started":

@@ -45,7 +45,7 @@ def unknown_sink(spec: Spec, known: Sequence[str]) -> UsageError:
 
     close = difflib.get_close_matches(spec.sink, known, 1)
     hint = f"; did you mean '{close[0]}'?" if close else ""
-    if not close and ("/" in spec.sink or "." in spec.sink):
+    if "/" in spec.sink or "." in spec.sink:
         hint = f"; for a file write jsonl:{spec.sink}"
     return UsageError(f"no metrics sink is called '{spec.sink}'; there are {', '.join(sorted(known))}{hint}")
 

@@ -115,8 +115,7 @@ class Ledger:
             return tuple(range(start, stop))
         if self._order is None or self._order[0] != epoch:
             self._order = (epoch, Shuffle(self.recipe.samples, self.recipe.seed, epoch))
-        order = self._order[1]
-        return tuple(order[position] for position in range(start, stop))
+        return self._order[1].take(start, stop)
 
     def _even_size(self, portion: Portion, world_size: int) -> int:
         """Without micro-batches of a fixed size each worker gets one share."""

@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast import guest
 from holdfast.checkpoint.layout import pack, unpack
 from holdfast.errors import UsageError
 from holdfast.facts import Fact, facts
@@ -43,6 +44,7 @@ class Party:
 
     def __init__(self, membership: Membership, operation_timeout_s: float | None = None) -> None:
         self.membership = membership
+        guest.tell_facts()
         self._operation_timeout_s = operation_timeout_s
         self._circle: Circle | None = None
         self._ring: Ring | None = None
