@@ -48,13 +48,9 @@ while True:
 """
 
 
-def run(full: bool) -> Results:
-    """Probe with the usual number of questions."""
-    return measure(PROBES_FULL if full else PROBES)
-
-
-def measure(probes: int) -> Results:
-    """Start the flood, probe both servers, and say how long they took."""
+def cases(full: bool) -> list[Case]:
+    """Start the flood, probe both servers, and say how long they took; a part of `python -m bench observe`."""
+    probes = PROBES_FULL if full else PROBES
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder, Flooded(Path(folder)) as flooded:
         before = flooded.carried_bytes()
         start = time.perf_counter()
@@ -65,7 +61,7 @@ def measure(probes: int) -> Results:
         flooded.stop_agent()
         stopped = probe(flooded.port, min(probes, 200))
     share = f"{probes:,} probes, {WORKERS} workers, {carried / 1e6:.0f} MB/s of output carried"
-    cases = [
+    return [
         Case.at_most("/healthz, 99th percentile", percentile(ours, 99), "ms", TARGET_MS, share),
         Case.seen("... median", percentile(ours, 50), "ms", f"at worst {max(ours):.3g} ms"),
         Case.seen("from a thread of the agent instead, 99th percentile", percentile(thread, 99), "ms"),
@@ -73,7 +69,6 @@ def measure(probes: int) -> Results:
         Case.seen("agent stopped (SIGSTOP), 99th percentile", percentile(stopped, 99), "ms", "a thread never answers"),
         Case.seen("memory of the server's process", rss, "MB"),
     ]
-    return Results("health probes while the logs are flooded", cases)
 
 
 def probe(port: int, probes: int) -> list[float]:
@@ -205,4 +200,4 @@ if __name__ == "__main__":
     if options.agent is not None:
         be_agent(options.agent)
     else:
-        print(run(options.full))
+        print(Results("health probes while the logs are flooded", cases(options.full)))

@@ -52,6 +52,7 @@ def test_named_resources_are_shown_with_those_of_the_settings(invoke: Invoke) ->
     assert invoke("resources", "--json", "test_builtins*").data["test_builtins_big"]["cpu"] == 96
     assert [line.split()[0] for line in invoke("resources", "gpu.*").out.splitlines()][:2] == ["NAME", "gpu.small"]
     assert "test_builtins_big" in invoke("resources").out
+    assert "no named resource is called 'nothing'" in invoke("resources", "nothing").err
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

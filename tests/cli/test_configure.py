@@ -52,8 +52,9 @@ def test_a_malformed_file_is_named_with_its_line(invoke: Invoke) -> None:
 
 
 def test_run_options_are_shown_by_scheduler(invoke: Invoke) -> None:
-    assert invoke("runopts", "local").out.startswith("local:\n")
-    assert "log_dir" in invoke("runopts").out
+    assert invoke("runopts", "local").out.startswith("local (also local_cwd):\n")
+    assert "\nlocal_cwd:" not in invoke("runopts").out
+    assert "log_dir" in invoke("runopts", "local_cwd").out
     names = {option["name"]: option["type"] for option in invoke("runopts", "--json", "local").data["local"]}
     assert names["log_dir"] == "str"
     said = invoke("runopts", "nowhere")

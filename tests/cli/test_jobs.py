@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.cli.attend import how_it_ended
+from holdfast.cli.attend import _why, how_it_ended
 from holdfast.cli.jobs import find_handle
 from holdfast.errors import UsageError
 from holdfast.runner import Runner
@@ -80,3 +80,19 @@ def test_a_job_that_nobody_knows_is_told(runner: Runner) -> None:
 )
 def test_an_exit_code_is_told_in_words(code: int | None, said: str) -> None:
     assert how_it_ended(ReplicaStatus(0, AppState.FAILED, "r", exit_code=code)) == said
+
+
+@pytest.mark.parametrize(
+    ("code", "cause", "said"),
+    [
+        (3, "it exited with code 3; its last line was: no", " (exit code 3): its last line was: no"),
+        (3, "it exited with code 3 and left no traceback", " (exit code 3)"),
+        (1, "rank 1: ValueError: no", " (exit code 1): rank 1: ValueError: no"),
+        (-6, "it was ended by SIGABRT", " (killed by SIGABRT)"),
+        (-9, "it was ended by SIGKILL, which", ": it was ended by SIGKILL, which"),
+        (None, "cannot start 'x'", ": cannot start 'x'"),
+        (None, "", " (no exit code is known)"),
+    ],
+)
+def test_how_and_why_a_replica_ended_are_each_said_once(code: int | None, cause: str, said: str) -> None:
+    assert _why(ReplicaStatus(0, AppState.FAILED, "r", exit_code=code, cause=cause)) == said

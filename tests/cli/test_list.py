@@ -35,6 +35,13 @@ def test_jobs_are_listed_by_state(invoke: Invoke, done: str, failed: str) -> Non
     assert [job["handle"] for job in invoke("list", "--json", "--state", "failed,cancelled").data] == [failed]
 
 
+def test_a_state_that_there_is_not_is_refused(invoke: Invoke) -> None:
+    said = invoke("list", "--state", "running,sleeping")
+
+    assert said.code == 2
+    assert "there is no state 'sleeping'; there are unsubmitted, submitted," in said.err
+
+
 def test_a_status_tells_of_every_replica(invoke: Invoke, failed: str) -> None:
     said = invoke("status", failed)
     data = invoke("status", "--json", failed).data
@@ -73,7 +80,7 @@ def test_a_job_is_described_as_it_was_submitted(invoke: Invoke, done: str) -> No
 
 
 def test_a_running_job_is_cancelled_once(invoke: Invoke, running: str) -> None:
-    assert f"{running} cancelled" in invoke("cancel", running).out
+    assert f"{running} is being ended" in invoke("cancel", running).out
     assert invoke("wait", running).code == 1
     assert "has ended already: CANCELLED" in invoke("cancel", running).out
 

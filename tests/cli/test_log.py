@@ -42,6 +42,20 @@ def test_every_replicas_lines_come_behind_its_name(invoke: Invoke, talk: str) ->
     assert len(lines) == 9
 
 
+def test_lines_of_several_replicas_come_in_the_order_in_which_they_were_written(
+    invoke: Invoke, talk: str, environ: dict[str, str]
+) -> None:
+    logs = Path(environ["HOLDFAST_HOME"]) / "jobs" / "holdfast" / talk.rpartition("/")[2] / "logs"
+    (logs / "reader" / "0" / "combined.log").write_text("2.5 o third\n5.0 o sixth\n")
+    (logs / "writer" / "0" / "combined.log").write_text("1.0 o first\n3.0 e fourth\n")
+    (logs / "writer" / "1" / "combined.log").write_text("2.0 o second\n4.0 o fifth\n")
+    merged = ["writer/0 first", "writer/1 second", "reader/0 third", "writer/0 fourth", "writer/1 fifth"]
+
+    assert invoke("log", talk).out.splitlines() == [*merged, "reader/0 sixth"]
+    assert invoke("log", "--tail", talk).out.splitlines() == [*merged, "reader/0 sixth"]
+    assert invoke("log", "-n", "1", talk).out.splitlines() == [*merged[3:], "reader/0 sixth"]
+
+
 def test_replicas_are_chosen_by_role_and_number(invoke: Invoke, talk: str) -> None:
     short = talk.rpartition("/")[2]
 

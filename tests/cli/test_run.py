@@ -88,6 +88,20 @@ def test_a_script_stands_for_the_component_that_runs_scripts(invoke: Invoke) -> 
         assert f"rank {rank} ['--lr', '0.1', '--help']" in said.err
 
 
+def test_a_status_names_the_exception_that_ended_a_workers_script(invoke: Invoke) -> None:
+    Path("train.py").write_text(
+        "import os\nif os.environ['RANK'] == '1':\n    raise ValueError('no data in ' + os.environ['ROLE_NAME'])\n"
+    )
+    ran = invoke("run", "-j", "1x2", "train.py")
+    status = invoke("status", "--json", ran.out.strip()).data
+    replica = status["roles"][0]["replicas"][0]
+
+    assert ran.code == 1
+    assert "failed (exit code 1): rank 1: ValueError: no data in" in ran.err
+    assert replica["cause"].startswith("rank 1: ValueError: no data in")
+    assert "Traceback" in replica["structured_error_msg"]
+
+
 def test_the_shape_of_a_job_is_not_for_components(invoke: Invoke) -> None:
     said = invoke("run", "-j", "1x2", "utils.echo")
 
@@ -104,6 +118,13 @@ def test_a_components_help_is_shown_and_nothing_runs(invoke: Invoke, components:
     assert invoke("list", "--json").data == []
 
 
+def test_a_components_help_fits_the_terminal(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    said = invoke("run", "utils.sh", "--help").out
+
+    assert max(len(line) for line in said.splitlines() if "type=bind" not in line) <= 60
+
+
 def test_what_is_wrong_is_told_in_a_sentence(invoke: Invoke) -> None:
     assert "say what to run" in invoke("run").err
     assert "there is no component 'utils.ecko'" in invoke("run", "utils.ecko").err
@@ -111,6 +132,27 @@ def test_what_is_wrong_is_told_in_a_sentence(invoke: Invoke) -> None:
     assert "there is no scheduler 'nowhere'" in invoke("run", "-s", "nowhere", "utils.echo").err
     assert "does not exist" in invoke("run", "--workspace", "nothing", "utils.echo").err
     assert all(invoke("run", *words).code == 2 for words in ((), ("utils.ecko",), ("-s", "nowhere", "utils.echo")))
+
+
+def test_a_script_that_is_not_there_is_refused_before_anything_is_submitted(invoke: Invoke, tmp_path: Path) -> None:
+    assert "there is no script 'nothing.py' here" in invoke("run", "nothing.py").err
+    assert not (tmp_path / "state").exists()
+    shipped = tmp_path / "shipped"
+    shipped.mkdir()
+    (shipped / "there.py").write_text("print('found')")
+    assert "found" in invoke("run", "--workspace", str(shipped), "-j", "1", "there.py").err
+
+
+def test_a_component_that_raises_is_shown_without_the_way_there(invoke: Invoke) -> None:
+    Path("bad.py").write_text(
+        "from holdfast.specs import AppDef\ndef bad() -> AppDef:\n    raise RuntimeError('oh no')\n"
+    )
+    said = invoke("run", "bad.py:bad")
+
+    assert said.code == 1
+    assert "the component 'bad.py:bad' raised RuntimeError: oh no" in said.err
+    assert 'bad.py", line 3, in bad' in said.err
+    assert "click" not in said.err
 
 
 def test_settings_choose_component_scheduler_and_defaults(invoke: Invoke) -> None:
@@ -194,7 +236,8 @@ def test_a_dry_run_ships_nothing(invoke: Invoke, tmp_path: Path) -> None:
     said = invoke("run", "--dryrun", "--workspace", str(tmp_path), "utils.echo")
 
     assert said.code == 0
-    assert not (tmp_path / "state" / "workspaces").exists()
+    assert f"ships {tmp_path} " in said.out
+    assert not (tmp_path / "state").exists()
 
 
 def test_a_detached_job_goes_on_by_itself(invoke: Invoke) -> None:

@@ -22,6 +22,16 @@ def test_a_table_fits_the_screen_by_cutting_its_widest_columns() -> None:
     assert lines[1] == "local://holdfast/ech…  RUNNING"
 
 
+def test_a_handle_that_is_cut_keeps_its_end() -> None:
+    lines = render(("HANDLE", "STATE"), ROWS, width=24, keep_end=(0,)).splitlines()
+
+    assert lines == [
+        "HANDLE           STATE",
+        "…ast/echo-x7k2m  RUNNING",
+        "…efault:train-1  FAILED",
+    ]
+
+
 def test_a_screen_that_is_far_too_narrow_still_shows_something() -> None:
     lines = render(("HANDLE", "STATE"), ROWS, width=1).splitlines()
 

@@ -49,10 +49,12 @@ class TestAsked:
     def test_names_below_a_listed_one_lead_below_ours(self) -> None:
         import torchx.specs.api
         import torchx.specs.named_resources_aws
+        import torchx.workspace.api
         from torchx.specs.builders import parse_mounts
 
         assert torchx.specs.named_resources_aws is sys.modules["holdfast.specs.named_resources_aws"]
         assert torchx.specs.api.AppDef is holdfast.specs.AppDef
+        assert torchx.workspace.api.WorkspaceMixin is sys.modules["holdfast.workspace.api"].WorkspaceMixin
         assert parse_mounts is holdfast.specs.parse_mounts
 
     def test_a_name_that_we_do_not_have_is_not_found(self) -> None:

@@ -93,6 +93,24 @@ def test_a_docstring_that_is_not_in_googles_style_is_shown_as_it_is() -> None:
     assert "--x" in said
 
 
+def test_paragraphs_are_filled_and_examples_stay_as_they_are() -> None:
+    def long_winded() -> AppDef:
+        """Say.
+
+        This paragraph was broken
+        by hand.
+
+            $ an example
+            $ of two lines
+        """
+        return AppDef("free")
+
+    said = help_text(long_winded, width=80)
+
+    assert "\nThis paragraph was broken by hand.\n" in said
+    assert "    $ an example\n    $ of two lines" in said
+
+
 def test_help_fits_the_width_it_is_given() -> None:
     lines = help_text(trainer, "foo.trainer", width=70).splitlines()
 

@@ -48,6 +48,7 @@ def test_a_traceback_is_reported_without_a_decorator(launch: StartLaunch) -> Non
 
     assert "what     ValueError: no data" in err
     assert "in train" in err
+    assert err.count("holdfast: failed after") == 1
 
 
 def test_restarts_go_on_until_it_works_and_are_counted(launch: StartLaunch) -> None:

@@ -14,8 +14,8 @@ import pytest
 
 from holdfast.errors import UsageError
 from holdfast.runner import JobTimeoutError, Runner, get_runner
-from holdfast.runner.workspace import WorkspaceMixin
 from holdfast.schedulers import Stream
+from holdfast.schedulers.local.scheduler import LocalScheduler
 from holdfast.specs import (
     AppDef,
     AppState,
@@ -25,6 +25,7 @@ from holdfast.specs import (
     UnknownSchedulerException,
 )
 from holdfast.testing.memory_scheduler import MemoryCluster, MemoryScheduler
+from holdfast.workspace import WorkspaceMixin
 from tests.runner.conftest import app
 
 NOWHERE = "memory://here/nothing"
@@ -216,6 +217,20 @@ def test_a_workspace_goes_to_every_role_that_has_none_of_its_own() -> None:
 
     assert [role.image for role in request.app.roles] == ["+/given", "+/own", "+/given"]
     assert scheduler.built == ["/given", "/own"]  # equal ones are built once
+
+
+def test_a_run_ships_its_workspace(tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "words").write_text("shipped words\n")
+    factories = {"local": lambda session_name, **kwargs: LocalScheduler(session_name, tmp_path / "home")}
+    with Runner("here", factories) as runner:
+        handle = runner.run(app("pwd; cat words"), "local", workspace=str(tmp_path / "code"))
+        runner.wait(handle)
+        where, words = runner.log_lines(handle, "role0")
+        runner.delete(handle)
+
+    assert where.startswith(str(tmp_path / "home"))
+    assert words == "shipped words"
 
 
 def test_a_scheduler_that_ships_nothing_refuses_a_workspace(runner: Runner) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from holdfast.agent.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from holdfast.agent.environment import RoundView, WorkerView, fill_local_rank, worker_environment
 from holdfast.agent.hangs import Hangs, ask_others, explain_hang
+from holdfast.agent.keeping import Keeping
 from holdfast.agent.machine import AgentRules, Signalled
 from holdfast.agent.simple import SimpleElasticAgent
 from holdfast.coordinator.machine import round_space
@@ -71,6 +72,8 @@ class LocalOptions:
     half_finished_s: float | None = None
     #: How long workers that call `holdfast.heartbeat` may be silent; None does not watch them.
     hang: HangOptions | None = None
+    #: Whether to keep workers' states in this node's memory, and copies of the neighbours'.
+    vault: bool = False
     #: Where the health server listens; None leaves it to TORCHELASTIC_HEALTH_CHECK_PORT.
     health: Endpoint | None = None
 
@@ -109,6 +112,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         self._thawed: set[int] = set()
         self._dest: LogsDest | None = None
         self._template: Template | None = None
+        self._keeping: Keeping | None = None
         self._hangs = Hangs(options.hang, self._gather_stacks)
         if self._meeting.questions is not None:
             self._meeting.questions.answerer = self._hangs.answer
@@ -242,7 +246,10 @@ class LocalElasticAgent(SimpleElasticAgent):
         handler = spec.rdzv_handler
         if not isinstance(handler, HoldfastRendezvousHandler) or handler.place is None:
             return {}
+        if self._options.vault and self._keeping is None:
+            self._keeping = Keeping(handler)
         variables = {
+            **(self._keeping.variables() if self._keeping is not None else {}),
             ENDPOINT_VARIABLE: str(handler.endpoint),
             SPACE_VARIABLE: round_space(handler.get_run_id(), handler.place.round),
             MAX_WORKERS_VARIABLE: str(handler.max_nodes * spec.local_world_size),
@@ -482,6 +489,9 @@ class LocalElasticAgent(SimpleElasticAgent):
             self._template.close()
             self._template = None
         self._hangs.close()
+        if self._keeping is not None:
+            self._keeping.close()
+            self._keeping = None
 
     def _rules(self) -> AgentRules:
         return replace(super()._rules(), backoff_s=self._options.backoff_s, backoff_s_max=self._options.backoff_s_max)

@@ -89,6 +89,7 @@ class Teller:
         """Workers that failed have been replaced; the others went on."""
         names = f"rank{'' if len(ranks) == 1 else 's'} {', '.join(map(str, ranks))}"
         took_ms = _ms_since(begun)
+        self._restarts_used += 1
         data = {"round": self._round, "ranks": ranks, "duration_ms": took_ms}
         self._tell("workers_replaced", f"replaced {names}, the others go on: {cause}", {**data, "reason": cause})
 

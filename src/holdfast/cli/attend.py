@@ -93,8 +93,9 @@ def conclude(runner: Runner, handle: str, status: AppStatus | None) -> int:
         say(f"{handle} succeeded", _GREEN)
         return 0
     failed = status.failed_replicas()
-    said = f": {status.msg}" if status.msg and not failed else ""
-    say(f"{handle} {status.state.name.lower()}{said}", _YELLOW if status.state is AppState.CANCELLED else _RED)
+    ended = status.state.name.lower()
+    said = f": {status.msg}" if status.msg and not failed and not status.msg.endswith(ended) else ""
+    say(f"{handle} {ended}{said}", _YELLOW if status.state is AppState.CANCELLED else _RED)
     if failed:
         _tell_failure(runner, handle, failed)
     return status.exit_code
@@ -135,8 +136,7 @@ def _wait_logs(screen: LogScreen, timeout_s: float | None = None) -> None:
 def _tell_failure(runner: Runner, handle: str, failed: list[ReplicaStatus]) -> None:
     first = failed[0]
     who = Who(first.role, first.id)
-    cause = f": {first.cause}" if first.cause else ""
-    say(f"{who} failed{' first' if len(failed) > 1 else ''} ({how_it_ended(first)}){cause}", _RED)
+    say(f"{who} failed{' first' if len(failed) > 1 else ''}{_why(first)}", _RED)
     lines = last_lines(runner, handle, who, LAST_LINES)
     if lines:
         say(f"the last lines of {who}:")
@@ -146,6 +146,20 @@ def _tell_failure(runner: Runner, handle: str, failed: list[ReplicaStatus]) -> N
         more = f" and {len(failed) - 1 - NAMED_MAX} more" if len(failed) - 1 > NAMED_MAX else ""
         say(f"failed too: {', '.join(others)}{more}")
     say(f"all output: holdfast log {handle}")
+
+
+def _why(replica: ReplicaStatus) -> str:
+    """Say how a replica ended and why, each once."""
+    how, cause = how_it_ended(replica), replica.cause
+    if replica.exit_code is None and cause:
+        return f": {cause}"
+    signal_name = how.removeprefix("killed by ")
+    rest = cause.removeprefix(f"it exited with code {replica.exit_code}").removeprefix(f"it was ended by {signal_name}")
+    if rest in ("", " and left no traceback"):
+        return f" ({how})"
+    if rest.startswith("; "):
+        return f" ({how}): {rest[2:]}"
+    return f" ({how}): {cause}" if rest == cause else f": {cause}"
 
 
 def _cancel(runner: Runner, handle: str, screen: LogScreen, interrupts: Interrupts, first: Interrupted) -> int:

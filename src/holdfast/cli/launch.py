@@ -91,6 +91,7 @@ def _option(name: str, **settings: Any) -> Callable[[F], F]:
 @_option("--shutdown-timeout", type=float, help="Seconds from SIGTERM to SIGKILL.  [default: 30]")
 @click.option("--exit-barrier-timeout", default="300", show_default=True, help="Wait for the others after success.")
 @click.option("--half-finished-after", help="Report where workers hang this long after others have finished.")
+@click.option("--vault", is_flag=True, help="Keep checkpoints in this node's memory, and copies of its neighbours'.")
 @click.option(
     "--hang",
     default="off",

@@ -8,6 +8,7 @@ import click
 
 from holdfast.cli.jobs import complete_schedulers, list_quietly, open_runner
 from holdfast.cli.tables import show, show_json
+from holdfast.errors import UsageError
 
 
 @click.command()
@@ -16,7 +17,7 @@ from holdfast.cli.tables import show, show_json
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 def command(scheduler: str | None, state: str, as_json: bool) -> None:
     """List jobs, the newest last; without -s those of every scheduler that can tell."""
-    wanted = {each.strip().upper() for each in state.split(",") if each.strip()}
+    wanted = _states(state)
     with open_runner() as runner:
         if scheduler is not None:
             jobs = runner.list(scheduler)
@@ -44,7 +45,17 @@ def command(scheduler: str | None, state: str, as_json: bool) -> None:
     show(
         ("APP HANDLE", "APP STATUS", "APP NAME", "SUBMITTED"),
         [(job.app_handle, job.state.name, job.name, _ago(now, job.submitted_at)) for job in jobs],
+        keep_end=(0,),
     )
+
+
+def _states(text: str) -> set[str]:
+    from holdfast.specs import AppState
+
+    wanted = {each.strip().upper() for each in text.split(",") if each.strip()}
+    for unknown in sorted(wanted - set(AppState.__members__)):
+        raise UsageError(f"there is no state '{unknown.lower()}'; there are {', '.join(AppState.__members__).lower()}")
+    return wanted
 
 
 def _ago(now: float, at: float | None) -> str:

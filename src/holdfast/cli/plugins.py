@@ -44,6 +44,7 @@ def command(as_json: bool, group: str | None) -> None:
         show(
             ("GROUP", "NAME", "PACKAGE", "WORKS", "POINTS TO"),
             [(kind, name, package, error or "ok", value) for kind, name, package, value, error in rows],
+            keep_end=(0, 4),
         )
         for problem in more:
             click.echo(problem)

@@ -9,6 +9,7 @@ import click
 
 from holdfast.cli.jobs import prepare
 from holdfast.cli.tables import show, show_json
+from holdfast.errors import UsageError
 from holdfast.runner import config as configs
 from holdfast.specs import Resource
 
@@ -23,6 +24,8 @@ def command(pattern: str, as_json: bool) -> None:
     from holdfast.specs import named_resources
 
     found = {name: named_resources[name] for name in named_resources if fnmatch.fnmatch(name, pattern)}
+    if not found:
+        raise UsageError(f"no named resource is called '{pattern}'; write a part of it between stars, as in '*p5*'")
     if as_json:
         show_json({name: resource.to_json() for name, resource in found.items()})
         return

@@ -6,12 +6,13 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from holdfast.cli.jobs import complete_components, complete_schedulers, prepare
-from holdfast.errors import UsageError
+from holdfast.errors import HoldfastError, UsageError
 from holdfast.runner import config as configs
 from holdfast.runner.api import Runner, get_runner
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 #: The component that runs a script, and where it is when registered components hide the builtin ones.
 SCRIPT_COMPONENT, SCRIPT_HOME = "dist.ddp", "holdfast.components.dist"
+#: Nobody reads longer lines, so a wide terminal is not filled.
+HELP_WIDTH_MAX = 100
 
 
 @dataclass
@@ -38,6 +41,8 @@ class Order:
     wait: bool = False
     log: bool = False
     detach: bool = False
+    #: The script that stands in place of a component.
+    script: str = ""
 
 
 @click.command(
@@ -121,9 +126,13 @@ def _carry_out(order: Order, config: configs.Config) -> int:
     with get_runner(component_defaults={order.component: config.component(order.component)}) as runner:
         try:
             app = runner.make_app(order.component, order.arguments)
-        except HelpRequested as wanted:
-            click.echo(str(wanted))
+        except HelpRequested:
+            _show_help(order.component)
             return 0
+        except HoldfastError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a component is somebody's code and may raise anything
+            return _tell_broken(order.component, error)
         for role in app.roles:
             role.env |= order.env
         cfg = _run_options(runner, order, config)
@@ -134,10 +143,26 @@ def _carry_out(order: Order, config: configs.Config) -> int:
         return _submit(runner, info, app, order)
 
 
+def _tell_broken(component: str, error: Exception) -> int:
+    """Show where a component failed, without the way there."""
+    import traceback
+
+    from holdfast.components import arguments
+
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code is not arguments.materialize_appdef.__code__:
+        frames = frames.tb_next
+    if frames is None:
+        raise error  # it was not the component
+    traceback.print_exception(type(error), error, frames.tb_next)
+    click.echo(f"holdfast: the component '{component}' raised {type(error).__name__}: {error}", err=True)
+    return 1
+
+
 def _submit(runner: Runner, info: AppDryRunInfo[Any], app: AppDef, order: Order) -> int:
     from holdfast.cli.attend import Interrupts, attend, say
 
-    is_local = order.scheduler.startswith("local")
+    is_local = _is_local(order)
     stays = (is_local and not order.detach) or order.wait or order.log
     with Interrupts() as interrupts:
         handle = runner.schedule(info)
@@ -165,7 +190,7 @@ def _order(words: tuple[str, ...], shape: str | None, config: configs.Config) ->
             raise UsageError(f"-j before '{name}' is for scripts only: write it after the component's name")
         return Order(name, arguments)
     before = [] if shape is None else ["-j", shape]
-    return Order(_script_component(), [*before, "--script", name, "--", *arguments])
+    return Order(_script_component(), [*before, "--script", name, "--", *arguments], script=name)
 
 
 def _script_component() -> str:
@@ -206,7 +231,14 @@ def _with_defaults(order: Order, config: configs.Config) -> Order:
     settings = config.values("cli", "run")
     order.scheduler = order.scheduler or str(settings.get("scheduler") or get_default_scheduler_name())
     order.workspace = order.workspace or settings.get("workspace")
+    # Elsewhere, and in a workspace, it may well be there.
+    if order.script and _is_local(order) and not order.workspace and not Path(order.script).is_file():
+        raise UsageError(f"there is no script '{order.script}' here")
     return order
+
+
+def _is_local(order: Order) -> bool:
+    return order.scheduler.startswith("local")
 
 
 def _run_options(runner: Runner, order: Order, config: configs.Config) -> Mapping[str, CfgVal]:
@@ -237,6 +269,16 @@ def _workspace(given: tuple[str, ...]) -> str | dict[str, str] | None:
 
 
 # -- what is shown -----------------------------------------------------------------------------------------------------
+
+
+def _show_help(component: str) -> None:
+    import shutil
+
+    from holdfast.components.arguments import help_text
+    from holdfast.components.finder import get_component
+
+    width = min(shutil.get_terminal_size().columns, HELP_WIDTH_MAX)
+    click.echo(help_text(get_component(component).fn, component, width))
 
 
 def _show_request(app: AppDef, info: AppDryRunInfo[Any]) -> None:

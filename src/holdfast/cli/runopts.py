@@ -11,6 +11,7 @@ from holdfast.cli.jobs import complete_schedulers, open_runner
 from holdfast.cli.tables import show_json
 from holdfast.errors import HoldfastError
 from holdfast.runner.api import Runner
+from holdfast.schedulers import aliases
 from holdfast.specs import runopts
 
 
@@ -25,14 +26,18 @@ def command(scheduler: str | None, as_json: bool) -> None:
         show_json({name: _as_data(options) for name, options in found.items()})
         return
     for name, options in found.items():
-        click.echo(f"{name}:")
+        also = ", ".join(other for other, owner in aliases().items() if owner == name)
+        click.echo(f"{name} (also {also}):" if also else f"{name}:")
         click.echo(textwrap.indent(str(options), "    ") + "\n")
 
 
 def every_run_opts(runner: Runner, names: list[str] | None = None) -> dict[str, runopts]:
-    """Return the run options of these schedulers, or all; a broken one is told about and left out."""
+    """Return the run options of these schedulers, or all; a broken one is told about and left out.
+
+    Of several names for one scheduler the first stands for all.
+    """
     found = {}
-    for name in names or runner.scheduler_backends():
+    for name in names or [each for each in runner.scheduler_backends() if each not in aliases()]:
         try:
             found[name] = runner.scheduler_run_opts(name)
         except HoldfastError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -15,10 +15,13 @@ COLUMN_MIN = 8
 _PLAIN = re.compile(r"[A-Za-z0-9_./:=@%+,-][A-Za-z0-9_./:=@%+, $(){}*-]*")
 
 
-def show(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table; on a terminal it fits the screen, in a pipe nothing is cut."""
+def show(head: Sequence[str], rows: Iterable[Sequence[object]], *, keep_end: Collection[int] = ()) -> None:
+    """Print a table; on a terminal it fits the screen, in a pipe nothing is cut.
+
+    Columns of `keep_end` are cut at the front: the end of a handle is what tells one from another.
+    """
     cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
-    click.echo(render(head, cells, _screen_width()))
+    click.echo(render(head, cells, _screen_width(), keep_end=keep_end))
 
 
 def show_json(data: Any) -> None:
@@ -26,14 +29,19 @@ def show_json(data: Any) -> None:
     click.echo(json.dumps(data, indent=2, default=str))
 
 
-def render(head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None) -> str:
+def render(
+    head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None, *, keep_end: Collection[int] = ()
+) -> str:
     """Lay out a table; where it is wider than `width`, the widest columns are cut."""
     lines = [list(head), *([_one_line(cell) for cell in row] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     while width is not None and sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > COLUMN_MIN:
         widths[widths.index(max(widths))] -= 1
     return "\n".join(
-        "  ".join(_cut(cell, size).ljust(size) for cell, size in zip(line, widths, strict=True)).rstrip()
+        "  ".join(
+            _cut(cell, size, at_front=column in keep_end and line is not lines[0]).ljust(size)
+            for column, (cell, size) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
         for line in lines
     )
 
@@ -73,8 +81,10 @@ def _scalar(value: Any) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _cut(cell: str, size: int) -> str:
-    return cell if len(cell) <= size else cell[: size - 1] + "…"
+def _cut(cell: str, size: int, *, at_front: bool = False) -> str:
+    if len(cell) <= size:
+        return cell
+    return "…" + cell[len(cell) - size + 1 :] if at_front else cell[: size - 1] + "…"
 
 
 def _one_line(cell: str) -> str:

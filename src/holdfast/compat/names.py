@@ -20,5 +20,5 @@ MODULES: dict[str, str] = {
     "torchx.specs": "holdfast.specs",
     "torchx.specs.api": "holdfast.specs",
     "torchx.specs.finder": "holdfast.components.finder",
-    "torchx.workspace": "holdfast.runner.workspace",
+    "torchx.workspace": "holdfast.workspace",
 }

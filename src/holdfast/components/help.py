@@ -11,7 +11,8 @@ from holdfast.components.signature import Parameter, Signature, read_signature
 
 #: How far flags reach to the right before their description begins.
 COLUMN = 28
-WIDTH_MIN = 60
+#: Narrower than this nothing fits.
+WIDTH_MIN = 48
 
 
 def render(fn: Callable[..., Any], name: str, width: int) -> str:
@@ -20,7 +21,7 @@ def render(fn: Callable[..., Any], name: str, width: int) -> str:
     signature = read_signature(fn)
     text, lines = read_docstring(fn)
     parts = [_usage(signature, name, width)]
-    parts += [textwrap.dedent(text)] if text else []
+    parts += [_paragraph(each, width) for each in textwrap.dedent(text).split("\n\n") if each.strip()]
     if signature.parameters:
         parts.append("Flags:\n" + "\n".join(_row(each, lines, width) for each in signature.parameters.values()))
     if signature.rest is not None:
@@ -44,6 +45,13 @@ def read_docstring(fn: Callable[..., Any]) -> tuple[str, dict[str, str]]:
         return written, {}
     text = "\n\n".join(filter(None, (read.short_description, read.long_description)))
     return text, {each.arg_name.lstrip("*"): " ".join((each.description or "").split()) for each in read.params}
+
+
+def _paragraph(text: str, width: int) -> str:
+    """Fill a paragraph; one with lists or examples in it, which are indented or begin with a mark, stays as it is."""
+    if any(line[:1] in " -*>|`" for line in text.splitlines()):
+        return text
+    return textwrap.fill(" ".join(text.split()), width, break_long_words=False, break_on_hyphens=False)
 
 
 def _usage(signature: Signature, name: str, width: int) -> str:

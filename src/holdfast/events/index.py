@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from holdfast.wire.secret import state_folder
+from holdfast.home import state_folder
 
 RUNS_MAX = 200
 JOURNALS_PER_RUN_MAX = 200

@@ -36,6 +36,8 @@ class ErrorData:
     traceback: str = ""
     timestamp: int | None = None
     error_code: int | None = None
+    #: Which worker it was, where a launcher has passed on what a worker of its own left.
+    rank: int | None = None
     data: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -131,6 +133,7 @@ def _parse(content: dict[str, Any]) -> ErrorData:
         traceback=_cut(_text(extra.get("py_callstack", "")), TRACEBACK_CHARS_MAX),
         timestamp=_integer(extra.get("timestamp")),
         error_code=_integer(message.get("errorCode")),
+        rank=_integer(extra.get("rank")),
         data=content,
     )
 

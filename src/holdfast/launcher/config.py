@@ -91,6 +91,7 @@ class LaunchOptions:
     metrics: tuple[str, ...] = ()
     health_port: str = ""
     hang: str = "off"
+    vault: bool = False
     secret_file: str | None = None
     require_secret: bool = False
     tls_cert: str | None = None
@@ -309,5 +310,6 @@ def _local_options(options: LaunchOptions, entry: Script | Module | Program) -> 
         log_bytes_max=parse_bytes(options.log_size_limit),
         half_finished_s=parse_duration(options.half_finished_after) if options.half_finished_after else None,
         hang=parse_hang(options.hang),
+        vault=options.vault,
         health=parse_health_port(options.health_port) if options.health_port else None,
     )

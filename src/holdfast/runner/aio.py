@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from holdfast.runner.api import Runner, get_runner
+
+T = TypeVar("T")
 
 _END = object()
 
@@ -16,7 +18,7 @@ _END = object()
 class AsyncRunner:
     """The twin of `Runner`: the same methods with the same arguments, to be awaited.
 
-    `log_lines` is to be iterated with `async for`.
+    `log_lines` and `log_entries` are to be iterated with `async for`.
     """
 
     def __init__(self, runner: Runner | None = None) -> None:
@@ -28,15 +30,26 @@ class AsyncRunner:
 
     async def log_lines(self, *args: Any, **kwargs: Any) -> AsyncIterator[str]:
         """Yield the lines that one replica wrote; arguments as for `Runner.log_lines`."""
-        lines = iter(await asyncio.to_thread(self.runner.log_lines, *args, **kwargs))
-        while (line := await asyncio.to_thread(next, lines, _END)) is not _END:
-            yield str(line)
+        async for line in _each(self.runner.log_lines, *args, **kwargs):
+            yield line
+
+    async def log_entries(self, *args: Any, **kwargs: Any) -> AsyncIterator[tuple[float, str]]:
+        """Yield the lines of one replica with their times; arguments as for `Runner.log_entries`."""
+        async for entry in _each(self.runner.log_entries, *args, **kwargs):
+            yield entry
 
     async def __aenter__(self) -> AsyncRunner:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+async def _each(method: Callable[..., Iterable[T]], *args: Any, **kwargs: Any) -> AsyncIterator[T]:
+    """Take what a method yields, each piece in a thread."""
+    pieces = iter(await asyncio.to_thread(method, *args, **kwargs))
+    while (piece := await asyncio.to_thread(next, pieces, _END)) is not _END:
+        yield cast("T", piece)
 
 
 def _in_a_thread(name: str, method: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import UsageError
 from holdfast.runner.check import check_app
 from holdfast.runner.errors import JobTimeoutError
-from holdfast.schedulers.api import list_jobs, validate, wait_news
+from holdfast.schedulers.api import list_jobs, log_entries, validate, wait_news
 from holdfast.specs import (
     AppDef,
     AppDryRunInfo,
     AppHandle,
-    AppStatus,
     CfgVal,
     ParsedAppHandle,
     UnknownAppException,
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from holdfast.schedulers import ListAppResponse, Scheduler, Stream
+    from holdfast.specs import AppStatus
 
 #: What the command line calls its session.
 SESSION = "holdfast"
@@ -151,6 +151,8 @@ class Runner:
 
     def status(self, app_handle: AppHandle) -> AppStatus | None:
         """Say how a job is doing; None where there is no such job any more."""
+        from holdfast.specs.states import AppStatus
+
         where, scheduler = self._find(app_handle)
         found = scheduler.describe(where.app_id)
         if found is None:
@@ -235,15 +237,25 @@ class Runner:
         streams: Stream | None = None,
     ) -> Iterable[str]:
         """Yield the lines that one replica wrote; with `should_tail` until it has ended."""
-        if regex is not None:
-            try:
-                re.compile(regex)
-            except re.error as error:
-                raise UsageError(f"'{regex}' is no regular expression: {error}") from None
-        where, scheduler = self._find(app_handle)
-        if not scheduler.exists(where.app_id):
-            raise UnknownAppException(app_handle)
+        where, scheduler = self._find_log(app_handle, regex)
         return scheduler.log_iter(where.app_id, role_name, k, regex, since, until, should_tail, streams)
+
+    def log_entries(
+        self,
+        app_handle: AppHandle,
+        role_name: str,
+        k: int = 0,
+        regex: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        streams: Stream | None = None,
+    ) -> Iterable[tuple[float, str]]:
+        """Yield the lines of one replica that are there now, each with its time, in seconds since 1970.
+
+        The time is 0.0 where the scheduler keeps none.
+        """
+        where, scheduler = self._find_log(app_handle, regex)
+        return log_entries(scheduler, where.app_id, role_name, k, regex, since, until, streams)
 
     # -- schedulers ------------------------------------------------------------------------------------------------
 
@@ -285,6 +297,17 @@ class Runner:
         where = parse_app_handle(app_handle)
         return where, self._scheduler(where.scheduler_backend)
 
+    def _find_log(self, app_handle: AppHandle, regex: str | None) -> tuple[ParsedAppHandle, Scheduler[Any]]:
+        if regex is not None:
+            try:
+                re.compile(regex)
+            except re.error as error:
+                raise UsageError(f"'{regex}' is no regular expression: {error}") from None
+        where, scheduler = self._find(app_handle)
+        if not scheduler.exists(where.app_id):
+            raise UnknownAppException(app_handle)
+        return where, scheduler
+
     def _scheduler(self, name: str) -> Scheduler[Any]:
         with self._making:
             if name not in self._schedulers:
@@ -316,7 +339,7 @@ def _params_from_environment() -> dict[str, object]:
 
 
 def _build_workspaces(backend: Scheduler[Any], name: str, app: AppDef, cfg: dict[str, CfgVal]) -> None:
-    from holdfast.runner.workspace import WorkspaceMixin
+    from holdfast.workspace import WorkspaceMixin
 
     if not isinstance(backend, WorkspaceMixin):
         raise UsageError(f"the scheduler '{name}' cannot ship a workspace: leave it out and use an image with the code")

@@ -4,7 +4,8 @@ A plugin fills in the abstract methods and registers a factory `create_scheduler
 point of the group `holdfast.schedulers` (or `torchx.schedulers`). `holdfast.testing.scheduler_contract` checks it.
 
 Plugins may be older than this interface, or derive from TorchX's own class where that is installed. So whoever uses a
-scheduler calls `validate`, `list_jobs` and `wait_news` of this module, which make do with what the plugin has.
+scheduler calls `validate`, `list_jobs`, `wait_news` and `log_entries` of this module, which make do with what the
+plugin has.
 """
 
 from __future__ import annotations
@@ -16,13 +17,33 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from holdfast.errors import UsageError
-from holdfast.schedulers.replies import DescribeAppResponse, ListAppResponse, Stream
 from holdfast.specs import NULL_RESOURCE, AppDef, AppDryRunInfo, CfgVal, runopts
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-__all__ = ["DescribeAppResponse", "ListAppResponse", "Scheduler", "Stream", "list_jobs", "validate", "wait_news"]
+    from holdfast.schedulers.replies import DescribeAppResponse, ListAppResponse, Stream
+else:
+
+    def __getattr__(name: str) -> Any:
+        """Bring the answers in when they are first asked for: a dry run gets none."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from holdfast.schedulers import replies
+
+        return globals().setdefault(name, getattr(replies, name))
+
+
+__all__ = [
+    "DescribeAppResponse",
+    "ListAppResponse",
+    "Scheduler",
+    "Stream",
+    "list_jobs",
+    "log_entries",
+    "validate",
+    "wait_news",
+]
 
 T = TypeVar("T")
 
@@ -84,6 +105,22 @@ class Scheduler(ABC, Generic[T]):
         exist is a `UsageError`.
         """
         raise NotImplementedError(f"{type(self).__qualname__} does not give logs")
+
+    def log_entries(
+        self,
+        app_id: str,
+        role_name: str,
+        k: int = 0,
+        regex: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        streams: Stream | None = None,
+    ) -> Iterable[tuple[float, str]]:
+        """Yield the lines that are there now, each with the time at which it was written, in seconds since 1970.
+
+        A scheduler that keeps no times says 0.0, as this one does; one that does lets replicas' lines be merged.
+        """
+        return log_entries(self, app_id, role_name, k, regex, since, until, streams)
 
     def _validate(self, app: AppDef, scheduler: str, cfg: Mapping[str, CfgVal]) -> None:
         """Refuse what cannot run here; by default a role that does not say what it needs."""
@@ -168,6 +205,23 @@ def wait_news(scheduler: Scheduler[Any], app_id: str, timeout_s: float) -> None:
         time.sleep(timeout_s)
     else:
         wait(app_id, timeout_s)
+
+
+def log_entries(
+    scheduler: Scheduler[Any],
+    app_id: str,
+    role_name: str,
+    k: int = 0,
+    regex: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    streams: Stream | None = None,
+) -> Iterable[tuple[float, str]]:
+    """Yield a replica's lines with their times, 0.0 each where a scheduler has only lines."""
+    has_times = getattr(type(scheduler), "log_entries", Scheduler.log_entries) is not Scheduler.log_entries
+    if has_times:
+        return scheduler.log_entries(app_id, role_name, k, regex, since, until, streams)
+    return ((0.0, line) for line in scheduler.log_iter(app_id, role_name, k, regex, since, until, False, streams))
 
 
 def _takes(method: Callable[..., object], *args: object) -> bool:

@@ -49,6 +49,16 @@ def get_scheduler_factories() -> dict[str, SchedulerFactory]:
     return {**first, **found}
 
 
+def aliases() -> dict[str, str]:
+    """Return the names that lead to the same factory as another, each with that other one."""
+    first: dict[str, str] = {}
+    return {
+        name: owner
+        for name, factory in get_scheduler_factories().items()
+        if isinstance(factory, LazyFactory) and (owner := first.setdefault(factory.plugin.value, name)) != name
+    }
+
+
 def get_default_scheduler_name() -> str:
     """Return the scheduler that is used when none is named."""
     return DEFAULT

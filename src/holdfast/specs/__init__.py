@@ -21,31 +21,35 @@ from holdfast.specs.macros import macros
 from holdfast.specs.mounts import BindMount, DeviceMount, MountType, VolumeMount
 from holdfast.specs.resource import NULL_RESOURCE, GiB, Resource
 from holdfast.specs.runopts import InvalidRunConfigException, runopt, runopts
-from holdfast.specs.states import (
-    AppState,
-    AppStatus,
-    AppStatusError,
-    ReplicaState,
-    ReplicaStatus,
-    RoleStatus,
-    is_started,
-    is_terminal,
-)
 
 if TYPE_CHECKING:
     from holdfast.specs.instance_types import ResourceFactory
+    from holdfast.specs.states import (
+        AppState,
+        AppStatus,
+        AppStatusError,
+        ReplicaState,
+        ReplicaStatus,
+        RoleStatus,
+        is_started,
+        is_terminal,
+    )
 
     #: What makes each named resource; a plain dict to which programs may add.
     _named_resource_factories: dict[str, ResourceFactory]
 else:
 
     def __getattr__(name: str) -> Any:
-        """Bring the named resources together when they are first asked for: most commands never do."""
+        """Bring named resources and states in when they are first asked for: describing an app needs neither."""
         if name == "_named_resource_factories":
             from holdfast.specs.sources import load
 
             return globals().setdefault(name, load())
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from holdfast.specs import states
+
+        return globals().setdefault(name, getattr(states, name))
 
 
 __all__ = [

@@ -62,6 +62,18 @@ class ReplicaStatus:
     #: How often it was started again.
     restarts: int = 0
 
+    @property
+    def sentence(self) -> str:
+        """How it is doing, in one line."""
+        words = [f"{self.role}/{self.id} {self.state.name}{f' on {self.hostname}' if self.hostname else ''}"]
+        if self.restarts:
+            words.append(f"restarts: {self.restarts}")
+        if self.started_at is not None and self.ended_at is not None:
+            words.append(f"ran {_span(self.ended_at - self.started_at)}")
+        if self.exit_code is not None and f"code {self.exit_code}" not in self.cause:
+            words.append(f"exit code {self.exit_code}")
+        return ", ".join(words) + (f": {self.cause}" if self.cause else "")
+
 
 @dataclass
 class RoleStatus:
@@ -131,17 +143,23 @@ class AppStatus:
             lines.append(f"Message: {self.msg}")
         if self.ui_url:
             lines.append(f"UI: {self.ui_url}")
-        for replica in self.replicas(filter_roles):
-            ended = "" if replica.exit_code is None else f", exit code {replica.exit_code}"
-            host = f" on {replica.hostname}" if replica.hostname else ""
-            cause = f": {replica.cause}" if replica.cause else ""
-            lines.append(f"  {replica.role}/{replica.id} {replica.state.name}{host}{ended}{cause}")
+        lines += [f"  {replica.sentence}" for replica in self.replicas(filter_roles)]
         return "\n".join(lines)
 
     def __repr__(self) -> str:
         import json  # few need it
 
         return json.dumps(self.to_json(), indent=2)
+
+
+def _span(seconds: float) -> str:
+    """Write a time that has passed as people say it."""
+    if seconds < 60:
+        return f"{max(seconds, 0.0):.1f} s"
+    minutes = round(seconds) // 60
+    if minutes < 60:
+        return f"{minutes} min {round(seconds) % 60} s"
+    return f"{minutes // 60} h {minutes % 60} min"
 
 
 class AppStatusError(HoldfastError):

@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from holdfast.errors import UsageError
-from holdfast.schedulers.api import DescribeAppResponse, Scheduler, Stream, list_jobs, validate, wait_news
+from holdfast.schedulers.api import DescribeAppResponse, Scheduler, Stream, list_jobs, log_entries, validate, wait_news
 from holdfast.specs import AppDef, AppState, CfgVal, Resource, Role, is_terminal, macros, parse_app_handle, runopts
 
 #: How long a case waits for a job before it fails.
@@ -379,6 +379,19 @@ def times_choose_lines(bench: Bench) -> None:
     assert bench.lines(scheduler, app_id, since=now - hour, until=now + hour) == ["now"]
     assert bench.lines(scheduler, app_id, since=now + hour) == []
     assert bench.lines(scheduler, app_id, until=now - hour) == []
+
+
+@_case
+def lines_may_come_with_their_times(bench: Bench) -> None:
+    """The same lines as without; where the scheduler keeps no times, each is 0.0."""
+    scheduler = bench.make()
+    app_id = bench.submit(scheduler, "echo one; echo two; echo three")
+    bench.wait(scheduler, app_id)
+    entries = list(log_entries(scheduler, app_id, "main"))
+    times = [at for at, _ in entries]
+
+    assert lines_of(line for _, line in entries) == ["one", "two", "three"]
+    assert times == [0.0] * 3 or (times == sorted(times) and abs(times[0] - time.time()) < FOREVER_S)
 
 
 @_case

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.errors import UsageError
+from holdfast.home import state_folder
 from holdfast.wire.address import Endpoint
 
 SECRET_FILE_VARIABLE = "HOLDFAST_SECRET_FILE"
@@ -55,15 +56,6 @@ def open_door_warning(endpoint: Endpoint) -> str:
 def user_secret_path(environ: Mapping[str, str] = os.environ) -> Path:
     """Return where this user's own secret lies."""
     return state_folder(environ) / "secret"
-
-
-def state_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder for what this user's runs leave on this host."""
-    base = environ.get("HOLDFAST_HOME")
-    if base:
-        return Path(base)
-    state = environ.get("XDG_STATE_HOME")
-    return (Path(state) if state else Path.home() / ".local" / "state") / "holdfast"
 
 
 def _read(path: Path) -> bytes:

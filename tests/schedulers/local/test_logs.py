@@ -160,7 +160,7 @@ def test_a_follower_reads_all_that_was_there_before_the_end_was_seen(tmp_path):
         over.set()
 
     lines = follow(path, Wanted(), ended=over.is_set, wait=wait, now=lambda: 0.0)
-    assert list(lines) == ["one", "two", "three", "half"]
+    assert list(lines) == [(1.0, "one"), (2.0, "two"), (3.0, "three"), (4.0, "half")]
 
 
 def test_a_follower_that_is_early_waits_for_the_file(tmp_path):
@@ -172,14 +172,14 @@ def test_a_follower_that_is_early_waits_for_the_file(tmp_path):
             path.write_bytes(b"1.0 o there\n")
 
     lines = follow(path, Wanted(), ended=path.exists, wait=wait, now=lambda: 0.0)
-    assert list(lines) == ["there"]
+    assert list(lines) == [(1.0, "there")]
 
 
 def test_without_waiting_only_whole_lines_are_given(tmp_path):
     path = tmp_path / "combined.log"
     path.write_bytes(b"1.0 o one\n2.0 o ha")
 
-    assert list(follow(path, Wanted(), ended=lambda: False, wait=None, now=lambda: 0.0)) == ["one"]
+    assert list(follow(path, Wanted(), ended=lambda: False, wait=None, now=lambda: 0.0)) == [(1.0, "one")]
     assert list(follow(tmp_path / "none", Wanted(), ended=lambda: False, wait=None, now=lambda: 0.0)) == []
 
 

@@ -266,6 +266,17 @@ def test_a_job_that_is_cancelled_while_it_waits_for_a_retry_does_not_start_again
     assert job.pass_time(100).starts == [0, 0]
 
 
+def test_who_waits_for_a_retry_when_the_job_ends_is_not_the_one_that_ended_it():
+    roles = (RolePlan("patient", 5, RetryPolicy.REPLICA), RolePlan("final"))
+    job = Job(*roles, sizes={"patient": 1, "final": 1}).begin().end(0, 1).end(0, 1, cause="it tripped")
+    assert job.states() == ["PENDING", "RUNNING"]
+    job.end(1, 5)
+
+    assert job.ended == JobEnded(AppState.FAILED, "final/0 failed: it broke")
+    assert job.states() == ["CANCELLED", "FAILED"]
+    assert job.machine.replicas[0].cause == "it was not started again: final/0 failed; before, it tripped"
+
+
 def test_a_job_that_is_already_failing_stays_failed():
     job = Job().begin().end(0, 3).tell(CancelAsked())
     job.obey()

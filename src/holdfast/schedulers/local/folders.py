@@ -7,6 +7,7 @@
         cancel, kill    there once somebody has asked for the end
         supervisor.log  empty, unless the supervisor itself had trouble
         logs/<role>/<replica>/{stdout,stderr,combined}.log
+        workspace/<role>/  the code that was shipped with the job
 
 There is no daemon and no index, so nothing can fall out of step:
 
@@ -27,19 +28,16 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from holdfast.errors import Unavailable, UsageError
 from holdfast.schedulers.local.keep import Finished, Policy, choose
 from holdfast.schedulers.local.record import Life, LocalRequest, check_version, folder_name
-from holdfast.specs.states import is_terminal
 
 #: Folders that are being made or taken away begin with a dot, as no job's does.
 NEW, GONE = ".new-", ".gone-"
-#: Beside a folder that was made for one job: the job was submitted.
-USED = ".used"
 #: What a process that was killed half-way has left is cleared away after this long.
 LEFTOVER_S = 3600.0
 #: How often finished jobs are looked through, and how far over the limit brings it forward.
@@ -172,8 +170,9 @@ class JobFolder:
         return True
 
     def size(self) -> int:
-        """Count the bytes that the folder holds."""
-        return sum((Path(folder) / name).lstat().st_size for folder, _, names in os.walk(self.path) for name in names)
+        """Count the bytes that the folder holds; a shipped file that others have too costs nothing."""
+        found = [(Path(folder) / name).lstat() for folder, _, names in os.walk(self.path) for name in names]
+        return sum(each.st_size for each in found if each.st_nlink == 1)
 
     @contextlib.contextmanager
     def _supervisor(self) -> Iterator[int | None]:
@@ -223,19 +222,28 @@ class Jobs:
             return []
         return [JobFolder(self.path / name) for name in names if not name.startswith(".")]
 
-    def create(self, request: LocalRequest, state: dict[str, Any]) -> tuple[JobFolder, int]:
-        """Put a new job in place; returns its folder and the descriptor of its lock, which is held."""
+    def create(
+        self, request: LocalRequest, state: dict[str, Any], fill: Callable[[Path], None] = lambda _: None
+    ) -> tuple[JobFolder, int]:
+        """Put a new job in place; returns its folder and the descriptor of its lock, which is held.
+
+        `fill` adds to the folder what else belongs to the job, before anybody can see it.
+        """
         draft = self.path / f"{NEW}{os.getpid()}-{time.monotonic_ns()}"
         try:
             draft.mkdir(mode=0o700, parents=True)
             write_json(draft / "job.json", request.to_json())
             write_json(draft / "state.json", state)
+            fill(draft)
             lock = os.open(draft / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             clear(draft)
             raise Unavailable(
                 f"cannot write the job to {self.path}: {error}; HOLDFAST_HOME names the folder"
             ) from error
+        except BaseException:
+            clear(draft)
+            raise
         folder = self.folder(request.app_id)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -261,6 +269,7 @@ class Jobs:
     def prune(self, policy: Policy) -> list[str]:
         """Drop finished jobs beyond the limits and what killed processes left half-made; returns their names."""
         from holdfast.schedulers.local.parse import judge
+        from holdfast.specs.states import is_terminal
 
         with contextlib.suppress(OSError):
             (self.path / ".pruned").touch()
@@ -274,34 +283,13 @@ class Jobs:
                     finished[folder.path.name] = Finished(folder.path.name, ended, folder.size())
         dropped = choose(list(finished.values()), now, policy)
         for name in dropped:
-            forget(JobFolder(self.path / name))
+            JobFolder(self.path / name).remove()
         for name in os.listdir(self.path):  # noqa: PTH208 - names are all we need
             if name.startswith((NEW, GONE)):
                 with contextlib.suppress(OSError):
                     if now - (self.path / name).stat().st_mtime > LEFTOVER_S:
                         clear(self.path / name)
         return dropped
-
-
-def forget(folder: JobFolder) -> None:
-    """Remove a job that has ended, and the folders that were made for it alone."""
-    try:
-        request = folder.read_request()
-    except UsageError:
-        request = None
-    if folder.remove() and request is not None:
-        for own in request.own_folders:
-            clear(Path(own))
-            Path(f"{own}{USED}").unlink(missing_ok=True)
-
-
-def clear_unused(folder: Path) -> None:
-    """Remove what was made below a folder for jobs that were never submitted."""
-    for made in folder.iterdir() if folder.is_dir() else ():
-        used = made.name.endswith(USED) or made.with_name(f"{made.name}{USED}").exists()
-        with contextlib.suppress(OSError):
-            if not used and time.time() - made.stat().st_mtime > LEFTOVER_S:
-                clear(made)
 
 
 # -- small things ------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from holdfast.errors import UsageError
 
@@ -17,8 +17,7 @@ FRESH_S = 600.0
 JOBS_VARIABLE, DAYS_VARIABLE, BYTES_VARIABLE = "HOLDFAST_KEEP_JOBS", "HOLDFAST_KEEP_DAYS", "HOLDFAST_KEEP_BYTES"
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(NamedTuple):
     """The limits; a running job never counts."""
 
     jobs: int = KEEP_JOBS
@@ -27,8 +26,7 @@ class Policy:
     fresh_s: float = FRESH_S
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(NamedTuple):
     """A job that has ended: its folder's name, when, and how much it holds."""
 
     name: str

@@ -82,8 +82,8 @@ def follow(
     ended: Callable[[], bool],
     wait: Callable[[float], None] | None,
     now: Callable[[], float],
-) -> Iterator[str]:
-    """Yield the wanted lines of a combined log.
+) -> Iterator[tuple[float, str]]:
+    """Yield the wanted lines of a combined log, each with its time.
 
     With `wait`, which waits for more for at most that many seconds, it goes on until `ended` has said that no more can
     come and all is read. The order matters: what is read after the end has been seen is all there will be.
@@ -109,11 +109,11 @@ def follow(
         reader.close()
 
 
-def _pick(lines: list[bytes], wanted: Wanted) -> Iterator[str]:
+def _pick(lines: list[bytes], wanted: Wanted) -> Iterator[tuple[float, str]]:
     for line in lines:
         at, letter, text = parse_line(line)
         if wanted.takes(at, letter, text):
-            yield text
+            yield at, text
 
 
 def parse_line(line: bytes) -> tuple[float, str, str]:

@@ -311,6 +311,11 @@ class JobMachine:
         if self._ending is not None or self.ended is not None:
             return []
         self._ending = JobEnded(state, sentence)
+        for number in sorted(self._to_restart()):
+            replica = self.replicas[number]
+            if replica.phase is Phase.ENDED and replica.outcome is AppState.FAILED:
+                replica.outcome = AppState.CANCELLED  # it had retries left: it did not end the job
+                replica.cause = f"it was not started again: {why}; before, {replica.cause}"
         self._restarts.clear()
         for replica in self.replicas:
             if replica.phase is Phase.WAITING:  # WAITING -> ENDED

@@ -15,6 +15,8 @@ from holdfast.specs.app import RetryPolicy, Role
 from holdfast.specs.serialize import role_from_json, role_to_json
 
 RECORD_VERSION = 1
+#: Fields of the request that hold records of their own.
+_NESTED = ("replicas", "role_plans", "shipments", "roles")
 
 
 @dataclass
@@ -46,6 +48,16 @@ class RolePlan:
 
 
 @dataclass
+class Shipment:
+    """Code that is copied when the job is submitted."""
+
+    #: Its name below `workspace/` in the job's folder.
+    folder: str
+    #: Where it comes from, and where each source goes below the folder.
+    roots: dict[str, str]
+
+
+@dataclass
 class LocalRequest:
     """The native request of the local scheduler; it may be changed until it is submitted."""
 
@@ -59,8 +71,8 @@ class LocalRequest:
     #: The app as it was given, for `describe`.
     roles: list[Role] = field(default_factory=list)
     metadata: dict[str, str] = field(default_factory=dict)
-    #: Folders that were made for this job alone, and go with it.
-    own_folders: list[str] = field(default_factory=list)
+    #: What is copied when the job is submitted; the copies are the job's own, and go with it.
+    shipments: list[Shipment] = field(default_factory=list)
     #: Whether the job needs a port of this machine, at which its replicas meet.
     needs_port: bool = False
     #: How many finished jobs are kept once this one has ended; None for what the environment says.
@@ -68,10 +80,11 @@ class LocalRequest:
 
     def to_json(self) -> dict[str, Any]:
         """Describe the request as plain data."""
-        data = {key: value for key, value in vars(self).items() if key not in ("replicas", "role_plans", "roles")}
+        data = {key: value for key, value in vars(self).items() if key not in _NESTED}
         data["version"] = RECORD_VERSION
         data["replicas"] = [asdict(replica) for replica in self.replicas]
         data["role_plans"] = [asdict(role) for role in self.role_plans]
+        data["shipments"] = [asdict(shipment) for shipment in self.shipments]
         data["roles"] = [role_to_json(role) for role in self.roles]
         return data
 
@@ -84,6 +97,7 @@ class LocalRequest:
         known["role_plans"] = [
             RolePlan(**{**role, "retry_policy": RetryPolicy(role["retry_policy"])}) for role in data["role_plans"]
         ]
+        known["shipments"] = [Shipment(**shipment) for shipment in data.get("shipments", ())]
         known["roles"] = [role_from_json(role) for role in data.get("roles", ())]
         return cls(**known)
 

@@ -21,6 +21,7 @@ GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
 #: What an id is made of: letters and digits that are hard to mistake for each other.
 ID_LETTERS = "bcdfghjkmnpqrstvwxz23456789"
 NAME_CHARS_MAX = 60
+_UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
 
 
 @dataclass(frozen=True)
@@ -157,8 +158,8 @@ def make_id(name: str, suffix: str) -> str:
     return f"{readable.strip('-_')[:NAME_CHARS_MAX] or 'app'}-{suffix}"
 
 
-def show(request: LocalRequest) -> str:
-    """Write the request out for people."""
+def show(request: LocalRequest, sizes: Mapping[str, tuple[int, int]] | None = None) -> str:
+    """Write the request out for people; `sizes` are the files and bytes of what is shipped, by source."""
     lines = [f"job {request.app_id} on this machine, cancelled with {request.cancel_grace_s:g} s of grace"]
     plans = {role.name: role for role in request.role_plans}
     for role in plans.values():
@@ -167,6 +168,10 @@ def show(request: LocalRequest) -> str:
             facts.append(f"goes on with {role.min_replicas} replicas")
         if facts:
             lines.append(f"  role {role.name}: {', '.join(facts)}")
+    for shipment in request.shipments:
+        for source, below in shipment.roots.items():
+            where = f"{shipment.folder}/{below}".rstrip("/")
+            lines.append(f"  ships {source}{_size((sizes or {}).get(source))} as workspace/{where}")
     for replica in request.replicas:
         lines += [
             f"  replica {replica.name}",
@@ -178,3 +183,11 @@ def show(request: LocalRequest) -> str:
         if request.needs_port:
             lines.append(f"    {PORT_VARIABLE}=<a free port>")
     return "\n".join(lines)
+
+
+def _size(found: tuple[int, int] | None) -> str:
+    if found is None:
+        return ""
+    files, size = found
+    amount = next(f"{size / unit:.3g} {name}" for unit, name in _UNITS if size >= unit or unit == 1)
+    return f" ({files} file{'' if files == 1 else 's'}, {amount})"

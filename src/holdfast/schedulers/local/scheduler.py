@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import holdfast
 from holdfast.errors import Unavailable, UsageError
 from holdfast.facts import facts
-from holdfast.runner.workspace import Workspace, WorkspaceMixin
+from holdfast.home import state_folder
 from holdfast.schedulers.api import Scheduler
 from holdfast.schedulers.local import keep
-from holdfast.schedulers.local.folders import USED, JobFolder, Jobs, boot_id, clear_unused, forget
-from holdfast.schedulers.local.record import RECORD_VERSION, LocalRequest, folder_name
+from holdfast.schedulers.local.folders import JobFolder, Jobs, boot_id
+from holdfast.schedulers.local.record import RECORD_VERSION, LocalRequest, Shipment, folder_name
 from holdfast.schedulers.local.render import (
     GPUS_VARIABLE,
     ID_LETTERS,
@@ -26,19 +26,20 @@ from holdfast.schedulers.local.render import (
     render,
     show,
 )
-from holdfast.schedulers.replies import Stream
-from holdfast.specs import AppDef, AppDryRunInfo, AppState, CfgVal, Role, make_app_handle, runopts
-from holdfast.wire.secret import state_folder
+from holdfast.specs import AppDef, AppDryRunInfo, CfgVal, Role, make_app_handle, runopts
+from holdfast.workspace.api import Workspace, WorkspaceMixin
 
 if TYPE_CHECKING:
     import builtins
     from datetime import datetime
 
-    from holdfast.schedulers.replies import DescribeAppResponse, ListAppResponse
+    from holdfast.schedulers.replies import DescribeAppResponse, ListAppResponse, Stream
 
 ID_CHARS = 5
 #: What a job may take to end beyond the grace time of its replicas, before `delete` gives up on it.
 END_TIMEOUT_S = 60.0
+#: Where shipped code lies in a job's folder, and where files are kept that the next job may need again.
+WORKSPACE, CACHE = "workspace", "workspace-cache"
 #: The first process forks and ends at once, so that the supervisor is nobody's child; only then does it import.
 _START = """
 import os, sys
@@ -58,7 +59,6 @@ class LocalScheduler(WorkspaceMixin, Scheduler[LocalRequest]):
     def __init__(self, session_name: str, home: Path | None = None) -> None:
         super().__init__("local", session_name)
         self._home = (home or state_folder()).absolute()
-        self._copies = self._home / "workspaces"
         self._jobs = Jobs.of_session(self._home, session_name)
 
     # -- submitting ----------------------------------------------------------------------------------------------------
@@ -77,8 +77,8 @@ class LocalScheduler(WorkspaceMixin, Scheduler[LocalRequest]):
         options.add(
             "copy_workspace",
             type_=bool,
-            default=False,
-            help="run in a copy of the workspace, so that later edits do not reach the job",
+            default=True,
+            help="run in a copy of the workspace, which later edits do not reach; False: in the folder as it lies",
         )
         options.add(
             "keep",
@@ -91,19 +91,7 @@ class LocalScheduler(WorkspaceMixin, Scheduler[LocalRequest]):
         """Everything may run here; resources are not counted."""
 
     def build_workspace_and_update_role(self, role: Role, workspace: Workspace, cfg: Mapping[str, CfgVal]) -> None:
-        """Use a single folder as it is; copy it where that is asked for, and several together in any case."""
-        from holdfast.runner.workspace import roots, ship
-
-        found = roots(workspace)
-        if len(found) == 1 and not cfg.get("copy_workspace"):
-            (root, below) = next(iter(found.items()))
-            if root.is_dir() and not below:
-                role.image = str(root)
-                return
-        clear_unused(self._copies)
-        target = self._copies / f"{time.time_ns():x}-{_letters()}"
-        ship(workspace, target, self._home / "workspace-cache")
-        role.image = str(target)
+        """Build nothing: the copy is planned with the request, and made when the job is submitted."""
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[LocalRequest]:
         keep.policy_from(os.environ)  # who has set a limit wrongly should hear of it, not the supervisor
@@ -113,11 +101,12 @@ class LocalScheduler(WorkspaceMixin, Scheduler[LocalRequest]):
             logs_root = Path(str(root)).expanduser().absolute() / folder_name(self.session_name) / folder_name(app_id)
         else:
             logs_root = self._jobs.folder(app_id).path / "logs"
+        cwds, shipments = _plan_folders(app, cfg, self._jobs.folder(app_id).path / WORKSPACE)
         around = Surroundings(
             backend=self.backend,
             session=self.session_name,
             app_id=app_id,
-            cwds={role.name: _folder_of(role) for role in app.roles},
+            cwds=cwds,
             log_root=str(logs_root),
             environ=os.environ,
             gpus=_gpus() if any(role.resource.gpu > 0 for role in app.roles) else (),
@@ -126,13 +115,15 @@ class LocalScheduler(WorkspaceMixin, Scheduler[LocalRequest]):
         request, warnings = render(app, cfg, around)
         for sentence in warnings:
             facts.warn("local_gpus", sentence)
-        request.own_folders = sorted({role.image for role in app.roles if role.image.startswith(f"{self._copies}/")})
+        request.shipments = shipments
         kept = cfg.get("keep")
         request.keep_jobs = kept if isinstance(kept, int) else None
-        return AppDryRunInfo(request, show)
+        return AppDryRunInfo(request, self._show)
 
     def schedule(self, dryrun_info: AppDryRunInfo[LocalRequest]) -> str:
-        """Write the job down and start its supervisor; returns as soon as that is there."""
+        """Copy what is shipped, write the job down and start its supervisor; returns as soon as that is there."""
+        from holdfast.specs.states import AppState
+
         request = dryrun_info.request
         state = {
             "version": RECORD_VERSION,
@@ -145,10 +136,8 @@ class LocalScheduler(WorkspaceMixin, Scheduler[LocalRequest]):
                 {"role": replica.role, "id": replica.id, "state": AppState.PENDING.name} for replica in request.replicas
             ],
         }
-        folder, lock = self._jobs.create(request, state)
+        folder, lock = self._jobs.create(request, state, lambda draft: self._ship(request.shipments, draft))
         try:
-            for own in request.own_folders:
-                Path(f"{own}{USED}").touch()
             _start_supervisor(folder, lock)
         except BaseException:
             folder.remove()
@@ -156,6 +145,24 @@ class LocalScheduler(WorkspaceMixin, Scheduler[LocalRequest]):
         finally:
             os.close(lock)
         return request.app_id
+
+    def _ship(self, shipments: builtins.list[Shipment], job: Path) -> None:
+        """Copy code into a job's folder; what has not changed since an earlier job is shared with it."""
+        if shipments:
+            from holdfast.workspace.shipment import ship
+
+            for each in shipments:
+                ship(each.roots, job / WORKSPACE / each.folder, self._home / CACHE, avoid=[self._home])
+
+    def _show(self, request: LocalRequest) -> str:
+        """Write a request out, with how much would be shipped."""
+        sizes = {}
+        if request.shipments:
+            from holdfast.workspace.shipment import survey
+
+            sources = {source for shipment in request.shipments for source in shipment.roots}
+            sizes = {source: survey(Path(source), avoid=[self._home]) for source in sources}
+        return show(request, {source: (size.files, size.bytes) for source, size in sizes.items()})
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
@@ -206,7 +213,36 @@ class LocalScheduler(WorkspaceMixin, Scheduler[LocalRequest]):
         streams: Stream | None = None,
     ) -> Iterator[str]:
         """Yield the lines of one replica, those of all its attempts; with `should_tail` until the job has ended."""
+        entries = self._read_log(app_id, role_name, k, regex, since, until, streams, should_tail=should_tail)
+        return (line for _, line in entries)
+
+    def log_entries(
+        self,
+        app_id: str,
+        role_name: str,
+        k: int = 0,
+        regex: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        streams: Stream | None = None,
+    ) -> Iterator[tuple[float, str]]:
+        """Yield the lines of one replica that are there now, each with the time at which it came."""
+        return self._read_log(app_id, role_name, k, regex, since, until, streams, should_tail=False)
+
+    def _read_log(
+        self,
+        app_id: str,
+        role_name: str,
+        k: int,
+        regex: str | None,
+        since: datetime | None,
+        until: datetime | None,
+        streams: Stream | None,
+        *,
+        should_tail: bool,
+    ) -> Iterator[tuple[float, str]]:
         from holdfast.schedulers.local import logs
+        from holdfast.schedulers.replies import Stream
 
         folder = self._jobs.folder(app_id)
         request = folder.read_request()
@@ -248,11 +284,12 @@ class LocalScheduler(WorkspaceMixin, Scheduler[LocalRequest]):
         grace = request.cancel_grace_s if request is not None else 0.0
         if not folder.wait_gone(grace + END_TIMEOUT_S):
             raise Unavailable(f"the job {app_id} has not ended yet; delete it again in a while")
-        forget(folder)
+        folder.remove()
 
     def _within_reach(self, app_id: str) -> JobFolder:
         """Return a job's folder; refuse one that another machine, which shares it, may be running."""
         from holdfast.schedulers.local import parse
+        from holdfast.specs.states import AppState
 
         folder = self._jobs.folder(app_id)
         try:
@@ -291,6 +328,32 @@ def _start_supervisor(folder: JobFolder, lock: int) -> None:
     if done.returncode:
         said = (folder.path / "supervisor.log").read_text(errors="replace").strip()
         raise Unavailable(f"the job's supervisor could not start (exit code {done.returncode}): {said[-500:]}")
+
+
+def _plan_folders(
+    app: AppDef, cfg: Mapping[str, CfgVal], copies: Path
+) -> tuple[dict[str, str], builtins.list[Shipment]]:
+    """Say in which folder each role's replicas run, and what is copied for that; equal workspaces share a copy."""
+    cwds: dict[str, str] = {}
+    shipments: list[Shipment] = []
+    for role in app.roles:
+        if not role.workspace:
+            cwds[role.name] = _folder_of(role)
+            continue
+        from holdfast.workspace.shipment import roots
+
+        found = roots(role.workspace)
+        only = next(iter(found)) if len(found) == 1 and not any(found.values()) else None
+        if only is not None and only.is_dir() and cfg.get("copy_workspace") is False:
+            cwds[role.name] = str(only)
+            continue
+        wanted = {str(source): below for source, below in found.items()}
+        shipment = next((each for each in shipments if each.roots == wanted), None)
+        if shipment is None:
+            shipment = Shipment(folder_name(role.name), wanted)
+            shipments.append(shipment)
+        cwds[role.name] = str(copies / shipment.folder)
+    return cwds, shipments
 
 
 def _folder_of(role: Role) -> str:

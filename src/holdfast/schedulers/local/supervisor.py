@@ -18,7 +18,6 @@ import sys
 import time
 import traceback
 from collections import deque
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -254,11 +253,10 @@ class Supervisor:
         )
         kind = classify(evidence)
         cause = explain(kind, evidence)
-        if (
-            error is None
-            and kind is not Kind.OUT_OF_MEMORY
-            and (said := [line for line in evidence.log_lines if line.strip()])
-        ):
+        said = [line for line in evidence.log_lines if line.strip()]
+        if error is not None and (rank := error.rank) is not None:
+            cause = f"rank {rank}: {cause}"  # left by a launcher, and its workers are many
+        elif error is None and kind is not Kind.OUT_OF_MEMORY and said:
             ended = cause.removesuffix(" and left no traceback")
             cause = f"{ended}; its last line was: {said[-1].strip()[:LAST_WORDS_CHARS_MAX]}"
         content = json.dumps(error.data) if error is not None and error.data else ""
@@ -350,7 +348,7 @@ def _prune(folder: JobFolder, request: LocalRequest | None) -> None:
     try:
         policy = keep.policy_from(os.environ)
         if request is not None and request.keep_jobs is not None:
-            policy = replace(policy, jobs=request.keep_jobs)
+            policy = policy._replace(jobs=request.keep_jobs)
         jobs = Jobs(folder.path.parent)
         if jobs.should_prune(policy) and os.fork() == 0:
             jobs.prune(policy)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.runner.ignore import Ignore
+from holdfast.workspace.ignore import Ignore
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,8 @@
-"""Workspaces: the code of a job, shipped to where it runs without building an image.
+"""Shipping code: folders are copied into a job's own folder, so that later edits do not disturb the running job.
 
-`ship` copies folders into a job's own folder, so that later edits do not disturb the running job. What was shipped
-before and has not changed since is linked, not copied: each shipped file is kept once, under a name made of where it
-came from, its size and its time of change. Because links share their bytes, shipped files are read-only.
-
-A scheduler that ships code is a `WorkspaceMixin`.
+What was shipped before and has not changed since is linked, not copied: each shipped file is kept once, under a name
+made of where it came from, its size and its time of change. Because links share their bytes, shipped files are
+read-only.
 """
 
 from __future__ import annotations
@@ -14,16 +12,16 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from holdfast.errors import UsageError
+from holdfast.errors import Unavailable, UsageError
 
-# Schedulers import this module for its mixin, and most runs ship nothing: what only a shipment needs comes late.
 if TYPE_CHECKING:
-    from holdfast.runner.ignore import Ignore
-    from holdfast.specs import AppDef, CfgVal, Role, runopts
+    from holdfast.workspace.api import Workspace
+    from holdfast.workspace.ignore import Ignore
 
 #: The first of these that a root has says what stays behind.
 IGNORE_FILES = (".holdfastignore", ".torchxignore", ".dockerignore")
@@ -34,45 +32,57 @@ KEEP_UNUSED_S = 7 * 24 * 3600.0
 #: A file changed this recently may change again without its time showing it, so its copy is not kept.
 SETTLED_AFTER_S = 2.0
 
-Workspace = str | Mapping[str, str]
 
-
+@dataclass
 class Shipped:
     """What one shipment did: how many files were copied, and how many were there already."""
 
-    def __init__(self) -> None:
-        self.copied = 0
-        self.linked = 0
+    copied: int = 0
+    linked: int = 0
 
 
-def ship(workspace: Workspace, destination: Path, cache: Path | None = None) -> Shipped:
+@dataclass
+class Survey:
+    """What one root would bring along."""
+
+    files: int = 0
+    bytes: int = 0
+
+
+def ship(
+    workspace: Workspace, destination: Path, cache: Path | None = None, *, avoid: Collection[Path] = ()
+) -> Shipped:
     """Bring every root of a workspace below `destination`; `cache` is where shipped files are kept for the next time.
 
-    The cache must lie on the same file system as the destination to be of use.
+    The cache must lie on the same file system as the destination to be of use. Folders to `avoid` are never shipped,
+    and neither are those two.
     """
     shipped = Shipped()
-    destination.mkdir(parents=True, exist_ok=True)
-    if cache is not None:
-        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-    avoid = {path.resolve() for path in (destination, cache) if path is not None}
-    for root, below in roots(workspace).items():
-        if root.is_file():
-            _place(root, root.stat(), destination / below / root.name, cache, shipped)
-            continue
-        for path, entry in walk(root, avoid=avoid):
-            target = destination / below / path
-            if entry.is_symlink():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.unlink(missing_ok=True)
-                target.symlink_to(Path(entry.path).readlink())
-            elif entry.is_dir():
-                target.mkdir(parents=True, exist_ok=True)
-            elif entry.is_file():
-                with contextlib.suppress(FileNotFoundError):  # it went away while we looked: not part of the code
-                    _place(Path(entry.path), entry.stat(), target, cache, shipped)
-    if cache is not None:
-        prune(cache)
+    try:
+        destination.mkdir(parents=True, exist_ok=True)
+        if cache is not None:
+            cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        shunned = {path.resolve() for path in (destination, cache, *avoid) if path is not None}
+        for root, below in roots(workspace).items():
+            _ship_root(root, destination / below, cache, shunned, shipped)
+        if cache is not None:
+            prune(cache)
+    except OSError as error:
+        raise Unavailable(f"the workspace cannot be copied to {destination}: {error}") from error
     return shipped
+
+
+def survey(root: Path, *, avoid: Collection[Path] = ()) -> Survey:
+    """Say what shipping one root would bring along, without shipping it."""
+    if root.is_file():
+        return Survey(1, root.stat().st_size)
+    found = Survey()
+    for _, entry in walk(root, avoid={path.resolve() for path in avoid}):
+        if not entry.is_dir(follow_symlinks=False):
+            with contextlib.suppress(FileNotFoundError):  # it went away while we looked
+                found.bytes += entry.stat(follow_symlinks=False).st_size
+                found.files += 1
+    return found
 
 
 def roots(workspace: Workspace) -> dict[Path, str]:
@@ -127,7 +137,7 @@ def walk(
 
 def read_ignore(root: Path) -> Ignore:
     """Read what stays behind of a root."""
-    from holdfast.runner.ignore import Ignore
+    from holdfast.workspace.ignore import Ignore
 
     for name in IGNORE_FILES:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -147,6 +157,24 @@ def prune(cache: Path, unused_s: float = KEEP_UNUSED_S) -> int:
                 kept.unlink()
                 dropped += 1
     return dropped
+
+
+def _ship_root(root: Path, destination: Path, cache: Path | None, avoid: Collection[Path], shipped: Shipped) -> None:
+    """Bring one root, a folder or a single file, to its place."""
+    if root.is_file():
+        _place(root, root.stat(), destination / root.name, cache, shipped)
+        return
+    for path, entry in walk(root, avoid=avoid):
+        target = destination / path
+        if entry.is_symlink():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.unlink(missing_ok=True)
+            target.symlink_to(Path(entry.path).readlink())
+        elif entry.is_dir():
+            target.mkdir(parents=True, exist_ok=True)
+        elif entry.is_file():
+            with contextlib.suppress(FileNotFoundError):  # it went away while we looked: not part of the code
+                _place(Path(entry.path), entry.stat(), target, cache, shipped)
 
 
 def _place(source: Path, status: os.stat_result, target: Path, cache: Path | None, shipped: Shipped) -> None:
@@ -205,45 +233,3 @@ def _copy(source: Path, target: Path) -> None:
         raise UsageError(
             f"the workspace's file {source} cannot be read; change its rights or leave it out with {IGNORE_FILES[0]}"
         ) from None
-
-
-class WorkspaceMixin:
-    """What a scheduler that ships code has; the runner calls `build_workspaces` before it makes the request."""
-
-    def workspace_opts(self) -> runopts:
-        """The run options that concern the workspace."""
-        from holdfast.specs import runopts
-
-        return runopts()
-
-    def build_workspaces(self, roles: list[Role], cfg: Mapping[str, CfgVal]) -> None:
-        """Build the workspace of every role that has one; equal ones are built once."""
-        cache: dict[object, Any] = {}
-        for role in roles:
-            if role.workspace:
-                self.caching_build_workspace_and_update_role(role, cfg, cache)
-
-    def caching_build_workspace_and_update_role(
-        self, role: Role, cfg: Mapping[str, CfgVal], build_cache: dict[object, Any]
-    ) -> None:
-        """Build one role's workspace, or take the image that was built for an equal one."""
-        assert role.workspace is not None
-        several = role.workspace if isinstance(role.workspace, str) else tuple(sorted(role.workspace.items()))
-        key = (role.image, several)
-        if key in build_cache:
-            role.image = build_cache[key]
-            return
-        self.build_workspace_and_update_role(role, role.workspace, cfg)
-        build_cache[key] = role.image
-
-    def build_workspace_and_update_role(self, role: Role, workspace: Workspace, cfg: Mapping[str, CfgVal]) -> None:
-        """Build an image or folder with the workspace in it and name it in `role.image`."""
-        raise NotImplementedError
-
-    def dryrun_push_images(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> Any:
-        """Name the images as they will be called once pushed; returns what `push_images` needs."""
-        del app, cfg
-
-    def push_images(self, images: Any) -> None:
-        """Push what `dryrun_push_images` named."""
-        del images

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import UsageError
-from holdfast.runner import workspace
-from holdfast.runner.workspace import WorkspaceMixin, prune, roots, ship
-from holdfast.specs import Role
+from holdfast.errors import Unavailable, UsageError
+from holdfast.workspace import shipment
+from holdfast.workspace.shipment import prune, roots, ship, survey
 
 OLD = 1_700_000_000
 
@@ -45,7 +44,7 @@ def test_code_arrives_and_what_nobody_ships_stays_behind(project: Path, tmp_path
     assert (shipped.copied, shipped.linked) == (3, 0)
 
 
-@pytest.mark.parametrize("name", workspace.IGNORE_FILES)
+@pytest.mark.parametrize("name", shipment.IGNORE_FILES)
 def test_an_ignore_file_says_what_stays_behind(project: Path, tmp_path: Path, name: str) -> None:
     (project / name).write_text("*\n!lib/**\nlib/deep/\n!.git/\n")
     ship(str(project), tmp_path / "job")
@@ -110,6 +109,22 @@ def test_several_roots_go_where_they_are_told(tmp_path: Path) -> None:
     assert files(tmp_path / "job") == {"main.py", "vendor/lib/a.py", "doc/notes.txt"}
 
 
+def test_a_survey_says_what_a_shipment_would_bring(project: Path, tmp_path: Path) -> None:
+    (project / "link.py").symlink_to("train.py")
+    found = survey(project, avoid=[project / "lib/deep"])
+
+    assert (found.files, found.bytes) == (3, len("train.py") * 2 + len("lib/model.py"))
+    assert survey(project / "train.py").files == 1
+    assert not (tmp_path / "job").exists()
+
+
+def test_what_cannot_be_written_is_told_in_a_sentence(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "job").write_text("a file where the folder should go")
+
+    with pytest.raises(Unavailable, match="the workspace cannot be copied to"):
+        ship(str(project), tmp_path / "job")
+
+
 def test_links_stay_links_and_empty_folders_arrive(project: Path, tmp_path: Path) -> None:
     (project / "data").mkdir()
     (project / "link.py").symlink_to("train.py")
@@ -141,7 +156,7 @@ def test_what_is_no_local_folder_is_refused(tmp_path: Path) -> None:
 def test_a_folder_with_too_many_files_is_refused(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workspace, "FILES_MAX", 2)
+    monkeypatch.setattr(shipment, "FILES_MAX", 2)
 
     with pytest.raises(UsageError, match="over 2 files"):
         ship(str(project), tmp_path / "job")
@@ -156,22 +171,3 @@ def test_kept_files_that_no_job_has_any_more_are_dropped(project: Path, tmp_path
     assert prune(cache) == 0  # too young
     assert prune(cache, unused_s=-60) == 1
     assert len(list(cache.iterdir())) == 2
-
-
-class Builder(WorkspaceMixin):
-    def __init__(self) -> None:
-        self.built: list[object] = []
-
-    def build_workspace_and_update_role(self, role: Role, workspace: object, cfg: object) -> None:
-        self.built.append(workspace)
-        role.image = f"built{len(self.built)}"
-
-
-def test_equal_workspaces_are_built_once_for_all_roles() -> None:
-    builder = Builder()
-    places: list[str | dict[str, str] | None] = ["/a", {"/a": "x"}, "/a", {"/a": "x"}, None]
-    roles = [Role(f"r{number}", "base", workspace=where) for number, where in enumerate(places)]
-    builder.build_workspaces(roles, {})
-
-    assert builder.built == ["/a", {"/a": "x"}]
-    assert [role.image for role in roles] == ["built1", "built2", "built1", "built2", "base"]

@@ -1,0 +1,36 @@
+"""How a job is doing, in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.specs import AppState, AppStatus, ReplicaStatus, RoleStatus
+
+
+@pytest.mark.parametrize(
+    ("replica", "sentence"),
+    [
+        (ReplicaStatus(0, AppState.RUNNING, "main", "here", started_at=1.0), "main/0 RUNNING on here"),
+        (
+            ReplicaStatus(1, AppState.SUCCEEDED, "main", exit_code=0, started_at=10.0, ended_at=12.25),
+            "main/1 SUCCEEDED, ran 2.2 s, exit code 0",
+        ),
+        (
+            ReplicaStatus(2, AppState.FAILED, "main", exit_code=3, cause="it exited with code 3", restarts=2),
+            "main/2 FAILED, restarts: 2: it exited with code 3",
+        ),
+        (
+            ReplicaStatus(
+                3, AppState.FAILED, "main", exit_code=1, cause="ValueError: no", started_at=0.0, ended_at=3725.0
+            ),
+            "main/3 FAILED, ran 1 h 2 min, exit code 1: ValueError: no",
+        ),
+        (
+            ReplicaStatus(4, AppState.SUCCEEDED, "main", started_at=0.0, ended_at=125.4),
+            "main/4 SUCCEEDED, ran 2 min 5 s",
+        ),
+    ],
+)
+def test_a_replica_says_each_thing_once(replica: ReplicaStatus, sentence: str) -> None:
+    assert replica.sentence == sentence
+    assert AppStatus(replica.state, roles=[RoleStatus("main", [replica])]).format().splitlines()[-1].strip() == sentence
