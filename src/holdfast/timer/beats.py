@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import tempfile
@@ -14,12 +15,25 @@ from holdfast.timer.heartbeat import COUNT, FILE_VARIABLE, LAST, LONGEST, SLOT_B
 _MEMORY = Path("/dev/shm")
 
 
+_PREFIX = "holdfast_beats_"
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what agents of this user have left that were killed."""
+    for path in folder.glob(f"{_PREFIX}[0-9]*_*"):
+        pid = path.name.removeprefix(_PREFIX).partition("_")[0]
+        if pid.isdecimal() and not Path(f"/proc/{pid}").exists():
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
 class BeatBook:
     """One attempt's beats: a slot for each local rank, in a file that goes away with `close`."""
 
     def __init__(self, size: int) -> None:
-        folder = _MEMORY if os.access(_MEMORY, os.W_OK) else None
-        fd, self.path = tempfile.mkstemp(prefix="holdfast_beats_", dir=folder)
+        folder = _MEMORY if os.access(_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+        _sweep(folder)
+        fd, self.path = tempfile.mkstemp(prefix=f"{_PREFIX}{os.getpid()}_", dir=folder)
         try:
             os.ftruncate(fd, size * SLOT_BYTES)
             self._memory = mmap.mmap(fd, size * SLOT_BYTES)

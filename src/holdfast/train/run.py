@@ -117,6 +117,7 @@ class Run(Party):
 
     def _prepare(self) -> bool:
         """Make sure that there is a round in which all have the same state; says whether training goes on."""
+        self._regroup = self._regroup or self.membership.broken
         while self._regroup is not None:
             try:
                 self._form_round(self._regroup)
@@ -266,7 +267,6 @@ class Step:
         heartbeat(self.number)
         self._began = time.monotonic()
         self.mark = self._run.state.begin()
-        self._run.membership.check()
         return self
 
     def __exit__(
