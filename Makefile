@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 JOBS ?= 4
 
-.PHONY: help setup demo test test-all lint format bench sim soak clean
+.PHONY: help setup demo test test-all lint format bench sim soak campaign clean
 
 help:
 	@echo "make demo      watch a job survive a killed worker and a killed node"
@@ -15,6 +15,7 @@ help:
 	@echo "make sim       10,000 seeds of simulated faults against the real machines"
 	@echo "make bench     comparisons with torchrun and others, side by side"
 	@echo "make soak      long runs with real processes"
+	@echo "make campaign  200 schedules of seeded faults on live jobs"
 	@echo "make lint      ruff and mypy only;   make format  let ruff rewrite"
 
 setup: $(VENV)/.ready
@@ -63,6 +64,9 @@ soak: setup
 
 bench: setup
 	$(BIN)/python -m bench
+
+campaign: setup
+	$(BIN)/python -m holdfast.chaos --seeds 200
 
 clean:
 	rm -rf .venv .venv-3.* build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
