@@ -62,7 +62,8 @@ class Trainer:
                 backend="holdfast", endpoint=options["endpoint"], run_id=options.get("run", "train"), **settings
             )
         )
-        model = make_model(options)
+        self.device = options.get("device", "cpu")
+        model = make_model(options).to(self.device)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
         self.state = TorchState(
             model=model,
@@ -96,15 +97,14 @@ class Trainer:
         state.optimizer.zero_grad()
         self.mark(run, step)
         if self.mode == "total":
-            for inputs, labels, _ in data:
-                nn.functional.cross_entropy(model(inputs), labels).backward()
+            for micro in data:
+                self.loss(model, micro).backward()
                 step.add_gradients(model)
             self.meet("reduce")
             step.total_gradients(model)
         else:
             if data is not None:
-                inputs, labels, _ = data
-                nn.functional.cross_entropy(model(inputs), labels).backward()
+                self.loss(model, data).backward()
             self.meet("reduce")
             if self.mode == "reduce":
                 step.reduce_gradients(model)
@@ -113,6 +113,10 @@ class Trainer:
         if self.options.get("talk"):
             dist.all_reduce(torch.ones(4))
         state.scheduler.step()
+
+    def loss(self, model: nn.Module, data: Any) -> torch.Tensor:
+        inputs, labels, _ = data
+        return nn.functional.cross_entropy(model(inputs.to(self.device)), labels.to(self.device))
 
     def mark(self, run: TorchRun, step: TorchStep) -> None:
         """Count every sample of the step, whoever has it."""
@@ -152,10 +156,10 @@ def digest(state: TorchState) -> str:
     """Every bit of the model and of the optimizer."""
     found = hashlib.sha256()
     for value in state.model.state_dict().values():
-        found.update(value.numpy().tobytes())
+        found.update(value.cpu().numpy().tobytes())
     for values in state.optimizer.state_dict()["state"].values():
         for value in values.values():
-            found.update(value.numpy().tobytes())
+            found.update(value.cpu().numpy().tobytes())
     found.update(repr(state.scheduler.state_dict()).encode())
     return found.hexdigest()
 

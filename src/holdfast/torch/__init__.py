@@ -6,11 +6,38 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from holdfast.torch.data import CyclingIterator, ElasticDistributedSampler, StepSampler
+    from holdfast.torch.ddp import ElasticDDP
+    from holdfast.torch.groups import RoundGroups
+    from holdfast.torch.run import TorchRun, TorchStep, elastic
+    from holdfast.torch.state import TorchState
     from holdfast.torch.store import TorchStore
 
-__all__ = ["TorchStore"]
+__all__ = [
+    "CyclingIterator",
+    "ElasticDDP",
+    "ElasticDistributedSampler",
+    "RoundGroups",
+    "StepSampler",
+    "TorchRun",
+    "TorchState",
+    "TorchStep",
+    "TorchStore",
+    "elastic",
+]
 
-_HOMES = {"TorchStore": "store"}
+_HOMES = {
+    "CyclingIterator": "data",
+    "ElasticDDP": "ddp",
+    "ElasticDistributedSampler": "data",
+    "RoundGroups": "groups",
+    "StepSampler": "data",
+    "TorchRun": "run",
+    "TorchState": "state",
+    "TorchStep": "run",
+    "TorchStore": "store",
+    "elastic": "run",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -143,8 +143,8 @@ class TorchStore(dist.Store):  # type: ignore[misc, name-defined, unused-ignore]
         return True
 
     # The names that torch's C++ code looks up.
-    deleteKey = delete_key  # noqa: N815
-    getNumKeys = num_keys  # noqa: N815
+    deleteKey = delete_key
+    getNumKeys = num_keys
 
 
 #: The Python halves that C++ code may still call, by identity.

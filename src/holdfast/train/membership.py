@@ -19,6 +19,7 @@ from holdfast.facts import facts
 from holdfast.rendezvous.api import RendezvousParameters
 from holdfast.rendezvous.machine import MemberEffect, NewcomersWait, RoundBroken, RoundSealed, RunEnded
 from holdfast.rendezvous.native import HoldfastRendezvousHandler
+from holdfast.rendezvous.registry import get_rendezvous_handler
 from holdfast.store.client import StoreClient
 from holdfast.store.environ import ENDPOINT_VARIABLE, MAX_WORKERS_VARIABLE
 from holdfast.timer.heartbeat import heartbeat, pause
@@ -60,7 +61,10 @@ class Membership:
     """
 
     def __init__(self, params: RendezvousParameters) -> None:
-        self._handler = HoldfastRendezvousHandler(params)
+        handler = get_rendezvous_handler(params)
+        if not isinstance(handler, HoldfastRendezvousHandler):
+            raise UsageError(f"workers cannot meet through '{params.backend}': use holdfast or etcd")
+        self._handler = handler
         self._handler.listen(self._on_effect)
         #: Where the worker before this one connects; one port for all rounds, open before the first is asked for.
         self.listener = listen()

@@ -1,0 +1,89 @@
+"""DistributedDataParallel that outlives the round it was made for."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils._pytree import tree_map_only
+
+import torch
+from holdfast.errors import UsageError
+
+_OPTIONS = inspect.signature(DistributedDataParallel.__init__).parameters
+
+
+class ElasticDDP(torch.nn.Module):  # type: ignore[misc, unused-ignore]
+    """A module whose gradients are averaged over all samples of a step while they are computed.
+
+    It is used like the `DistributedDataParallel` that stands behind it, which is made anew for every round. That one
+    takes the mean over the workers; where they have unequal shares of the samples, gradients are weighted by them.
+    """
+
+    def __init__(self, module: torch.nn.Module, weight: Callable[[], float], options: dict[str, Any]) -> None:
+        super().__init__()
+        self.module = module
+        self._weight = weight
+        self._options = options
+        self._drop()
+        # The first wrapper of a process imports this, which takes a second: better now than while the others wait.
+        import torch._dynamo  # noqa: F401
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the module."""
+        outputs = self._ready(*args, **kwargs)
+        weight = self._weight()
+        if weight == 1.0:
+            return outputs
+        apply: Any = _Weighted.apply
+        return tree_map_only(torch.Tensor, lambda tensor: apply(tensor, weight), outputs)
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Add gradients up here for now, and average them with the next backward pass outside of this context."""
+        return self._ready.no_sync()  # type: ignore[no-any-return, unused-ignore]
+
+    def wrap(self) -> None:
+        """Begin a round; called by all workers together, when the process group stands."""
+        options = dict(self._options)
+        # All workers take the same state before the first step, so there is no need to send it from here too.
+        if "init_sync" in _OPTIONS:
+            options.setdefault("init_sync", False)
+        object.__setattr__(self, "_wrapped", DistributedDataParallel(self.module, **options))
+
+    def unwrap(self) -> None:
+        """End a round. What hooks into the parameters is let go of at once: it must not hear of the next round."""
+        wrapped = self._wrapped
+        if wrapped is not None:
+            for name in ("reducer", "logger"):
+                wrapped.__dict__.pop(name, None)
+        self._drop()
+
+    @property
+    def _ready(self) -> Any:
+        if self._wrapped is None:
+            raise UsageError("there is no round now: call the module inside `with step:`")
+        return self._wrapped
+
+    def _drop(self) -> None:
+        # Not as an attribute that torch would list among the submodules a second time.
+        object.__setattr__(self, "_wrapped", None)
+
+    _wrapped: Any
+
+
+class _Weighted(torch.autograd.Function):  # type: ignore[misc, unused-ignore]
+    """Lets a tensor through, and multiplies what comes back for it."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, weight: float) -> torch.Tensor:
+        """Return the tensor."""
+        ctx.weight = weight
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override, unused-ignore]
+        """Weight the gradient; without a sample there may be anything in it."""
+        return gradient * ctx.weight if ctx.weight else torch.zeros_like(gradient), None

@@ -1,0 +1,151 @@
+"""Gradients of all workers put together: weighted by how many samples each worker had, in few large pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch.distributed as dist
+from torch.nn.modules.batchnorm import SyncBatchNorm, _NormBase
+
+import torch
+from holdfast.errors import UsageError
+from holdfast.train.ring import Ring
+
+BUCKET_BYTES = 25 * 1024 * 1024
+
+#: Begins to sum one tensor over all workers, in place; what it returns waits for the end.
+Summing = Callable[[torch.Tensor], Callable[[], Any]]
+
+
+@dataclass(slots=True)
+class _Bucket:
+    """Some parameters of one kind, whose gradients travel as one tensor; one more number each says who has any."""
+
+    parameters: list[torch.nn.Parameter]
+    flat: torch.Tensor
+    views: list[torch.Tensor]
+    present: torch.Tensor
+
+
+class Reducer:
+    """Averages the gradients of a module, and the running statistics of its normalisations, over all samples."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._parameters = list(module.parameters())
+        self._norms = [
+            each for each in module.modules() if isinstance(each, _NormBase) and not isinstance(each, SyncBatchNorm)
+        ]
+        self._trained: list[bool] = []
+        self._buckets: list[_Bucket] = []
+
+    def reduce(self, weight: float, summing: Summing) -> None:
+        """Replace every gradient by the sum over all workers of gradient times weight."""
+        trained = [parameter.requires_grad for parameter in self._parameters]
+        if trained != self._trained:
+            self._trained, self._buckets = trained, list(_make_buckets(self._parameters))
+        waits = []
+        for bucket in self._buckets:
+            _fill(bucket, weight)
+            waits.append(summing(bucket.flat))
+        statistics = self._statistics()
+        if statistics:
+            flat = torch.cat([each.reshape(-1) for each in statistics])
+            # Without a sample the statistics have not changed, and their weight is nothing.
+            summing(flat.mul_(weight))()
+            _scatter(flat, statistics)
+        for bucket, wait in zip(self._buckets, waits, strict=True):
+            wait()
+            _hand_out(bucket)
+
+    def _statistics(self) -> list[torch.Tensor]:
+        return [
+            value
+            for norm in self._norms
+            if norm.training and norm.track_running_stats
+            for value in (norm.running_mean, norm.running_var)
+            if value is not None
+        ]
+
+
+def sum_with_torch(tensor: torch.Tensor) -> Callable[[], Any]:
+    """Sum through the process group, in the background."""
+    work = dist.all_reduce(tensor, async_op=True)
+    return work.wait  # type: ignore[no-any-return, unused-ignore]
+
+
+def sum_with_ring(ring: Ring) -> Summing:
+    """Sum through our own ring, in the order of the ranks."""
+
+    def begin(tensor: torch.Tensor) -> Callable[[], Any]:
+        total = ring.all_reduce(to_numpy(tensor))
+        return lambda: tensor.copy_(torch.from_numpy(total))
+
+    return begin
+
+
+def to_numpy(tensor: torch.Tensor) -> Any:
+    """Return a tensor as an array that can be summed; what numpy has no numbers for becomes float32."""
+    tensor = tensor.detach().cpu()
+    return tensor.numpy() if tensor.dtype in _NUMPY else tensor.float().numpy()
+
+
+_NUMPY = (torch.float32, torch.float64, torch.float16, torch.complex64, torch.complex128)
+
+
+def _make_buckets(parameters: Iterable[torch.nn.Parameter]) -> Iterable[_Bucket]:
+    """Put parameters of one dtype and device together, in their order, up to a size."""
+    open_: dict[tuple[torch.dtype, torch.device], list[torch.nn.Parameter]] = {}
+    for parameter in parameters:
+        if not parameter.requires_grad:
+            continue
+        some = open_.setdefault((parameter.dtype, parameter.device), [])
+        some.append(parameter)
+        if sum(each.numel() * each.element_size() for each in some) >= BUCKET_BYTES:
+            yield _make_bucket(open_.pop((parameter.dtype, parameter.device)))
+    for some in open_.values():
+        yield _make_bucket(some)
+
+
+def _make_bucket(parameters: list[torch.nn.Parameter]) -> _Bucket:
+    sizes = [parameter.numel() for parameter in parameters]
+    flat = torch.zeros(sum(sizes) + len(sizes), dtype=parameters[0].dtype, device=parameters[0].device)
+    *pieces, present = torch.split(flat, [*sizes, len(sizes)])
+    views = [piece.view(parameter.shape) for piece, parameter in zip(pieces, parameters, strict=True)]
+    return _Bucket(parameters, flat, views, present)
+
+
+def _fill(bucket: _Bucket, weight: float) -> None:
+    with torch.no_grad():
+        here = [parameter.grad if weight else None for parameter in bucket.parameters]
+        if any(gradient is not None and gradient.layout is not torch.strided for gradient in here):
+            raise UsageError("sparse gradients cannot be averaged: make the embedding with sparse=False")
+        pairs = [(view, grad) for view, grad in zip(bucket.views, here, strict=True) if grad is not None]
+        # A gradient may be the view itself, where it was set to zero rather than dropped.
+        moved = [(view, grad) for view, grad in pairs if view.data_ptr() != grad.data_ptr()]
+        if len(pairs) < len(here):
+            for view, gradient in zip(bucket.views, here, strict=True):
+                if gradient is None:
+                    view.zero_()
+        if moved:
+            torch._foreach_copy_([view for view, _ in moved], [grad for _, grad in moved])
+        bucket.flat.mul_(weight)
+        bucket.present.fill_(1.0)
+        if len(pairs) < len(here):
+            for index, gradient in enumerate(here):
+                bucket.present[index] = 0.0 if gradient is None else 1.0
+
+
+def _hand_out(bucket: _Bucket) -> None:
+    """Let every parameter have its sum; one that had a gradient nowhere gets none."""
+    missing = [index for index, parameter in enumerate(bucket.parameters) if parameter.grad is None]
+    absent = {index for index in missing if not bucket.present[index]} if missing else set()
+    for index, (parameter, view) in enumerate(zip(bucket.parameters, bucket.views, strict=True)):
+        parameter.grad = None if index in absent else view
+
+
+def _scatter(flat: torch.Tensor, tensors: list[torch.Tensor]) -> None:
+    with torch.no_grad():
+        for piece, tensor in zip(torch.split(flat, [tensor.numel() for tensor in tensors]), tensors, strict=True):
+            tensor.copy_(piece.view(tensor.shape))

@@ -1,0 +1,218 @@
+"""Process groups that live as long as a round, and end with it at once.
+
+Every round has a default group of its own, made of keys that only this round can see. When the round is over,
+`RoundGroups.abort` ends whatever waits in a collective: gloo's by shutting its connections down, NCCL's by its own
+abort. The next round then makes its group in the same process, in milliseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+import torch
+from holdfast.errors import HoldfastError, StoreTimeoutError, UsageError
+from holdfast.store import PrefixStore
+from holdfast.store.api import to_seconds
+from holdfast.torch.sockets import GlooSockets
+from holdfast.torch.store import TorchStore
+from holdfast.train.errors import RoundOver
+
+if TYPE_CHECKING:
+    from holdfast.store.api import Store
+    from holdfast.train.membership import Circle, Membership
+
+T = TypeVar("T")
+
+#: How long a collective may take. Peers that are gone or frozen end it much sooner.
+TIMEOUT_S = 1800.0
+#: gloo cannot be told to give up while it connects, so it gets this long for each of its five tries.
+CONNECT_S = 1.0
+#: A wait for a peer's key looks this often whether the round still stands.
+LOOK_S = 0.05
+#: A peer of a round that stands is waited for at least this long, whatever torch says.
+PATIENCE_S = 60.0
+
+
+class RoundGroups:
+    """The process groups of one round at a time; `abort` may be called from any thread."""
+
+    def __init__(self, backend: str = "gloo", timeout: timedelta | float = TIMEOUT_S) -> None:
+        if not dist.is_available():
+            raise UsageError("this torch was built without torch.distributed: use the ring (backend='ring')")
+        self.backend = backend
+        self.timeout_s = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
+        self._lock = threading.Lock()
+        self._sockets = GlooSockets()
+        self._store: TorchStore | None = None
+        self._excepthook: Any = None
+        self._formed = False
+        #: Why nothing can be expected of the groups any more.
+        self.aborted: str | None = None
+        _all.add(self)
+
+    # -- one round -------------------------------------------------------------------------------------------------
+
+    def form(self, circle: Circle, membership: Membership | None = None) -> None:
+        """Make the default group of a round; raises `RoundOver` where the round did not last until then."""
+        self.close()
+        if dist.is_initialized():
+            raise UsageError(
+                "there is a process group already: leave init_process_group to holdfast, which makes one a round"
+            )
+        self.aborted = None
+        if membership is not None:
+            membership.on_break(self.abort)
+        self._store = TorchStore(_RoundStore(circle.store, lambda: self.aborted))
+        self._excepthook = sys.excepthook  # torch wraps it with every group
+        # torch counts groups to name them, and a group that could not be formed leaves its count behind: the others,
+        # who formed theirs, would then wait under another name.
+        c10d._world.group_count = 0
+        try:
+            with self._sockets.watching():
+                dist.init_process_group(
+                    self.backend,
+                    store=self._store,
+                    rank=circle.rank,
+                    world_size=circle.world_size,
+                    timeout=timedelta(seconds=min(self.timeout_s, CONNECT_S) if self.is_gloo else self.timeout_s),
+                )
+            self._formed = True
+            self._check()
+            if self.is_gloo:
+                c10d._set_pg_timeout(timedelta(seconds=self.timeout_s))
+        except (RuntimeError, OSError, HoldfastError) as error:
+            self.close()
+            if isinstance(error, UsageError):
+                raise
+            raise RoundOver(self.aborted or f"the process group was not formed: {error}") from error
+
+    def new_group(self, ranks: Sequence[int] | None = None, **options: Any) -> Any:
+        """Make a group of some ranks, as `torch.distributed.new_group` does; it too ends with the round."""
+        with self._sockets.watching():
+            group = dist.new_group(None if ranks is None else list(ranks), **options)
+        self._check()
+        return group
+
+    def abort(self, reason: str) -> None:
+        """End every collective that is under way, and all that would follow."""
+        with self._lock:
+            self.aborted = self.aborted or reason
+            if self._formed:
+                self._end_waits()
+
+    def close(self) -> None:
+        """Let go of the groups of the round; safe to call at any time."""
+        with self._lock:
+            self.aborted = self.aborted or "the round's groups are closed"
+            formed, self._formed = self._formed, False
+            if formed:
+                self._end_waits()
+            self._sockets.forget()
+        if formed:
+            dist.destroy_process_group()
+        if self._excepthook is not None:
+            sys.excepthook, self._excepthook = self._excepthook, None
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+    @property
+    def is_gloo(self) -> bool:
+        """Whether every collective has done its work when it returns, and can be ended."""
+        return self.backend == "gloo"
+
+    def operations(self) -> int:
+        """How many collectives the default group has begun; it only grows within a round."""
+        if not self._formed:
+            return 0
+        try:
+            group: Any = c10d._get_default_group()
+            return int(group._get_sequence_number_for_group())
+        except RuntimeError:  # a backend that does not count
+            return 0
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if self.aborted is not None:
+            raise RoundOver(self.aborted)
+
+    def _end_waits(self) -> None:
+        self._sockets.shut_down()
+        if self.is_gloo:
+            return
+        for backend in _backends():
+            with contextlib.suppress(RuntimeError, AttributeError):
+                backend.abort()
+
+
+class _RoundStore(PrefixStore):
+    """A round's keys for torch. Who waits for a peer's key stops waiting when the round is over."""
+
+    def __init__(self, store: Store, over: Callable[[], str | None]) -> None:
+        super().__init__("torch", store)
+        self._over = over
+
+    def get(self, key: str, timeout: timedelta | float | None = None) -> bytes:
+        """Return a key's value, waiting until it has one."""
+        return self._in_slices(timeout, lambda limit: super(_RoundStore, self).get(key, limit))
+
+    def multi_get(self, keys: Sequence[str], timeout: timedelta | float | None = None) -> list[bytes]:
+        """Return the values of all keys in their order, waiting until every one is there."""
+        return self._in_slices(timeout, lambda limit: super(_RoundStore, self).multi_get(keys, limit))
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | float | None = None) -> None:
+        """Return once every key is there."""
+        self._in_slices(timeout, lambda limit: super(_RoundStore, self).wait(keys, limit))
+
+    def clone(self) -> _RoundStore:
+        """Return another object for the same keys with a timeout of its own."""
+        return _RoundStore(self.underlying_store.clone(), self._over)
+
+    def _in_slices(self, timeout: timedelta | float | None, ask: Callable[[float], T]) -> T:
+        limit_s = max(to_seconds(self.timeout if timeout is None else timeout), PATIENCE_S)
+        deadline = time.monotonic() + limit_s
+        while True:
+            if (reason := self._over()) is not None:
+                raise RoundOver(reason)
+            left_s = deadline - time.monotonic()
+            try:
+                return ask(max(min(left_s, LOOK_S), 0.0))
+            except StoreTimeoutError:
+                if left_s <= LOOK_S:
+                    raise
+
+
+def _backends() -> list[Any]:
+    found: list[Any] = []
+    for group in list(c10d._world.pg_map):
+        for device in ("cuda", "cpu"):
+            with contextlib.suppress(RuntimeError):
+                backend = group._get_backend(torch.device(device))
+                if all(backend is not other for other in found):
+                    found.append(backend)
+    return found
+
+
+_all: weakref.WeakSet[RoundGroups] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """A forked child (a data loader's worker) must not keep its parent's connections open."""
+    for groups in list(_all):
+        groups._lock = threading.Lock()
+        groups._sockets.close_in_child()
+
+
+os.register_at_fork(after_in_child=_after_fork)

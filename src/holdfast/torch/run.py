@@ -1,0 +1,364 @@
+"""The in-process loop for torch: a process group for every round, and steps that know about gradients.
+
+    model, optimizer = ...
+    state = holdfast.torch.TorchState(model=model, optimizer=optimizer)
+    with holdfast.torch.elastic(state) as run:
+        for step, (inputs, labels) in run.batches(dataset, batch=64, epochs=3):
+            with step:
+                optimizer.zero_grad()
+                loss_function(model(inputs), labels).backward()
+                step.reduce_gradients(model)
+                optimizer.step()
+
+With `model = run.ddp(model)` the gradients are averaged during the backward pass instead.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, cast
+
+import torch.distributed as dist
+
+import torch
+from holdfast.errors import UsageError
+from holdfast.timer.heartbeat import pause, resume
+from holdfast.torch.data import StepLoader
+from holdfast.torch.ddp import ElasticDDP
+from holdfast.torch.gradients import Reducer, sum_with_ring, sum_with_torch, to_numpy
+from holdfast.torch.groups import TIMEOUT_S, RoundGroups
+from holdfast.torch.randomness import cuda_in_use
+from holdfast.torch.state import TorchState
+from holdfast.train.errors import RoundOver
+from holdfast.train.ledger import MicroBatch, Portion
+from holdfast.train.membership import Membership, from_environ
+from holdfast.train.party import Votes
+from holdfast.train.run import Run, Step
+from holdfast.train.state import State
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.checkpoint import Checkpointer, Notices
+
+
+@dataclass(frozen=True, slots=True)
+class _Ballot:
+    """A vote that is under way."""
+
+    work: Any
+    #: A row for each rank: the step's number, whether newcomers wait, whether to stop, how long it took.
+    said: torch.Tensor
+
+
+class TorchRun(Run):
+    """One worker's part in a training with torch; made by `elastic`.
+
+    Inside `with step:` the default process group of torch is that of the present round. `groups` is None where there
+    is none: with `backend="ring"` gradients go over the ring.
+    """
+
+    def __init__(self, state: State, membership: Membership, groups: RoundGroups | None, **options: Any) -> None:
+        super().__init__(state, membership, **options)
+        self.groups = groups
+        self.present: TorchStep | None = None
+        self.ring_sums = 0
+        self._wrapped: list[ElasticDDP] = []
+        self._reducers: weakref.WeakKeyDictionary[torch.nn.Module, Reducer] = weakref.WeakKeyDictionary()
+        #: The vote on the present step, from the moment that it is under way.
+        self.ballot: _Ballot | None = None
+        if isinstance(state, TorchState):
+            state.count_operations = self._operations
+            state.before_changes = self._vote_now
+
+    # -- what programs call ------------------------------------------------------------------------------------------
+
+    def steps(self, *args: Any, **options: Any) -> Iterator[TorchStep]:
+        """Yield the steps that are left, as `Run.steps` does, each with methods for gradients."""
+        return cast("Iterator[TorchStep]", super().steps(*args, **options))
+
+    def batches(
+        self,
+        dataset: Any,
+        batch: int,
+        *,
+        micro_batch: int = 0,
+        epochs: int | None = 1,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        scale_batch: bool = False,
+        **loader: Any,
+    ) -> Iterator[tuple[TorchStep, Any]]:
+        """Yield every step that is left with the data of this worker's share, loaded by torch's `DataLoader`.
+
+        What is not described at `Run.steps` goes to the loader: `num_workers`, `collate_fn`, `pin_memory`. The data is
+        one batch or, with micro-batches, a list of them; None where this worker has no sample in the step.
+        """
+        source = StepLoader(dataset, loader)
+        for step in self.steps(
+            len(dataset),
+            batch,
+            micro_batch=micro_batch,
+            epochs=epochs,
+            shuffle=shuffle,
+            seed=seed,
+            drop_last=drop_last,
+            scale_batch=scale_batch,
+        ):
+            assert self.ledger is not None
+            yield step, source.load(step, self.ledger, self.rank, self.world_size)
+
+    def ddp(self, module: torch.nn.Module, **options: Any) -> ElasticDDP:
+        """Return the module with `DistributedDataParallel` around it, which is made anew for every round."""
+        if self.groups is None:
+            raise UsageError(
+                "DistributedDataParallel needs a process group: give elastic() a backend other than 'ring'"
+            )
+        wrapped = ElasticDDP(module, self._weight, options)
+        self._wrapped.append(wrapped)
+        if self._ring is not None:
+            wrapped.wrap()
+        return wrapped
+
+    def new_group(self, ranks: Sequence[int] | None = None, **options: Any) -> Any:
+        """Make a process group of some ranks that ends with the round; for every round anew, by all workers."""
+        if self.groups is None:
+            raise UsageError("there are no process groups with backend='ring'")
+        return self.groups.new_group(ranks, **options)
+
+    # -- rounds --------------------------------------------------------------------------------------------------------
+
+    def stop(self, reason: str = "asked to stop") -> None:
+        """Have the training end for everybody after this step; said after an optimizer's step, after the next one."""
+        super().stop(reason)
+
+    def make_step(self, portion: Portion) -> Step:
+        """Return a step that knows about gradients."""
+        self.present = TorchStep(self, portion)
+        return self.present
+
+    def on_round(self) -> None:
+        """Form the process group, and wrap what stands on it."""
+        if self.groups is None:
+            return
+        self.groups.form(self.circle, self.membership)
+        try:
+            for each in self._wrapped:
+                each.wrap()
+        except RuntimeError as error:
+            if not self._explained(error):
+                raise
+            raise RoundOver(str(self.membership.broken)) from error
+
+    def close_round(self) -> None:
+        """Let go of the process groups, which ends whatever still waits in them."""
+        for each in self._wrapped:
+            each.unwrap()
+        if self.groups is not None:
+            self.groups.close()
+        super().close_round()
+
+    def reducer(self, module: torch.nn.Module) -> Reducer:
+        """Return what averages the gradients of a module; it is made once."""
+        if module not in self._reducers:
+            self._reducers[module] = Reducer(module)
+        return self._reducers[module]
+
+    def settle(self) -> None:
+        """Wait until the device has done what this step asked of it; raises `RoundOver` where that came to nothing."""
+        if self.groups is None or self.groups.is_gloo:
+            return  # nothing is left over when a collective of these returns
+        if cuda_in_use():
+            torch.cuda.current_stream().synchronize()
+        if self.groups.aborted is not None:
+            raise RoundOver(self.groups.aborted)
+
+    def vote(self, number: int, *, stop: bool = False, seconds: float = 0.0) -> Votes:
+        """Hear what all say of this step.
+
+        With gloo it has been said before the optimizer's step, and has gone round meanwhile: right after gradients were
+        summed all workers are at the same place, while after the optimizer they would wait for the slowest once more.
+        """
+        import os
+
+        if self.groups is None or not self.groups.is_gloo or os.environ.get("HFV") == "ring":
+            return super().vote(number, stop=stop, seconds=seconds)
+        ballot = self.ballot if self.ballot is not None else self._cast(number, stop, seconds)
+        self.ballot = None
+        try:
+            ballot.work.wait()
+        except RuntimeError as error:
+            raise RoundOver(self.groups.aborted or f"a worker is gone: {error}") from error
+        said = ballot.said.tolist()
+        if any(other != number for other, *_ in said):
+            raise RoundOver(f"the workers are at different steps: {[other for other, *_ in said]}")
+        return Votes(
+            newcomers=any(newcomers for _, newcomers, _, _ in said),
+            stop=any(stops for _, _, stops, _ in said),
+            seconds=tuple(took for *_, took in said),
+        )
+
+    def _vote_now(self) -> None:
+        import os
+
+        if (
+            os.environ.get("HFV") != "ring"
+            and self.present is not None
+            and self.ballot is None
+            and self.groups is not None
+            and self.groups.is_gloo
+        ):
+            self.ballot = self._cast(self.present.number, self._stop_reason is not None, self.present.busy_s())
+
+    def _cast(self, number: int, stop: bool, seconds: float) -> _Ballot:
+        said = torch.zeros(self.world_size, 4, dtype=torch.float64)
+        said[self.rank] = torch.tensor([number, self.membership.newcomers > 0, stop, seconds])
+        return _Ballot(dist.all_reduce(said, async_op=True), said)
+
+    def _operations(self) -> int:
+        return self.ring_sums + (self.groups.operations() if self.groups is not None else 0)
+
+    def _weight(self) -> float:
+        """How much more, or less, than an even share of the samples this worker has in the present step."""
+        if self.present is None:
+            return 1.0
+        return self.present.own_samples * self.world_size / self.present.samples
+
+
+class TorchStep(Step):
+    """One step of all workers together, with what a training with torch does in it."""
+
+    _run: TorchRun
+
+    def __enter__(self) -> TorchStep:
+        self._run.ballot = None
+        self._set_part(0)
+        super().__enter__()
+        return self
+
+    @property
+    def own_samples(self) -> int:
+        """How many of the step's samples this worker has."""
+        return sum(len(micro.indices) for micro in self.micro_batches)
+
+    @property
+    def weight(self) -> float:
+        """Which part of the step's samples this worker has."""
+        return self.own_samples / self.samples
+
+    def reduce_gradients(self, module: torch.nn.Module) -> None:
+        """Make every gradient the mean over all samples of the step, where it was the mean over this worker's own.
+
+        The running statistics of batch normalisation are averaged with them, so that all workers stay equal.
+        """
+        run = self._run
+        self.busy_s()
+        pause()  # whoever waits for another does not hang itself
+        if run.groups is not None:
+            run.reducer(module).reduce(self.weight, sum_with_torch)
+        else:
+            run.ring_sums += 1
+            run.reducer(module).reduce(self.weight, sum_with_ring(run.ring))
+        resume()
+
+    def add_gradients(self, module: torch.nn.Module) -> None:
+        """Take over the gradients of one micro-batch, the next in order, and clear them; see `total_gradients`."""
+        done = len(self._parts)
+        if done == len(self.micro_batches):
+            raise UsageError(f"this worker has {done} micro-batches in this step, and all have been added")
+        micro: MicroBatch = self.micro_batches[done]
+        weight = len(micro.indices) / self.samples
+        gradients = []
+        for parameter in _trained(module):
+            taken = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
+            gradients.append(to_numpy(taken) * weight)
+            parameter.grad = None
+        self.add(gradients)
+        state = self._run.state
+        if self._set_part(done + 1) and isinstance(state, TorchState):
+            state.reseed()
+
+    def total_gradients(self, module: torch.nn.Module) -> None:
+        """Make every gradient the mean over all samples of the step, summed micro-batch by micro-batch in their order.
+
+        That goes over the ring, and gives the same bits however many workers there are.
+        """
+        self._run.ring_sums += 1
+        for parameter, total in zip(_trained(module), self.total(), strict=True):
+            parameter.grad = torch.from_numpy(total).to(parameter.device, parameter.dtype).view(parameter.shape)
+
+    def mean(self, value: torch.Tensor | float) -> float:
+        """Return the mean over all samples of the step of what is a mean over this worker's own, such as its loss.
+
+        Call it before `optimizer.step()`, like everything else that talks to the other workers.
+        """
+        import numpy as np
+
+        self._run.ring_sums += 1
+        weight = self.weight
+        own = value.detach().item() if isinstance(value, torch.Tensor) else value
+        mine = weight * own if weight else 0.0
+        return float(self._run.ring.all_reduce(np.array([mine]))[0])
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        if error is None:
+            try:
+                self._run.settle()
+            except RoundOver as over:
+                return super().__exit__(RoundOver, over, None)
+            if isinstance(self._run.state, TorchState):
+                self._run.state.look_back()
+        return super().__exit__(kind, error, traceback)
+
+    def _set_part(self, index: int) -> bool:
+        """Let the random numbers be those of one of this worker's micro-batches; says whether there is such a one."""
+        state = self._run.state
+        if not isinstance(state, TorchState) or index >= len(self.micro_batches):
+            return False
+        state.part = self.micro_batches[index].number
+        return True
+
+    def busy_s(self) -> float:
+        """How long this worker was at it before it waited for the others for the first time, which may be now."""
+        if self._busy_s is None:
+            self._busy_s = time.monotonic() - self._began
+        return self._busy_s
+
+
+def elastic(
+    state: State,
+    *,
+    backend: str = "auto",
+    timeout: timedelta | float = TIMEOUT_S,
+    membership: Membership | None = None,
+    checkpoints: Checkpointer | None = None,
+    notices: Notices | None = None,
+) -> TorchRun:
+    """Take part in a training with torch that outlives its workers; use it as a context manager.
+
+    `backend` is one of `torch.distributed`'s, "ring" for our own, or "auto": NCCL if the state has a module on a GPU,
+    else gloo. `timeout` is the longest that a collective may take while nobody is known to be gone. The rest is as in
+    `holdfast.elastic`.
+    """
+    if backend == "auto":
+        backend = "nccl" if _on_gpu(state) else "gloo"
+    groups = None if backend == "ring" else RoundGroups(backend, timeout)
+    made = membership if membership is not None else from_environ()
+    return TorchRun(state, made, groups, checkpoints=checkpoints, notices=notices)
+
+
+def _on_gpu(state: State) -> bool:
+    modules = [value for value in vars(state).values() if isinstance(value, torch.nn.Module)]
+    return any(parameter.is_cuda for module in modules for parameter in module.parameters())
+
+
+def _trained(module: torch.nn.Module) -> list[torch.nn.Parameter]:
+    return [parameter for parameter in module.parameters() if parameter.requires_grad]

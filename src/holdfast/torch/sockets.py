@@ -1,0 +1,117 @@
+"""The connections that gloo holds in this process, and how to end them.
+
+gloo cannot be told to stop waiting for a peer: its `abort` does nothing, and a collective with a frozen peer waits for
+the group's timeout. But a connection that is shut down, from any thread, fails the collective at once. gloo serves its
+connections from an epoll instance of its own, and the kernel tells what is registered there. So nothing has to be
+guessed: connections made later are found too, and nobody else's are touched. Where the kernel does not tell (gVisor),
+they are those that appeared while the group was made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+_FDS = Path("/proc/self/fd")
+_FACTS = Path("/proc/self/fdinfo")
+_WATCHED = re.compile(r"tfd:\s*(\d+)\s.*\bino:([0-9a-f]+)")
+
+
+class GlooSockets:
+    """The connections of the groups that were made inside `watching`."""
+
+    def __init__(self) -> None:
+        self._loops: set[int] = set()
+        #: Descriptors with what they stood for, where no loop could be read.
+        self._found: set[tuple[int, int]] = set()
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Remember the gloo groups that are made meanwhile."""
+        loops, sockets = _descriptors("eventpoll"), _descriptors("socket:")
+        try:
+            yield
+        finally:
+            made = {fd for fd, _ in _descriptors("eventpoll") - loops if _has_listener(fd)}
+            self._loops |= made
+            if not made:
+                self._found |= _descriptors("socket:") - sockets
+
+    def shut_down(self) -> int:
+        """End every connection, whatever waits for it; returns how many there were."""
+        return sum(_shut(sock) for sock in _sockets(self._watched()))
+
+    def forget(self) -> None:
+        """Let go of everything without a word on it; the groups are being destroyed."""
+        self._loops.clear()
+        self._found.clear()
+
+    def close_in_child(self) -> None:
+        """In a forked child: close its copies, which would keep the connections of a dead parent open."""
+        for fd in [*self._loops, *(fd for fd, _ in self._watched())]:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+        self.forget()
+
+    def _watched(self) -> set[tuple[int, int]]:
+        return self._found.union(*(_registered(loop) for loop in self._loops))
+
+
+def _descriptors(kind: str) -> set[tuple[int, int]]:
+    """Return the descriptors of this process that stand for something of a kind, each with its inode."""
+    found = set()
+    for entry in _FDS.iterdir() if _FDS.exists() else ():
+        with contextlib.suppress(OSError):
+            if kind in str(entry.readlink()):
+                found.add((int(entry.name), entry.stat().st_ino))
+    return found
+
+
+def _registered(loop: int) -> set[tuple[int, int]]:
+    """Return what an epoll instance watches: descriptors, and what they stood for when they were registered."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for line in (_FACTS / str(loop)).read_text().splitlines():
+            if match := _WATCHED.match(line):
+                found.add((int(match[1]), int(match[2], 16)))
+    return found
+
+
+def _sockets(descriptors: Iterable[tuple[int, int]]) -> Iterator[socket.socket]:
+    """Yield the TCP sockets among them, each as a duplicate that the caller may use until the next one."""
+    for fd, inode in descriptors:
+        try:
+            copy = os.dup(fd)
+        except OSError:
+            continue
+        # The number may have been given to somebody else since.
+        if os.fstat(copy).st_ino != inode:
+            os.close(copy)
+            continue
+        try:
+            sock = socket.socket(fileno=copy)
+        except OSError:  # no socket, but what wakes the loop
+            os.close(copy)
+            continue
+        with sock:
+            if sock.family in (socket.AF_INET, socket.AF_INET6):
+                yield sock
+
+
+def _has_listener(loop: int) -> bool:
+    return any(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) for sock in _sockets(_registered(loop)))
+
+
+def _shut(sock: socket.socket) -> bool:
+    """Shut a connection down; a listener is left alone, for gloo would end the process with it."""
+    if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        return False
+    try:
+        sock.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return False
+    return True
