@@ -137,6 +137,7 @@ TABLE: tuple[Row, ...] = (
     Row("worker_failed", "failures.{kind}", _one, "workers that failed, by kind of failure", counts=True),
     Row("round_lost", "rounds.lost", _one, "rounds that were broken", counts=True),
     Row("workers_started", "lost_work_ms", _number("downtime_ms"), "time without training, from the loss to the start"),
+    Row("straggler", "straggler.ranks", _ranks, "workers found to be slower than the others"),
     Row("regrouped", "regroup.in_process_ms", _number("duration_ms"), "regrouping without leaving the process"),
     Row(
         "workers_replaced",

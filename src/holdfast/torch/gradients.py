@@ -94,6 +94,30 @@ def to_numpy(tensor: torch.Tensor) -> Any:
 _NUMPY = (torch.float32, torch.float64, torch.float16, torch.complex64, torch.complex128)
 
 
+def take_gradients(parameters: list[torch.nn.Parameter], weight: float) -> dict[str, Any]:
+    """Return the weighted gradients as one flat array for each kind of numbers, and clear them."""
+    import numpy as np
+
+    found: dict[str, list[Any]] = {}
+    for parameter in parameters:
+        taken = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
+        array = to_numpy(taken).reshape(-1)
+        found.setdefault(array.dtype.name, []).append(array)
+        parameter.grad = None
+    return {name: np.concatenate(arrays) * np.array(weight, name) for name, arrays in found.items()}
+
+
+def give_gradients(parameters: list[torch.nn.Parameter], totals: dict[str, Any]) -> None:
+    """Set gradients from what `take_gradients` made of them, here or elsewhere."""
+    places = dict.fromkeys(totals, 0)
+    for parameter in parameters:
+        name = to_numpy(torch.empty(0, dtype=parameter.dtype)).dtype.name
+        place = places[name]
+        places[name] += parameter.numel()
+        piece = torch.from_numpy(totals[name][place : place + parameter.numel()])
+        parameter.grad = piece.to(parameter.device, parameter.dtype).view(parameter.shape)
+
+
 def _make_buckets(parameters: Iterable[torch.nn.Parameter]) -> Iterable[_Bucket]:
     """Put parameters of one dtype and device together, in their order, up to a size."""
     open_: dict[tuple[torch.dtype, torch.device], list[torch.nn.Parameter]] = {}

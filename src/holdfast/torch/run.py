@@ -18,26 +18,22 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
-
-import torch.distributed as dist
 
 import torch
 from holdfast.errors import UsageError
 from holdfast.timer.heartbeat import pause, resume
 from holdfast.torch.data import StepLoader
 from holdfast.torch.ddp import ElasticDDP
-from holdfast.torch.gradients import Reducer, sum_with_ring, sum_with_torch, to_numpy
+from holdfast.torch.gradients import Reducer, give_gradients, sum_with_ring, sum_with_torch, take_gradients
 from holdfast.torch.groups import TIMEOUT_S, RoundGroups
 from holdfast.torch.randomness import cuda_in_use
 from holdfast.torch.state import TorchState
 from holdfast.train.errors import RoundOver
 from holdfast.train.ledger import MicroBatch, Portion
 from holdfast.train.membership import Membership, from_environ
-from holdfast.train.party import Votes
 from holdfast.train.run import Run, Step
 from holdfast.train.state import State
 
@@ -45,15 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.checkpoint import Checkpointer, Notices
-
-
-@dataclass(frozen=True, slots=True)
-class _Ballot:
-    """A vote that is under way."""
-
-    work: Any
-    #: A row for each rank: the step's number, whether newcomers wait, whether to stop, how long it took.
-    said: torch.Tensor
 
 
 class TorchRun(Run):
@@ -70,13 +57,13 @@ class TorchRun(Run):
         self.ring_sums = 0
         self._wrapped: list[ElasticDDP] = []
         self._reducers: weakref.WeakKeyDictionary[torch.nn.Module, Reducer] = weakref.WeakKeyDictionary()
-        #: The vote on the present step, from the moment that it is under way.
-        self.ballot: _Ballot | None = None
         if isinstance(state, TorchState):
             state.count_operations = self._operations
-            state.before_changes = self._vote_now
 
     # -- what programs call ------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> TorchRun:
+        return self
 
     def steps(self, *args: Any, **options: Any) -> Iterator[TorchStep]:
         """Yield the steps that are left, as `Run.steps` does, each with methods for gradients."""
@@ -134,10 +121,6 @@ class TorchRun(Run):
 
     # -- rounds --------------------------------------------------------------------------------------------------------
 
-    def stop(self, reason: str = "asked to stop") -> None:
-        """Have the training end for everybody after this step; said after an optimizer's step, after the next one."""
-        super().stop(reason)
-
     def make_step(self, portion: Portion) -> Step:
         """Return a step that knows about gradients."""
         self.present = TorchStep(self, portion)
@@ -179,48 +162,6 @@ class TorchRun(Run):
         if self.groups.aborted is not None:
             raise RoundOver(self.groups.aborted)
 
-    def vote(self, number: int, *, stop: bool = False, seconds: float = 0.0) -> Votes:
-        """Hear what all say of this step.
-
-        With gloo it has been said before the optimizer's step, and has gone round meanwhile: right after gradients were
-        summed all workers are at the same place, while after the optimizer they would wait for the slowest once more.
-        """
-        import os
-
-        if self.groups is None or not self.groups.is_gloo or os.environ.get("HFV") == "ring":
-            return super().vote(number, stop=stop, seconds=seconds)
-        ballot = self.ballot if self.ballot is not None else self._cast(number, stop, seconds)
-        self.ballot = None
-        try:
-            ballot.work.wait()
-        except RuntimeError as error:
-            raise RoundOver(self.groups.aborted or f"a worker is gone: {error}") from error
-        said = ballot.said.tolist()
-        if any(other != number for other, *_ in said):
-            raise RoundOver(f"the workers are at different steps: {[other for other, *_ in said]}")
-        return Votes(
-            newcomers=any(newcomers for _, newcomers, _, _ in said),
-            stop=any(stops for _, _, stops, _ in said),
-            seconds=tuple(took for *_, took in said),
-        )
-
-    def _vote_now(self) -> None:
-        import os
-
-        if (
-            os.environ.get("HFV") != "ring"
-            and self.present is not None
-            and self.ballot is None
-            and self.groups is not None
-            and self.groups.is_gloo
-        ):
-            self.ballot = self._cast(self.present.number, self._stop_reason is not None, self.present.busy_s())
-
-    def _cast(self, number: int, stop: bool, seconds: float) -> _Ballot:
-        said = torch.zeros(self.world_size, 4, dtype=torch.float64)
-        said[self.rank] = torch.tensor([number, self.membership.newcomers > 0, stop, seconds])
-        return _Ballot(dist.all_reduce(said, async_op=True), said)
-
     def _operations(self) -> int:
         return self.ring_sums + (self.groups.operations() if self.groups is not None else 0)
 
@@ -237,7 +178,6 @@ class TorchStep(Step):
     _run: TorchRun
 
     def __enter__(self) -> TorchStep:
-        self._run.ballot = None
         self._set_part(0)
         super().__enter__()
         return self
@@ -258,7 +198,8 @@ class TorchStep(Step):
         The running statistics of batch normalisation are averaged with them, so that all workers stay equal.
         """
         run = self._run
-        self.busy_s()
+        if self._busy_s is None:
+            self._busy_s = time.monotonic() - self._began
         pause()  # whoever waits for another does not hang itself
         if run.groups is not None:
             run.reducer(module).reduce(self.weight, sum_with_torch)
@@ -273,13 +214,7 @@ class TorchStep(Step):
         if done == len(self.micro_batches):
             raise UsageError(f"this worker has {done} micro-batches in this step, and all have been added")
         micro: MicroBatch = self.micro_batches[done]
-        weight = len(micro.indices) / self.samples
-        gradients = []
-        for parameter in _trained(module):
-            taken = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
-            gradients.append(to_numpy(taken) * weight)
-            parameter.grad = None
-        self.add(gradients)
+        self.add(take_gradients(_trained(module), len(micro.indices) / self.samples))
         state = self._run.state
         if self._set_part(done + 1) and isinstance(state, TorchState):
             state.reseed()
@@ -290,8 +225,7 @@ class TorchStep(Step):
         That goes over the ring, and gives the same bits however many workers there are.
         """
         self._run.ring_sums += 1
-        for parameter, total in zip(_trained(module), self.total(), strict=True):
-            parameter.grad = torch.from_numpy(total).to(parameter.device, parameter.dtype).view(parameter.shape)
+        give_gradients(_trained(module), self.total())
 
     def mean(self, value: torch.Tensor | float) -> float:
         """Return the mean over all samples of the step of what is a mean over this worker's own, such as its loss.
@@ -325,12 +259,6 @@ class TorchStep(Step):
             return False
         state.part = self.micro_batches[index].number
         return True
-
-    def busy_s(self) -> float:
-        """How long this worker was at it before it waited for the others for the first time, which may be now."""
-        if self._busy_s is None:
-            self._busy_s = time.monotonic() - self._began
-        return self._busy_s
 
 
 def elastic(

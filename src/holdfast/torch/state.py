@@ -62,8 +62,6 @@ class TorchState(State):
         self._operations_then = 0
         #: Counts the collectives of this worker; set by whoever knows.
         self.count_operations: Callable[[], int] | None = None
-        #: Called once in a step before any parameter is changed; may raise, and nothing has happened then.
-        self.before_changes: Callable[[], None] | None = None
         for part in self._optimizers():
             _watch(part.optimizer, self)
 
@@ -146,8 +144,6 @@ class TorchState(State):
         """Called by every optimizer of this state before it changes anything."""
         if self._stepped or not self._open:
             return
-        if self.before_changes is not None:
-            self.before_changes()
         self._stepped = True
         if self.count_operations is not None:
             self._operations_then = self.count_operations()

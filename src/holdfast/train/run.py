@@ -30,6 +30,7 @@ from holdfast.train.membership import Membership, from_environ
 from holdfast.train.party import Party, Votes
 from holdfast.train.ring import Ring
 from holdfast.train.state import State, TreeState
+from holdfast.train.stragglers import Stragglers
 
 if TYPE_CHECKING:
     import numpy as np
@@ -68,6 +69,8 @@ class Run(Party):
         self._stop_reason: str | None = None
         self._attempts = 0
         self._over = False
+        #: Who keeps the others waiting, as far as this worker has seen.
+        self.stragglers = Stragglers()
         #: What all said at the end of the last step.
         self.votes: Votes | None = None
 
@@ -194,11 +197,17 @@ class Run(Party):
             # Done here all the same: the round's sums were complete. Whoever was not so far takes it from us.
             self._regroup = str(over)
             return
+        self._name_straggler(self.votes)
         self._after_step()
         if self.votes.stop:
             self._over = True
         elif self.votes.newcomers:
             self._regroup = "newcomers wait"
+
+    def _name_straggler(self, votes: Votes) -> None:
+        slow = self.stragglers.observe(votes.seconds)
+        if slow is not None and self.rank == 0:
+            facts.warn("straggler", slow.sentence, ranks=[slow.rank], seconds=slow.seconds, median=slow.median)
 
     def undo_step(self, step: Step, error: BaseException) -> bool:
         """Undo a step that failed, if that was for a peer's sake; says whether it is to be done again."""
