@@ -54,5 +54,7 @@ def _lines(run: dict[str, Any]) -> list[str]:
     for node in sorted(run["nodes"], key=lambda node: (node["rank"] is None, node["rank"])):
         rank = "-" if node["rank"] is None else node["rank"]
         gone = "" if node["connected"] else ", connection lost"
-        lines.append(f"  {rank!s:>4}  {node['host']:<24} {node['workers']} workers  {node['phase']}{gone}")
+        note = f"; {node['note']}" if node.get("note") else ""
+        workers = f"{node['workers']} worker{'' if node['workers'] == 1 else 's'}"
+        lines.append(f"  {rank!s:>4}  {node['host']:<24} {workers}  {node['phase']}{gone}{note}")
     return lines

@@ -177,6 +177,8 @@ class Beat(Message, frozen=True, tag=11):
     join: int
     round: RoundId | None
     known: int = 0
+    #: Something that people who look at the run should see of this node.
+    note: str = ""
 
 
 class Fail(Message, frozen=True, tag=12):

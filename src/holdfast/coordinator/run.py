@@ -86,6 +86,7 @@ LATE_S = 0.5
 LOSSES_TOLD_MAX = 4
 #: Hosts that a fact names, of however many.
 NAMES_TOLD_MAX = 16
+NOTE_CHARS_MAX = 300
 
 
 class RunMachine:
@@ -344,6 +345,7 @@ class RunMachine:
         if beat.seq <= node.seq:
             return
         node.seq = beat.seq
+        node.note = beat.note[:NOTE_CHARS_MAX]
         self.roster.renew(node, now)
         self._reconcile(node, beat)
         missed = self.history.since(beat.known)
@@ -796,4 +798,5 @@ class RunMachine:
             "phase": node.phase.name.lower(),
             "rank": place.group_rank if place is not None and node.phase is not Phase.WAITING else None,
             "connected": node.dropped is None,
+            "note": node.note,
         }

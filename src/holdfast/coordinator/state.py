@@ -37,6 +37,8 @@ class Node:
     dropped: str | None = None
     #: Until when it must have rejoined, while it is stopping.
     rejoin_by: float | None = None
+    #: What people who look at the run should see of it.
+    note: str = ""
     #: When its one valid entry in the heap of expiries comes up.
     watched_at: float = float("inf")
 

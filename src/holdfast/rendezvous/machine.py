@@ -291,6 +291,8 @@ class MemberMachine:
         self._join = 0
         #: The last fact of the run's history that was heard, with all before it.
         self._known = 0
+        #: Told with every beat, for people who look at the run.
+        self.note = ""
         self._cause: Cause | None = None
         #: Why the owner wants the run to end; said again until the coordinator says that it has.
         self._shut_reason: str | None = None
@@ -454,7 +456,7 @@ class MemberMachine:
             self._beat_at = now + self.spec.lease_s / BEATS_PER_LEASE
             if self.state in _PHASES:
                 round_id = self.place.round if self.place is not None else None
-                self._say(Beat(self._next_seq(), _PHASES[self.state], self._join, round_id, self._known))
+                self._say(Beat(self._next_seq(), _PHASES[self.state], self._join, round_id, self._known, self.note))
                 self._say_close()
 
     # -- the coordinator -------------------------------------------------------------------------------------

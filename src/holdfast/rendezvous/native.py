@@ -251,6 +251,10 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         """Tell the coordinator that this node's workers have all finished well."""
         self._post(Finish())
 
+    def note(self, text: str) -> None:
+        """Have people who look at the run see this of the node; the empty text takes it back."""
+        self._member.machine.note = text
+
     def question(self, call: int, topic: str, body: str) -> None:
         """Ask every other node of the round something; the listeners hear `AnotherAnswers` from those that answer."""
         self._post(PutQuestion(call, topic, body))

@@ -125,6 +125,10 @@ class Membership:
         """Wait for the news that the round is over; says whether it came in time."""
         return self._told.wait(timeout_s) if self.broken is None else True
 
+    def note(self, text: str) -> None:
+        """Have people who look at the run see this of the worker."""
+        self._handler.note(text)
+
     def finish(self) -> None:
         """Tell that this worker's training is done; it is over for all when all have told so."""
         self._handler.finish()

@@ -206,6 +206,8 @@ class Run(Party):
 
     def _name_straggler(self, votes: Votes) -> None:
         slow = self.stragglers.observe(votes.seconds)
+        mine = self.stragglers.slow is not None and self.stragglers.slow.rank == self.rank
+        self.membership.note(self.stragglers.slow.sentence if mine and self.stragglers.slow else "")
         if slow is not None and self.rank == 0:
             facts.warn("straggler", slow.sentence, ranks=[slow.rank], seconds=slow.seconds, median=slow.median)
 
