@@ -123,3 +123,28 @@ def test_sparse_gradients_are_refused() -> None:
 
     with pytest.raises(UsageError, match="sparse=False"):
         Reducer(model).reduce(1.0, Meeting(1).summing(0))
+
+
+def test_gradients_of_several_types_travel_as_one_array_each_and_find_back() -> None:
+    module = nn.ModuleList([nn.Linear(2, 3), nn.Linear(3, 1).double(), nn.Linear(1, 2).bfloat16(), nn.Linear(2, 1)])
+    for number, parameter in enumerate(module.parameters()):
+        parameter.grad = torch.full_like(parameter, number + 1)
+    parameters = list(module.parameters())
+    parameters[3].grad = None
+
+    taken = gradients.take_gradients(parameters, 0.5)
+
+    assert sorted(taken) == ["float32", "float64"]
+    assert all(parameter.grad is None for parameter in parameters)
+    gradients.give_gradients(parameters, taken)
+    assert [parameter.grad.unique().tolist() for parameter in parameters] == [
+        [0.5],
+        [1.0],
+        [1.5],
+        [0.0],
+        [2.5],
+        [3.0],
+        [3.5],
+        [4.0],
+    ]
+    assert all(parameter.grad.dtype == parameter.dtype for parameter in parameters)
