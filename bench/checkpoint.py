@@ -45,6 +45,7 @@ def run(full: bool) -> Results:
 
 def _measure(shm: Path, disk: Path, repeats: int) -> list[Case]:
     import torch
+
     from holdfast.checkpoint import Checkpointer, MemoryTier, StorageTier
 
     warnings.simplefilter("ignore")

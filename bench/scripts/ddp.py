@@ -13,11 +13,10 @@ import os
 import time
 from pathlib import Path
 
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 
 def main() -> None:

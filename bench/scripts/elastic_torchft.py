@@ -9,11 +9,10 @@ from __future__ import annotations
 import uuid
 from datetime import timedelta
 
+import torch
 import torch.distributed as dist
 from torchft import Manager, Optimizer, ProcessGroupGloo
 from work import BATCH, SAMPLES, Log, compute, make, options
-
-import torch
 
 
 def main() -> None:

@@ -10,11 +10,11 @@ import os
 import signal
 from pathlib import Path
 
+import torch
+from torch import nn
 from torch.utils.data import Dataset
 
 import holdfast.torch
-import torch
-from torch import nn
 
 
 class Letters(Dataset):
@@ -98,8 +98,6 @@ def main() -> None:
             with step:
                 if step.number == options.kill_at and run.rank == run.world_size - 1 > 0:
                     os.kill(os.getpid(), signal.SIGKILL)
-                if step.number + 1 == options.steps:
-                    run.stop("enough steps")
                 optimizer.zero_grad()
                 loss = nn.functional.cross_entropy(model(letters).flatten(0, 1), wanted.flatten())
                 loss.backward()
@@ -109,6 +107,8 @@ def main() -> None:
                 optimizer.step()
             if run.rank == 0 and step.number % 25 == 0:
                 print(f"step {step.number}: {run.world_size} workers, loss {mean:.3f}", flush=True)
+            if run.progress >= options.steps:
+                break
         if run.rank == 0:
             written = model.write(data.encode("The "), 80).tolist()
             print("done: it writes:", "".join(data.alphabet[code] for code in written).replace("\n", " "))

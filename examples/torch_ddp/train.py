@@ -9,11 +9,11 @@ import argparse
 import os
 import signal
 
+import torch
+from torch import nn
 from torch.utils.data import TensorDataset
 
 import holdfast.torch
-import torch
-from torch import nn
 
 CLASSES, SIDE = 10, 16
 

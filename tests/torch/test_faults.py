@@ -77,7 +77,7 @@ def test_sums_by_micro_batch_give_the_same_bits_when_the_number_of_workers_chang
     options = {"mode": "total", "micro_batch": 3, "backend": backend}
     expected = undisturbed(crew, 1, **options)
     first, *_ = crew(
-        {"fates": {"12 forward": "await"}},
+        {"fates": {"9 forward": "await"}},
         {"fates": {"5 reduce": "kill"}},
         {"fates": {"3 optimizer": "kill"}},
         size=3,
@@ -109,8 +109,8 @@ def test_survivors_of_a_frozen_worker_leave_a_blocked_collective_when_they_are_t
 
 def test_a_worker_that_thaws_comes_back_and_takes_the_state_of_the_others(crew: Crew) -> None:
     settings = {"lease": 2}
-    others = crew({"fates": {"15 forward": "await"}}, size=2, settings=settings)
-    (frozen,) = crew({"fates": {"7 reduce": "stop"}}, size=2, settings=settings)
+    others = crew({"fates": {"8 forward": "await"}}, size=2, settings=settings)
+    (frozen,) = crew({"fates": {"3 reduce": "stop"}}, size=2, settings=settings)
     frozen.wait_for("fate")
     others[0].wait_for("fate", fate="await")
     frozen.kill(signal.SIGCONT)
@@ -128,8 +128,10 @@ def test_a_newcomer_is_let_in_between_two_steps(crew: Crew) -> None:
 
     agreed([first, newcomer])
 
+    came = counted(newcomer)
     assert counted(first) == list(range(STEPS))
-    assert counted(newcomer) == list(range(8, STEPS))
+    assert 8 <= came[0] <= 12, "where steps are short, newcomers are let in after a few of them"
+    assert came == list(range(came[0], STEPS))
 
 
 @pytest.mark.parametrize("rollback", ["auto", "copy"])

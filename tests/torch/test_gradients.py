@@ -11,10 +11,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
 
+from torch import nn  # noqa: E402
+
 from holdfast.errors import UsageError  # noqa: E402
 from holdfast.torch import gradients  # noqa: E402
 from holdfast.torch.gradients import Reducer  # noqa: E402
-from torch import nn  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -10,9 +10,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
 
+from torch import nn  # noqa: E402
+
 from holdfast.errors import UsageError  # noqa: E402
 from holdfast.torch import TorchState  # noqa: E402
-from torch import nn  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -13,13 +13,13 @@ import signal
 import sys
 from typing import Any
 
-import torch.distributed as dist
-
 import torch
+import torch.distributed as dist
+from torch import nn
+
 from holdfast.rendezvous.api import RendezvousParameters
 from holdfast.torch import TorchRun, TorchState, TorchStep, elastic
 from holdfast.train.membership import Membership, worker_settings
-from torch import nn
 
 SAMPLES = 96
 

@@ -72,9 +72,8 @@ class Worker:
     def sum(self, value: int) -> int:
         if self.options.get("backend", "ring") == "ring":
             return int(self.coordinator.party.ring.all_reduce(np.array([value]))[0])
-        import torch.distributed as dist
-
         import torch
+        import torch.distributed as dist
 
         tensor = torch.tensor([value])
         dist.all_reduce(tensor)

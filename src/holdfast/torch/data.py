@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+import torch
 from torch.utils.data import DataLoader, DistributedSampler, Sampler
 
-import torch
 from holdfast.errors import UsageError
 from holdfast.train.ledger import Ledger
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_map_only
 
-import torch
 from holdfast.errors import UsageError
 
 _OPTIONS = inspect.signature(DistributedDataParallel.__init__).parameters

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.nn.modules.batchnorm import SyncBatchNorm, _NormBase
 
-import torch
 from holdfast.errors import UsageError
 from holdfast.train.ring import Ring
 

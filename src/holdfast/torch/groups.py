@@ -17,10 +17,10 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-import torch
 from holdfast.errors import HoldfastError, StoreTimeoutError, UsageError
 from holdfast.store import PrefixStore
 from holdfast.store.api import to_seconds

@@ -10,6 +10,7 @@ import copy
 from typing import Any, Protocol
 
 import torch
+
 from holdfast.errors import UsageError
 from holdfast.torch.leaf import copy_tree
 

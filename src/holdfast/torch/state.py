@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
+
 from holdfast.errors import UsageError
 from holdfast.facts import Fact, facts
 from holdfast.torch.parts import ModulePart, OptimizerPart, Part, make_part
