@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-WAIT_S = 90.0
+WAIT_S = 60.0
 
 
 class Worker:
@@ -59,12 +59,21 @@ class Worker:
 
     def end(self) -> int:
         """Wait for the worker's end and return its exit code."""
-        code = self.process.wait(WAIT_S)
+        try:
+            code = self.process.wait(WAIT_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it did not end; where it is:\n{self.stack()}\n{''.join(self.errors)}") from None
         for thread in self._threads:
             thread.join(WAIT_S)
         while (told := self._news.get()) is not None:
             self.events.append(told)
         return code
+
+    def stack(self) -> str:
+        """Where the worker is, for the report of a test that waits in vain."""
+        spy = Path(sys.executable).with_name("py-spy")
+        command = [str(spy), "dump", "--pid", str(self.process.pid)]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout if spy.exists() else ""
 
     def close(self) -> None:
         if self.process.poll() is None:

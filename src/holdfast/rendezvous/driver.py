@@ -155,7 +155,8 @@ class Member:
             )
         except (HandshakeError, FrameError) as error:
             self.handle(LinkDown(str(error), final=True))
-        except HoldfastError as error:
+        except (HoldfastError, OSError) as error:
+            # Also a descriptor that code of others in this process has closed under us: the next try has a new one.
             self.handle(LinkDown(str(error)))
         else:
             self._may_host = self._link.kind == EMBEDDED

@@ -195,6 +195,7 @@ class Listener(Generic[M]):
         loop = asyncio.get_running_loop()
         try:
             sockets = _bind(endpoint)
+            port = sockets[0].getsockname()[1]
         except OSError as error:
             raise Unavailable(
                 f"cannot listen on {endpoint}: {error.strerror or error}; "
@@ -209,7 +210,7 @@ class Listener(Generic[M]):
             for each in sockets
         ]
         self._servers = servers
-        return Endpoint(endpoint.host, sockets[0].getsockname()[1])
+        return Endpoint(endpoint.host, port)
 
     async def close(self) -> None:
         """Stop listening and end every connection."""
