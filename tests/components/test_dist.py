@@ -63,7 +63,7 @@ def flags(role: Role) -> dict[str, object]:
 
 
 def test_one_node_meets_nobody() -> None:
-    app = materialize_appdef(ddp, ["--script", "/work/train.py", "-j", "4", "--", "--lr", "a b"])
+    app = materialize_appdef(ddp, ["--script", "/code/train.py", "-j", "4", "--", "--lr", "a b"])
 
     (role,) = app.roles
     assert (app.name, role.name, role.num_replicas, role.min_replicas, role.entrypoint) == (
@@ -81,7 +81,7 @@ def test_one_node_meets_nobody() -> None:
         "rdzv_backend": "c10d",
         "role": "",
         "tee": "3",
-        "script": "/work/train.py",
+        "script": "/code/train.py",
         "script_args": ("--lr", "a b"),
     }
 

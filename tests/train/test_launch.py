@@ -129,3 +129,50 @@ def test_a_coordinator_that_is_restarted_costs_nothing(launch: StartLaunch, tmp_
     assert code == 0, err
     assert finals(out) == [undisturbed] * 2
     assert len(pids(out)) == 2
+
+
+def test_all_workers_are_killed_and_the_state_comes_back_from_memory(launch: StartLaunch, tmp_path: Path) -> None:
+    """No storage at all: only the agent's vault outlives them. What the workers did is in the story of the run."""
+    script = """
+        import os, signal, sys
+        from pathlib import Path
+        import numpy as np
+        import holdfast
+        from holdfast.checkpoint import Checkpointer, Every, standard_tiers
+
+        state = holdfast.NumpyState(used=np.zeros(40))
+        mark = Path(sys.argv[1]) / "killed"
+        with (
+            Checkpointer(standard_tiers(), every=Every(steps=1)) as kept,
+            holdfast.elastic(state, checkpoints=kept) as run,
+        ):
+            for step in run.steps(40, 4, micro_batch=2):
+                with step:
+                    ones = np.zeros(40)
+                    ones[step.indices] = 1
+                    step.add(ones)
+                    state.used = state.used + step.total()
+                print(f"step={step.number} rank={run.rank}", flush=True)
+                if step.number == 5 and not mark.exists() and run.world_size == 1:
+                    mark.touch()
+                    os.kill(os.getpid(), signal.SIGKILL)
+            assert set(state.used.tolist()) == {1.0}
+            print("whole", flush=True)
+    """
+    logs = tmp_path / "logs"
+    job = launch(
+        "--vault", "--max-restarts", "1", "--log-dir", str(logs), *COMMON, script=script, args=(str(tmp_path),)
+    )
+    code, out, err = job.end()
+
+    assert code == 0, err
+    assert out.count("step=5 ") == 1, "the step before the kill was kept, and not done again"
+    assert "whole" in out
+    story = "".join(path.read_text() for path in logs.rglob("journal.jsonl"))
+    assert "is the newest complete checkpoint (memory)" in story
+    assert "checkpoint_written" in story
+    assert not list(Path("/dev/shm").glob(f"holdfast-*/*{run_id(logs)}*")), "the vault was left behind"
+
+
+def run_id(logs: Path) -> str:
+    return next(logs.iterdir()).name.rpartition("_")[0]

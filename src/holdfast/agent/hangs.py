@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.agent.api import WorkerGroup
 from holdfast.agent.questions import Questions
@@ -17,9 +17,11 @@ from holdfast.facts import WARNING, Fact, facts
 from holdfast.failures import Failure, Kind
 from holdfast.failures.stacks import Stack, kept, merge, render
 from holdfast.timer.hang import HangOptions
-from holdfast.timer.watchdog import Hang, Watchdog
 from holdfast.workers import stacks
 from holdfast.workers.crew import Crew
+
+if TYPE_CHECKING:
+    from holdfast.timer.watchdog import Hang, Watchdog
 
 #: Set to 1, it has the agent watch the timers that workers set; see `holdfast.timer`.
 TORCHELASTIC_ENABLE_FILE_TIMER = "TORCHELASTIC_ENABLE_FILE_TIMER"
@@ -46,6 +48,8 @@ class Hangs:
         """Start the watchdog on first use, where one is wanted, and tell workers how to reach it."""
         timers = os.environ.get(TORCHELASTIC_ENABLE_FILE_TIMER) == "1"
         if self._watchdog is None and (timers or self._options is not None):
+            from holdfast.timer.watchdog import Watchdog  # few launches want it, and all would wait for the import
+
             self._watchdog = Watchdog(run_id, role, timers=timers, hang=self._options, gather=self._gather)
         if self._watchdog is not None:
             for local_rank, env in envs.items():

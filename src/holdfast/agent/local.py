@@ -7,12 +7,11 @@ import signal
 import socket
 import time
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.agent.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from holdfast.agent.environment import RoundView, WorkerView, fill_local_rank, worker_environment
 from holdfast.agent.hangs import Hangs, ask_others, explain_hang
-from holdfast.agent.keeping import Keeping
 from holdfast.agent.machine import AgentRules, Signalled
 from holdfast.agent.simple import SimpleElasticAgent
 from holdfast.coordinator.machine import round_space
@@ -47,6 +46,9 @@ from holdfast.workers import (
 )
 from holdfast.workers.crew import Crew, stopped_by_signal
 from holdfast.workers.plan import Entry
+
+if TYPE_CHECKING:
+    from holdfast.agent.keeping import Keeping
 
 #: The silence of the agent's loop after which it counts as hung, as TorchElastic has it.
 HEALTH_TIMEOUT_S = 60
@@ -247,6 +249,8 @@ class LocalElasticAgent(SimpleElasticAgent):
         if not isinstance(handler, HoldfastRendezvousHandler) or handler.place is None:
             return {}
         if self._options.vault and self._keeping is None:
+            from holdfast.agent.keeping import Keeping  # few launches want it, and all would wait for the import
+
             self._keeping = Keeping(handler)
         variables = {
             **(self._keeping.variables() if self._keeping is not None else {}),

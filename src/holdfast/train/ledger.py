@@ -96,8 +96,8 @@ class Ledger:
 
     def deal(self, portion: Portion, rank: int, world_size: int) -> list[MicroBatch]:
         """Return one worker's share of a step."""
-        size = self.recipe.micro_batch or self._even_size(portion, world_size)
-        count = -(-len(portion) // size)
+        size = self._micro_batch_size(portion, world_size)
+        count = self.micro_batches_of(portion, world_size)
         first, last = rank * count // world_size, (rank + 1) * count // world_size
         return [
             MicroBatch(
@@ -117,9 +117,13 @@ class Ledger:
             self._order = (epoch, Shuffle(self.recipe.samples, self.recipe.seed, epoch))
         return self._order[1].take(start, stop)
 
-    def _even_size(self, portion: Portion, world_size: int) -> int:
+    def micro_batches_of(self, portion: Portion, world_size: int) -> int:
+        """Return into how many micro-batches a step is cut; they may be fewer than the workers."""
+        return -(-len(portion) // self._micro_batch_size(portion, world_size))
+
+    def _micro_batch_size(self, portion: Portion, world_size: int) -> int:
         """Without micro-batches of a fixed size each worker gets one share."""
-        return max(-(-len(portion) // world_size), 1)
+        return self.recipe.micro_batch or max(-(-len(portion) // world_size), 1)
 
     def snapshot(self) -> dict[str, Any]:
         """Describe what has been used as plain data."""

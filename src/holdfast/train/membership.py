@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.coordinator.messages import Cause, Place
-from holdfast.errors import RendezvousClosedError, UsageError
+from holdfast.errors import UsageError
 from holdfast.facts import facts
 from holdfast.rendezvous.api import RendezvousParameters
 from holdfast.rendezvous.machine import MemberEffect, NewcomersWait, RoundBroken, RoundSealed, RunEnded
@@ -23,7 +23,6 @@ from holdfast.rendezvous.registry import get_rendezvous_handler
 from holdfast.store.client import StoreClient
 from holdfast.store.environ import ENDPOINT_VARIABLE, MAX_WORKERS_VARIABLE
 from holdfast.timer.heartbeat import heartbeat, pause
-from holdfast.train.errors import RoundOver
 from holdfast.train.ring import listen, make_token
 from holdfast.workers.plan import MEMBER_FILE_VARIABLE
 
@@ -44,10 +43,8 @@ class Circle:
     world_size: int
     #: Keys of this round alone.
     store: StoreClient
-    #: Where the others reach this worker, and where rank 0 may listen.
+    #: Where the others reach this worker.
     address: str
-    master_addr: str
-    master_port: int
     #: Where the next worker in the order of ranks listens.
     peer: tuple[str, int]
     #: What a worker of this round must bring to be let in by a rank.
@@ -83,7 +80,7 @@ class Membership:
     def join(self, cause: str | None = None) -> Circle:
         """Block until there is a round; `cause` says what this worker ended the last one for.
 
-        Raises `StopException`'s kin of the rendezvous where the training is over or did not come together.
+        Raises `RendezvousClosedError` where the training is over, and what else the rendezvous raises.
         """
         self._drop_circle()
         with self._lock:
@@ -101,8 +98,6 @@ class Membership:
             world_size=place.group_world_size,
             store=self._handler.store(),
             address=place.address or "127.0.0.1",
-            master_addr=place.master_addr,
-            master_port=place.master_port,
             peer=(place.peer_addr or "127.0.0.1", place.peer_port),
             token=lambda rank: make_token(secret, nonce, rank),
         )
@@ -116,11 +111,6 @@ class Membership:
         if broken is not None:
             breaker(broken)
 
-    def check(self) -> None:
-        """Raise `RoundOver` where the round is over."""
-        if self.broken is not None:
-            raise RoundOver(self.broken)
-
     def wait_broken(self, timeout_s: float) -> bool:
         """Wait for the news that the round is over; says whether it came in time."""
         return self._told.wait(timeout_s) if self.broken is None else True
@@ -128,10 +118,6 @@ class Membership:
     def note(self, text: str) -> None:
         """Have people who look at the run see this of the worker."""
         self._handler.note(text)
-
-    def finish(self) -> None:
-        """Tell that this worker's training is done; it is over for all when all have told so."""
-        self._handler.finish()
 
     def close_run(self) -> None:
         """End the training for everybody, and wait until the coordinator has taken note of it.
@@ -223,6 +209,3 @@ def worker_settings(expected: int, most: int = 0, **settings: Any) -> dict[str, 
         "max_restarts": 1_000_000,
         **settings,
     }
-
-
-__all__ = ["Circle", "Membership", "RendezvousClosedError", "from_environ", "worker_settings"]

@@ -28,7 +28,7 @@ from holdfast.train.errors import NonRetryableException, RoundOver, StopExceptio
 from holdfast.train.ledger import Ledger, MicroBatch, Portion, Recipe
 from holdfast.train.membership import Membership, from_environ
 from holdfast.train.party import Party, Votes
-from holdfast.train.ring import Ring
+from holdfast.train.shapes import arrays_of, blanks, describe, rebuild
 from holdfast.train.state import State, TreeState
 from holdfast.train.stragglers import Stragglers
 
@@ -265,6 +265,8 @@ class Step:
         self.mark: Any = None
         self.entered = False
         self._parts: list[list[Array]] = []
+        #: What a gradient looks like; see `shapes`.
+        self._shape: dict[str, Any] | None = None
         self._began = 0.0
         self._busy_s: float | None = None
 
@@ -293,72 +295,26 @@ class Step:
         """Bring the gradient of one micro-batch: an array, or several in a list or a dict."""
         import numpy as np
 
-        self._shape = gradient
-        arrays = _arrays(gradient)
-        self._parts.append([np.array(array, copy=True) for array in arrays])
+        if self._shape is None:
+            self._shape = describe(gradient)
+        self._parts.append([np.array(array, copy=True) for array in arrays_of(gradient)])
 
     def total(self) -> Any:
         """Return the sum over all micro-batches of all workers, in their order: the same bits for any world size."""
-        ring = self._run.ring
+        ring, ledger = self._run.ring, self._run.ledger
+        assert ledger is not None
         self._busy_s = time.monotonic() - self._began
-        like = self._like(ring)
+        if ledger.micro_batches_of(self.portion, ring.world_size) < ring.world_size:
+            # Some have no micro-batch in this step and must be told what gradients look like; the last rank has one.
+            mine = pack(self._shape).to_bytes() if self._shape is not None else None
+            self._shape = unpack(ring.broadcast(mine, ring.world_size - 1))
+        if self._shape is None:
+            raise UsageError("bring a gradient with step.add() before asking for step.total()")
         sums = [
-            ring.all_reduce_parts([part[index] for part in self._parts], like=sample)
-            for index, sample in enumerate(like)
+            ring.all_reduce_parts([part[index] for part in self._parts], like=like)
+            for index, like in enumerate(blanks(self._shape))
         ]
-        return _rebuilt(self._shape, sums)
-
-    def _like(self, ring: Ring) -> list[Array]:
-        """What the gradients look like; who has no micro-batch in this step is told by the first worker."""
-        import numpy as np
-
-        count = -(-self.samples // (self._run.ledger.recipe.micro_batch or self.samples)) if self._run.ledger else 1
-        short = self._run.ledger is not None and (
-            count < ring.world_size if self._run.ledger.recipe.micro_batch else self.samples < ring.world_size
-        )
-        if not short:
-            if not self._parts:
-                raise UsageError("bring a gradient with step.add() before asking for step.total()")
-            return self._parts[0]
-        # With fewer micro-batches than workers the last ones always have some.
-        root = ring.world_size - 1
-        mine = pack([self._shape and _described(self._shape)]).to_bytes() if self._parts else None
-        told = unpack(ring.broadcast(mine, root))[0]
-        if not self._parts:
-            self._shape = _undescribed(told)
-        return self._parts[0] if self._parts else [np.asarray(a) for a in _arrays(self._shape)]
-
-    _shape: Any = None
-
-
-def _arrays(gradient: Any) -> list[Any]:
-    if isinstance(gradient, Mapping):
-        return [gradient[key] for key in sorted(gradient)]
-    return list(gradient) if isinstance(gradient, list | tuple) else [gradient]
-
-
-def _rebuilt(shape: Any, sums: list[Any]) -> Any:
-    if isinstance(shape, Mapping):
-        return dict(zip(sorted(shape), sums, strict=True))
-    return type(shape)(sums) if isinstance(shape, list | tuple) else sums[0]
-
-
-def _described(shape: Any) -> Any:
-    """A stand-in for a gradient that weighs nothing: same structure, dtypes and shapes."""
-    return {
-        "keys": sorted(shape) if isinstance(shape, Mapping) else None,
-        "several": isinstance(shape, list | tuple),
-        "arrays": [(str(array.dtype), list(array.shape)) for array in _arrays(shape)],
-    }
-
-
-def _undescribed(told: Any) -> Any:
-    import numpy as np
-
-    arrays = [np.broadcast_to(np.zeros(1, dtype), shape) for dtype, shape in told["arrays"]]
-    if told["keys"] is not None:
-        return dict(zip(told["keys"], arrays, strict=True))
-    return arrays if told["several"] else arrays[0]
+        return rebuild(self._shape, sums)
 
 
 def elastic(

@@ -13,7 +13,7 @@ def around(**changes):
         "backend": "local",
         "session": "s",
         "app_id": "app-x",
-        "cwds": {"a": "/work", "b": "/b"},
+        "cwds": {"a": "/code", "b": "/b"},
         "log_root": "/logs",
     }
     return Surroundings(**{**known, **changes})
@@ -28,7 +28,7 @@ def test_macros_are_filled_in_for_each_replica():
     request, _ = render(AppDef("app", [role(args=args, num_replicas=2, env={"K": "${replica_id}"})]), {}, around())
 
     assert [replica.argv for replica in request.replicas] == [
-        ["prog", "--id", str(k), "--app=app-x", "/work/x", "${TORCHX_RANK0_HOST}:1"] for k in range(2)
+        ["prog", "--id", str(k), "--app=app-x", "/code/x", "${TORCHX_RANK0_HOST}:1"] for k in range(2)
     ]
     assert [replica.env["K"] for replica in request.replicas] == ["0", "1"]
     assert [replica.log_dir for replica in request.replicas] == ["/logs/a/0", "/logs/a/1"]
@@ -47,7 +47,7 @@ def test_prepend_cwd_goes_before_everything_else_in_path():
     surroundings = around(environ={"PATH": "/usr/bin"}, python_folder="/venv/bin")
     request, _ = render(AppDef("app", [role(), role("b", env={"PATH": "/own"})]), {"prepend_cwd": True}, surroundings)
 
-    assert [each.env["PATH"] for each in request.replicas] == ["/work:/venv/bin:/usr/bin", "/b:/own"]
+    assert [each.env["PATH"] for each in request.replicas] == ["/code:/venv/bin:/usr/bin", "/b:/own"]
 
 
 def test_gpus_are_shared_out_in_order():
