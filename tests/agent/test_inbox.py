@@ -14,9 +14,11 @@ from holdfast.agent.inbox import Inbox
 def test_an_item_left_by_another_thread_ends_the_wait() -> None:
     inbox: Inbox[str] = Inbox()
 
-    threading.Thread(target=inbox.put, args=("here",)).start()
+    other = threading.Thread(target=inbox.put, args=("here",))
+    other.start()
     while (item := inbox.take()) is None:
         inbox.wait(60)
+    other.join()  # it may still be waking us
 
     assert item == "here"
     inbox.close()
