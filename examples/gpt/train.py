@@ -105,7 +105,7 @@ def main() -> None:
                 step.reduce_gradients(model)
                 nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
-            if run.rank == 0 and step.number % 25 == 0:
+            if step.committed and run.rank == 0 and step.number % 25 == 0:
                 print(f"step {step.number}: {run.world_size} workers, loss {mean:.3f}", flush=True)
             if run.progress >= options.steps:
                 break

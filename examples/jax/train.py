@@ -78,7 +78,7 @@ def main() -> None:
                 state.parameters = {
                     name: part - 0.05 * total[name] / step.samples for name, part in state.parameters.items()
                 }
-            if run.rank == 0 and step.number % 50 == 0:
+            if step.committed and run.rank == 0 and step.number % 50 == 0:
                 print(
                     f"step {step.number}: {run.world_size} workers, loss {total['loss'] / step.samples:.4f}", flush=True
                 )

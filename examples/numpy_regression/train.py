@@ -43,7 +43,7 @@ def main() -> None:
                     error = inputs[chosen] @ state.weights - wanted[chosen]
                     step.add(2 * error @ inputs[chosen])
                 state.weights -= 0.05 * step.total() / step.samples
-            if run.rank == 0 and step.number % 100 == 0:
+            if step.committed and run.rank == 0 and step.number % 100 == 0:
                 print(f"step {step.number}: {run.world_size} workers, loss {loss(state.weights, inputs, wanted):.5f}")
         if run.rank == 0:
             print(f"done: loss {loss(state.weights, inputs, wanted):.5f}")

@@ -73,7 +73,7 @@ def main() -> None:
                 loss.backward()
                 optimizer.step()
                 scheduler.step()
-            if run.rank == 0 and step.number % 50 == 0:
+            if step.committed and run.rank == 0 and step.number % 50 == 0:
                 print(f"step {step.number}: {run.world_size} workers, loss {loss.item():.4f}", flush=True)
         if run.rank == 0:
             print(f"done: {100 * accuracy(model, test):.1f} % of new images are told right")

@@ -74,14 +74,19 @@ def test_a_spent_budget_ends_with_the_last_failure(launch: StartLaunch) -> None:
     assert "all 2 restarts are used" in err
 
 
-def test_two_nodes_restart_together_and_print_the_same_verdict(launch: StartLaunch) -> None:
+def test_two_nodes_restart_together_and_print_the_same_verdict(launch: StartLaunch, tmp_path: Path) -> None:
     script = """
         import os, signal, sys
         print("round", os.environ["HOLDFAST_ROUND"], "group", os.environ["GROUP_RANK"])
+        meet = "round-" + os.environ["HOLDFAST_ROUND"]
         if os.environ["RANK"] == "1":
+            open(meet).close()  # until the other one has printed its line too
             sys.exit(9)
+        open(meet, "w").close()
         signal.pause()
     """
+    for number in (1, 2):
+        os.mkfifo(tmp_path / f"round-{number}")
     common = ("--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-id", "job", "--max-restarts", "1")
     port = _free_port()
     nodes = [launch(*common, "--rdzv-endpoint", f"localhost:{port}", script=script) for _ in range(2)]
@@ -370,3 +375,4 @@ def test_a_crash_loop_ends_with_its_own_exit_code(launch: StartLaunch) -> None:
 
     assert (code, out.count("try")) == (93, 3)
     assert "a crash loop: 3 failures in a row without progress" in err
+    assert "exit     5; the launcher exits with 93" in err

@@ -17,6 +17,7 @@ from holdfast.checkpoint import Checkpointer, Every, Notices, StorageTier
 from holdfast.coordinator.query import ask_coordinator
 from holdfast.errors import UsageError
 from holdfast.rendezvous import RendezvousParameters
+from holdfast.train.errors import NonRetryableException, RoundOver
 from holdfast.train.membership import Membership, worker_settings
 from holdfast.train.run import Run, elastic
 from holdfast.wire.address import Endpoint
@@ -116,6 +117,21 @@ def test_an_error_of_the_steps_own_is_not_tried_again(port: int) -> None:
     assert tries == [0]
 
 
+def test_a_step_says_whether_it_counts(port: int) -> None:
+    """One that is undone for a peer's sake comes again, and what stands behind the `with` can tell them apart."""
+    with elastic(holdfast.NumpyState(total=np.zeros(1)), membership=member(port, 1)) as run:
+        seen = []
+        for step in run.steps(3, 1):
+            with step:
+                run.state.total += 1  # type: ignore[attr-defined]
+                if len(seen) == 1:
+                    raise RoundOver("a peer is gone")
+            seen.append((step.number, step.committed))
+
+    assert seen == [(0, True), (1, False), (1, True), (2, True)]
+    assert run.state.total.tolist() == [3.0]  # type: ignore[attr-defined]
+
+
 def test_a_straggler_is_named_to_whoever_looks_at_the_run(port: int) -> None:
     seen: list[str] = []
     looked = threading.Event()
@@ -169,6 +185,17 @@ def test_a_training_that_begins_goes_on_from_the_newest_checkpoint(port: int, tm
     assert done == [4, 5, 6, 7]
     assert run.progress == 8
     assert state.used.tolist() == [2.0] * 8
+
+
+def test_a_training_does_not_begin_anew_over_checkpoints_that_cannot_be_read(port: int, tmp_path: Path) -> None:
+    train_with(tmp_path / "kept", port, epochs=1)
+    for path in (tmp_path / "kept").rglob("*.state"):
+        path.write_bytes(bytes(path.stat().st_size))
+    other = HeldPort()
+
+    with pytest.raises(NonRetryableException, match="none can be read"):
+        train_with(tmp_path / "kept", other.port, epochs=1)
+    other.close()
 
 
 def test_a_worker_that_is_told_to_leave_saves_first(port: int, tmp_path: Path) -> None:

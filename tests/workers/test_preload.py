@@ -11,6 +11,7 @@ from holdfast.workers import guess
         ("import torch", ("torch",)),
         ("import numpy as np\nfrom torch.nn import functional as F", ("numpy", "torch")),
         ("'''Doc.'''\nfrom __future__ import annotations\nimport os, torch.nn", ("torch",)),
+        ("import torch\nimport holdfast.torch", ("torch", "holdfast")),
         ("import argparse\nimport json", ()),
         ("def main():\n    import torch", ()),
         ("if True:\n    import torch", ()),

@@ -15,10 +15,12 @@ of the most advanced worker first.
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from holdfast.checkpoint.layout import pack, unpack
 from holdfast.errors import RendezvousClosedError, UsageError
@@ -28,6 +30,7 @@ from holdfast.train.errors import NonRetryableException, RoundOver, StopExceptio
 from holdfast.train.ledger import Ledger, MicroBatch, Portion, Recipe
 from holdfast.train.membership import Membership, from_environ
 from holdfast.train.party import Party, Votes
+from holdfast.train.ring import Ring
 from holdfast.train.shapes import arrays_of, blanks, describe, rebuild
 from holdfast.train.state import State, TreeState
 from holdfast.train.stragglers import Stragglers
@@ -36,13 +39,22 @@ if TYPE_CHECKING:
     import numpy as np
 
     from holdfast.checkpoint import Checkpointer, Notices
+    from holdfast.torch.run import TorchRun
+    from holdfast.torch.state import TorchState
 
     Array = np.ndarray[Any, Any]
 
 #: How long after an error the news may take that a peer is gone, which then explains it.
 NEWS_WAIT_S = 2.0
+#: Votes are so far apart, or a step; and never more than so many steps.
+VOTE_EVERY_S = 0.05
+VOTE_STEPS_MAX = 5
+#: How long a worker that leaves the loop waits for the others to do the same.
+LEAVE_WAIT_S = 5.0
 #: So many attempts at one step, without any worker getting further, and the error is the step's own.
 ATTEMPTS_MAX = 100
+#: So often a checkpoint may have vanished under a restore; after that it is not there to be read.
+RESTORES_MAX = 3
 
 
 class Run(Party):
@@ -68,11 +80,15 @@ class Run(Party):
         self._regroup: str | None = "first round"
         self._stop_reason: str | None = None
         self._attempts = 0
+        self._restores = 0
         self._over = False
         #: Who keeps the others waiting, as far as this worker has seen.
         self.stragglers = Stragglers()
         #: What all said at the end of the last step.
         self.votes: Votes | None = None
+        #: The step after which all hear of each other again, and the last one after which they did.
+        self._vote_at = 0
+        self._voted = -1
 
     @property
     def progress(self) -> int:
@@ -80,7 +96,10 @@ class Run(Party):
         return self.ledger.step if self.ledger is not None else 0
 
     def stop(self, reason: str = "asked to stop") -> None:
-        """Have the training end for everybody after this step."""
+        """Have the training end for everybody: after this step or, where steps are short, one of the next few.
+
+        To end after a certain step, leave the loop on every worker: `if run.progress == 1000: break`.
+        """
         self._stop_reason = reason
 
     # -- steps -------------------------------------------------------------------------------------------------------
@@ -153,7 +172,14 @@ class Run(Party):
         """Take the state and the ledger from the newest checkpoint."""
         restored = self.checkpoints.restore() if self.checkpoints is not None else None
         if restored is None:
+            self._restores += 1
+            if self._restores == RESTORES_MAX:
+                raise NonRetryableException(
+                    "there are checkpoints, but none can be read: see `holdfast checkpoints DIR --verify`; "
+                    "to begin anew, move them away"
+                )
             raise RoundOver("the checkpoint that was there a moment ago cannot be read any more")
+        self._restores = 0
         state.apply_snapshot(restored.tree["state"])
         self.take_position(restored.tree["position"])
 
@@ -192,17 +218,39 @@ class Run(Party):
         self.ledger.commit(step.portion)
         self._attempts = 0
         try:
-            self.votes = self.vote(step.number, stop=self._stop_reason is not None, seconds=took_s)
+            votes = self._hear(step.number, took_s)
         except RoundOver as over:
             # Done here all the same: the round's sums were complete. Whoever was not so far takes it from us.
             self._regroup = str(over)
             return
-        self._name_straggler(self.votes)
+        if votes is not None:
+            self._name_straggler(votes)
         self._after_step()
-        if self.votes.stop:
+        if votes is not None and votes.stop:
             self._over = True
-        elif self.votes.newcomers:
+        elif votes is not None and votes.newcomers:
             self._regroup = "newcomers wait"
+
+    def _hear(self, number: int, took_s: float) -> Votes | None:
+        """Hear what all say of a step; where steps are short, only of every few, and of the last.
+
+        A step is done without that, for the sums were complete. It is for newcomers and for the end, which can wait for
+        a moment, while every vote makes all workers wait for the slowest once more. All know the same figures, so all
+        find the same step for the next one. After the last step nobody leaves before all have done it: the end of the
+        training would otherwise find some of them in the midst of it.
+        """
+        assert self.ledger is not None
+        if number < self._vote_at and self.ledger.next() is not None:
+            return None
+        votes = self.votes = self.vote(number, stop=self._stop_reason is not None, seconds=took_s)
+        step_s = max(*votes.seconds, VOTE_EVERY_S / VOTE_STEPS_MAX)
+        self._vote_at = number + max(int(VOTE_EVERY_S / step_s), 1)
+        self._voted = number
+        return votes
+
+    def on_round(self) -> None:
+        """The first step of a round is heard of."""
+        self._vote_at = 0
 
     def _name_straggler(self, votes: Votes) -> None:
         slow = self.stragglers.observe(votes.seconds)
@@ -236,6 +284,8 @@ class Run(Party):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
+        if kind is None and self._ring is not None and self._voted < self.progress - 1:
+            self._leave_together(self._ring)
         self.close_round()
         if self.checkpoints is not None:
             self.checkpoints.wait()
@@ -246,6 +296,12 @@ class Run(Party):
             return False
         self.membership.leave(f"it ended with {kind.__name__}: {error}")
         return kind is StopException
+
+    def _leave_together(self, ring: Ring) -> None:
+        """Wait until all have done the last step, as after a vote: who is a moment behind must not hear of the end."""
+        ring.timeout_s = LEAVE_WAIT_S
+        with contextlib.suppress(RoundOver):
+            ring.barrier()
 
 
 class Step:
@@ -264,6 +320,8 @@ class Step:
         self.micro_batches: list[MicroBatch] = run.ledger.deal(portion, run.rank, run.world_size)
         self.mark: Any = None
         self.entered = False
+        #: Whether the step counts, once `with step:` is left; where it was undone, it comes again.
+        self.committed = False
         self._parts: list[list[Array]] = []
         #: What a gradient looks like; see `shapes`.
         self._shape: dict[str, Any] | None = None
@@ -288,11 +346,12 @@ class Step:
         if error is None:
             busy_s = time.monotonic() - self._began if self._busy_s is None else self._busy_s
             self._run.finish_step(self, busy_s)
+            self.committed = True
             return False
         return self._run.undo_step(self, error)
 
     def add(self, gradient: Array | Mapping[str, Array] | list[Array] | tuple[Array, ...]) -> None:
-        """Bring the gradient of one micro-batch: an array, or several in a list or a dict."""
+        """Bring the gradient of one micro-batch: an array, or a tree of dicts, lists and tuples of them."""
         import numpy as np
 
         if self._shape is None:
@@ -317,18 +376,52 @@ class Step:
         return rebuild(self._shape, sums)
 
 
+@overload
+def elastic(
+    state: TorchState,
+    *,
+    membership: Membership | None = None,
+    checkpoints: Checkpointer | None = None,
+    notices: Notices | None = None,
+    **torch_options: Any,
+) -> TorchRun: ...
+
+
+@overload
 def elastic(
     state: State,
     *,
     membership: Membership | None = None,
     checkpoints: Checkpointer | None = None,
     notices: Notices | None = None,
+) -> Run: ...
+
+
+def elastic(
+    state: State,
+    *,
+    membership: Membership | None = None,
+    checkpoints: Checkpointer | None = None,
+    notices: Notices | None = None,
+    **torch_options: Any,
 ) -> Run:
     """Take part in a training that outlives its workers; use it as a context manager.
 
     Under `holdfast launch` everything needed is in the environment. With `checkpoints` rank 0 saves when they are due,
     and a training that begins goes on from the newest. With `notices` a worker that is told to leave does so after the
-    step, having saved.
+    step, having saved. With a `TorchState` this is `holdfast.torch.elastic`, and takes its `backend` and `timeout`.
     """
+    if is_torch_state(state):
+        from holdfast.torch.run import elastic as elastic_torch
+
+        return elastic_torch(state, membership=membership, checkpoints=checkpoints, notices=notices, **torch_options)
+    if torch_options:
+        raise UsageError(f"{', '.join(torch_options)}: only for a training with a TorchState")
     made = membership if membership is not None else from_environ()
     return Run(state, made, checkpoints=checkpoints, notices=notices)
+
+
+def is_torch_state(state: State) -> bool:
+    """Whether a state is one of torch's; whoever has one has imported its module, and nobody else has to."""
+    module = sys.modules.get("holdfast.torch.state")
+    return module is not None and isinstance(state, module.TorchState)

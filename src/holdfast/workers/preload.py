@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 #: Modules that take long to import, start no threads by it, and can be forked.
-HEAVY = ("torch", "numpy", "scipy", "pandas")
+HEAVY = ("torch", "numpy", "scipy", "pandas", "holdfast")
 SCRIPT_BYTES_MAX = 1024 * 1024
 
 _WATCHED = ("environ", "environb", "putenv", "unsetenv", "meta_path", "path_hooks", "execv", "execve", "execvp")

@@ -47,7 +47,10 @@ LAZY = {
         "torch.utils.data",
         "torch._dynamo",
     ),
+    "holdfast": ("holdfast.train.loop", "holdfast.train.membership", "holdfast.train.run", "holdfast.checkpoint"),
 }
+#: The same for a pair of them.
+LAZY_BESIDE = {("torch", "holdfast"): ("holdfast.torch.run", "holdfast.torch.ddp")}
 
 
 def main() -> None:
@@ -83,12 +86,19 @@ def _preload(modules: list[str]) -> str:
             importlib.import_module(name)
         except BaseException as error:  # noqa: BLE001 - a module may even exit
             return f"importing {name} failed: {type(error).__name__}: {error}"
-        for lazy in LAZY.get(name, ()):
-            try:
-                importlib.import_module(lazy)
-            except Exception:  # noqa: BLE001, S112 - another version of the library may not have it
-                continue
+        _import_lazy(LAZY.get(name, ()))
+    for names, lazy in LAZY_BESIDE.items():
+        if set(names) <= set(modules):
+            _import_lazy(lazy)
     return _spoiled(modules)
+
+
+def _import_lazy(names: tuple[str, ...]) -> None:
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except Exception:  # noqa: BLE001, S112 - another version of the library may not have it
+            continue
 
 
 def _spoiled(modules: list[str]) -> str:
