@@ -24,6 +24,14 @@ def test_one_slow_step_names_nobody() -> None:
     assert watch.slow is None
 
 
+def test_the_first_steps_of_a_newcomer_do_not_name_it() -> None:
+    watch = Stragglers()
+
+    times = [[0.02, 1.5], [0.02, 0.3], *[[0.02, 0.02]] * 60]
+
+    assert not any(watch.observe(seconds) for seconds in times)
+
+
 def test_times_of_another_round_count_anew() -> None:
     watch = Stragglers()
     for _ in range(50):

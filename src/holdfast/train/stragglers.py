@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 #: So much of the newest time goes into the smoothed one.
 WEIGHT = 0.1
+#: The first steps of a round do not count: caches are cold, and a newcomer may be setting up its GPU.
+STEPS_COLD = 5
 #: Nobody is judged by fewer steps than this.
 STEPS_MIN = 20
 #: A rank this much slower than the median is a straggler ...
@@ -45,6 +47,8 @@ class Stragglers:
         if len(seconds) != len(self._smoothed):
             self._smoothed, self._steps, self.slow = list(seconds), 0, None
         self._steps += 1
+        if self._steps <= STEPS_COLD:
+            self._smoothed = list(seconds)
         self._smoothed = [old + WEIGHT * (new - old) for old, new in zip(self._smoothed, seconds, strict=True)]
         if self._steps < STEPS_MIN or len(seconds) < 2:
             return None
