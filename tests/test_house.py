@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parent.parent / "src" / "holdfast"
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "holdfast"
 MODULES = sorted(SOURCE.rglob("*.py"))
+
+#: Modules are read in one sitting, functions fit a screen.
+MODULE_LINES_MAX, FUNCTION_LINES_MAX = 600, 60
+#: A component describes each of its many flags in its docstring.
+LONG_FUNCTIONS = {"components/dist.py elastic"}
+
+#: Doors that lead upwards, opened only when somebody goes through, each for its reason.
+UPWARD = {
+    ("checkpoint", "torch"): "tensors are saved by the room that knows them, once a state holds one",
+    ("train", "torch"): "`elastic` takes torch's states, once it is given one",
+    ("runner", "components"): "a component is found by name when a user names one",
+    ("components", "compat"): "component files may import torchx",
+    ("workers", "compat"): "workers are asked by a variable to answer for the names of others",
+    ("cli", "compat"): "plugins may import torchx; a flag asks for the other names",
+}
 
 #: What a pure module must not touch: clocks, sockets, processes, files, threads, logs, randomness of its own.
 OUTSIDE = frozenset(
@@ -111,3 +128,88 @@ def test_no_pickle_on_any_wire() -> None:
     for path in MODULES:
         if path.relative_to(SOURCE).parts[0] in ("wire", "store", "coordinator", "rendezvous"):
             assert not {"pickle", "marshal", "shelve"} & set(imports_of(ast.parse(path.read_text()))), path
+
+
+def rooms() -> list[str]:
+    """The rooms in the order of docs/ARCHITECTURE.md: each stands on those above it."""
+    text = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
+    listing = text.partition("## Rooms")[2].partition("```\n")[2].partition("```")[0]
+    names = [line.split()[0] for line in listing.splitlines()[1:] if line.startswith("  ") and line[2] != " "]
+    return [name.removesuffix("/").removesuffix(".py") for name in names]
+
+
+def room_of(module: str) -> str:
+    return module.split(".")[1] if "." in module else ""
+
+
+def crossings(path: Path) -> list[tuple[str, bool]]:
+    """The modules of ours that a module imports, and whether it does so at once; not those it only names in types."""
+    found: list[tuple[str, bool]] = []
+
+    def visit(node: ast.AST, at_once: bool) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+                continue
+            if isinstance(child, ast.ImportFrom) and child.module == "holdfast":
+                found.extend((f"holdfast.{alias.name}", at_once) for alias in child.names)
+            elif isinstance(child, ast.ImportFrom) and child.module:
+                found.append((child.module, at_once))
+            elif isinstance(child, ast.Import):
+                found.extend((alias.name, at_once) for alias in child.names)
+            visit(child, at_once and not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef))
+
+    visit(ast.parse(path.read_text()), at_once=True)
+    return [(module, at_once) for module, at_once in found if module.startswith("holdfast.")]
+
+
+def test_every_room_is_in_the_architecture_and_every_one_there_exists() -> None:
+    present = {path.relative_to(SOURCE).parts[0].removesuffix(".py") for path in MODULES}
+
+    assert set(rooms()) == present - {"__init__", "__main__"}
+
+
+def test_a_room_imports_only_from_rooms_above_it() -> None:
+    order = {room: number for number, room in enumerate(rooms())}
+    wrong: list[str] = []
+    for path in MODULES:
+        room = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+        for module, at_once in crossings(path):
+            other = room_of(module)
+            if room not in order or other not in order or order[other] <= order[room]:
+                continue
+            if at_once or (room, other) not in UPWARD:
+                wrong.append(f"{path.relative_to(SOURCE)} imports {module}{' at once' if at_once else ''}")
+
+    assert wrong == []
+
+
+def test_modules_are_read_in_one_sitting_and_functions_fit_a_screen() -> None:
+    long: list[str] = []
+    for path in MODULES:
+        text, name = path.read_text(), str(path.relative_to(SOURCE))
+        if len(text.splitlines()) > MODULE_LINES_MAX:
+            long.append(name)
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None:
+                lines = node.end_lineno - node.lineno + 1
+                if lines > FUNCTION_LINES_MAX and f"{name} {node.name}" not in LONG_FUNCTIONS:
+                    long.append(f"{name} {node.name}")
+
+    assert long == []
+
+
+def test_facts_have_kinds_of_one_form() -> None:
+    kinds = [
+        (path.name, node.args[0].value)
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and (getattr(node.func, "id", "") in ("Fact", "News") or getattr(node.func, "attr", "") == "warn")
+        and node.args
+        and isinstance(node.args[0], ast.Constant)
+        and isinstance(node.args[0].value, str)
+        and " " not in node.args[0].value  # `warnings.warn` is another matter
+    ]
+
+    assert kinds
+    assert [(name, kind) for name, kind in kinds if not re.fullmatch(r"[a-z]+(_[a-z]+)*", str(kind))] == []

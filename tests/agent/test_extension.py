@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from holdfast.agent import LocalElasticAgent, RunResult, SimpleElasticAgent, Wor
 from holdfast.errors import UsageError
 from holdfast.failures import ChildFailedError
 from holdfast.launcher import LaunchConfig, elastic_launch
+from holdfast.metrics.choose import configure_from
 from holdfast.rendezvous import RendezvousHandler, RendezvousInfo
 from holdfast.store import MemoryStore, Store
 from holdfast.workers import DefaultLogsSpecs
@@ -203,3 +205,25 @@ def test_rendezvous_info_of_a_handler_is_what_users_expect() -> None:
     info = RendezvousInfo(MemoryStore(), 0, 1, None)
 
     assert (info.rank, info.world_size) == (0, 1)
+
+
+def add_a_value() -> None:
+    from holdfast import metrics
+
+    metrics.getStream("my_app").add_value("loss", 0.5)
+
+
+def test_workers_of_a_launcher_of_your_own_have_the_sinks_that_it_chose(tmp_path: Path) -> None:
+    chosen = configure_from([f"my_app=jsonl:{tmp_path / 'metrics.jsonl'}"])
+    try:
+        spec = WorkerSpec(local_world_size=2, rdzv_handler=MyRendezvousHandler(), entrypoint=add_a_value)
+        result = LocalElasticAgent(spec, DefaultLogsSpecs(str(tmp_path))).run()
+    finally:
+        chosen.close()
+
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert not result.is_failed()
+    assert sorted((line["group"], line["name"], line["rank"]) for line in lines) == [
+        ("my_app", "loss", 0),
+        ("my_app", "loss", 1),
+    ]

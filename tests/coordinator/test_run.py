@@ -604,7 +604,7 @@ def test_after_a_restart_nobody_is_disturbed() -> None:
 
     assert told(effects, Broken) == {}
     assert run.machine.stage is Stage.SEALED
-    assert run.machine.recover_by is None
+    assert run.machine.recovery is None
 
 
 def test_after_a_restart_newcomers_wait_for_the_members_of_the_round() -> None:
@@ -613,7 +613,8 @@ def test_after_a_restart_newcomers_wait_for_the_members_of_the_round() -> None:
     run.ask("c")
     run.ask("d")
 
-    assert run.machine.recover_by == run.now + 10.0
+    assert run.machine.recovery is not None
+    assert run.machine.recovery.ends_at == run.now + 10.0
     assert sealed(run.pass_time(9.9, "c", "d")) == {}
     run.say_join("a", Phase.RUNNING)
     effects = run.pass_time(0.2, "a", "c", "d")
@@ -631,7 +632,7 @@ def test_a_round_that_was_broken_before_the_restart_is_regrouped_after_it() -> N
     run.ask("b")
     places = sealed(run.ask("a", Cause("exit code 1")))
 
-    assert run.machine.recover_by is None
+    assert run.machine.recovery is None
     assert sorted(places, key=lambda node: places[node].group_rank) == sorted(places, key=order.__getitem__)
     assert places["a"].round.number == 2
     assert places["a"].restarts_used == 1
@@ -695,10 +696,10 @@ def test_a_record_survives_a_second_restart_while_it_is_still_being_learned() ->
     run.boot(run.machine.record())
 
     run.say_join("b", Phase.RUNNING)
-    assert run.machine.recover_by is not None
+    assert run.machine.recovery is not None
     run.say_join("a", Phase.RUNNING)
 
-    assert run.machine.recover_by is None
+    assert run.machine.recovery is None
     assert [seat.node for seat in run.machine.record().seats] == ["a", "b"]
 
 

@@ -17,6 +17,9 @@ def gather(nodes: list[Node]) -> list[dict[str, object]]:
 
 
 def start(node: StartNode, count: int, **config: object) -> list[Node]:
+    """Start nodes whose first round waits for all of them, however slow the machine is."""
+    if "nnodes" not in config:
+        config = {"expected": count, "quiet": "10m", "last_call_timeout": "10m", **config}
     first = node(**config)
     return [first, *(node(first.endpoint, **config) for _ in range(count - 1))]
 

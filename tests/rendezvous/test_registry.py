@@ -109,12 +109,15 @@ def test_a_broken_plugin_is_reported_by_name_and_costs_only_itself() -> None:
     stop = facts.listen(heard.append)
     registry = _GlobalRegistry()
     try:
-        with pytest.raises(UsageError, match=r"'broken' is not registered; there are: .*mine"):
+        with pytest.raises(UsageError, match=r"'broken' of .*sample_missing:get_creator\) cannot be loaded"):
             registry.create_handler(RendezvousParameters("broken", "e", "r", 1, 1))
+        assert not heard
+        with pytest.raises(UsageError, match=r"'nobody' is not registered; there are: .*mine"):
+            registry.create_handler(RendezvousParameters("nobody", "e", "r", 1, 1))
     finally:
         stop()
 
-    assert any("'broken' (sample_missing:get_creator) cannot be loaded" in fact.sentence for fact in heard)
+    assert any("sample_missing:get_creator) cannot be loaded" in fact.sentence for fact in heard)
     assert registry.create_handler(PARAMS).get_backend() == "mine"
 
 

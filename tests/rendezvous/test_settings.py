@@ -9,7 +9,7 @@ import pytest
 from holdfast.coordinator.messages import Admit
 from holdfast.errors import UsageError
 from holdfast.rendezvous import RendezvousParameters
-from holdfast.rendezvous.settings import node_settings, parse_admit, parse_duration, run_settings
+from holdfast.rendezvous.settings import node_settings, parse_admit, run_settings
 
 
 def params(**config: Any) -> RendezvousParameters:
@@ -34,17 +34,6 @@ def test_torchruns_keys_keep_their_meaning() -> None:
 def test_torchruns_rendezvous_timeout_counts_unless_join_timeout_is_given() -> None:
     assert node_settings(params(timeout=900)).join_timeout_s == 900.0
     assert node_settings(params(timeout=900, join_timeout=3)).join_timeout_s == 3.0
-
-
-@pytest.mark.parametrize(("text", "seconds"), [("0.25", 0.25), ("300ms", 0.3), ("10m", 600.0), ("1h", 3600.0), (2, 2)])
-def test_durations_may_be_fractions_and_have_units(text: Any, seconds: float) -> None:
-    assert parse_duration(text) == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize("text", ["", "soon", "-1", "1 week", "1e3"])
-def test_other_durations_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="no length of time"):
-        parse_duration(text)
 
 
 def test_a_bad_setting_is_named() -> None:

@@ -3,12 +3,12 @@
 import pytest
 
 from holdfast.coordinator import machine as coordinator_machine
-from holdfast.coordinator import run as run_module
+from holdfast.coordinator import rounds as rounds_module
 from holdfast.coordinator.events import RunEffect, RunEvent, Save
 from holdfast.coordinator.messages import Sealed
 from holdfast.coordinator.record import RunRecord
 from holdfast.coordinator.run import RunMachine
-from holdfast.coordinator.state import Node, Stage
+from holdfast.coordinator.state import Stage
 from holdfast.rendezvous.machine import MemberMachine, State
 from holdfast.sim import nodes as nodes_module
 from holdfast.sim.__main__ import main
@@ -16,6 +16,7 @@ from holdfast.sim.batch import run_seed
 from holdfast.sim.scenario import make_scenario
 from holdfast.sim.shrink import apply, shrink
 from holdfast.sim.simulation import Outcome, simulate
+from holdfast.wire.frames import Message
 
 SEEDS_MAX = 400
 NODES = (5, 9)
@@ -67,12 +68,12 @@ class ChargesVictims(RunMachine):
 class TellsWrongPlace(RunMachine):
     """Answers a node that has missed its place with that of the first node."""
 
-    def _tell_answer(self, node: Node, running: bool) -> None:
-        if running and self.round is not None:
-            place = next(iter(self.round.places.values()))
-            self._tell((node.spec.node,), Sealed(node.sealed_join, place))
-        else:
-            super()._tell_answer(node, running)
+    def _tell(self, nodes: tuple[str, ...], message: Message) -> None:
+        if (
+            isinstance(message, Sealed) and not message.facts and self.round is not None
+        ):  # news goes with the first word
+            message = Sealed(message.join, next(iter(self.round.places.values())))
+        super()._tell(nodes, message)
 
 
 class NeverSaves(RunMachine):
@@ -145,8 +146,8 @@ def test_a_planted_bug_of_the_run_is_caught(
 
 
 def test_survivors_that_lose_their_order_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    arrange = run_module.arrange
-    monkeypatch.setattr(run_module, "arrange", lambda _, chosen: arrange([], chosen[::-1]))
+    arrange = rounds_module.arrange
+    monkeypatch.setattr(rounds_module, "arrange", lambda _, chosen: arrange([], chosen[::-1]))
 
     outcome = first_failure()
 

@@ -411,3 +411,18 @@ def test_a_handler_that_raises_does_not_end_the_watch(
     client.close()
 
     assert caplog.text.count("ValueError: mine") == 2
+
+
+def test_a_server_that_is_not_started_can_be_made_to_judge_once(
+    server: FileTimerServer, worker: Callable[[str], subprocess.Popen[str]]
+) -> None:
+    process = worker("print(os.getpid(), flush=True); signal.pause()")
+    assert process.stdout is not None
+    pid = int(process.stdout.readline())
+    server.register_timers([FileTimerRequest(pid, "scope", time.time() - 1, signal.SIGKILL)])
+
+    assert server.is_process_running(pid)
+    server.run_once()
+
+    assert process.wait(PATIENCE_S) == -signal.SIGKILL
+    assert not server.is_process_running(pid)

@@ -132,3 +132,55 @@ def test_a_short_limit_is_looked_at_often_enough() -> None:
 
     assert wakeup is not None
     assert wakeup - gang.now <= 0.1
+
+
+def test_a_gang_that_never_begins_to_beat_is_judged_where_a_start_has_a_limit() -> None:
+    gang = Gang(HangOptions(start_s=120.0))
+    gang.beats = {0: Beat(), 1: Beat()}
+
+    assert gang.run(119) is None
+    assert gang.run(1000) == GangStuck((0, 1), 120.0, 120.0)
+
+
+def test_a_rank_that_has_beaten_in_a_gang_before_is_expected_to_beat_again() -> None:
+    gang = Gang(LEARNED)
+    gang.beats = {0: Beat(1, 1000.0)}
+    assert gang.run(100) is None
+
+    gang.restart()
+    gang.beats = {0: Beat(), 1: Beat()}
+
+    assert gang.run(599) is None
+    assert gang.run(10) == GangStuck((0, 1), 600.0, 600.0)
+
+
+def test_a_slow_start_raises_the_limit_of_the_next() -> None:
+    gang = Gang(LEARNED)
+    gang.beats = {0: Beat()}
+    assert gang.run(200) is None
+    gang.beats = {0: Beat(1, gang.now)}
+    assert gang.run(10) is None
+
+    gang.restart()
+    gang.beats = {0: Beat()}
+
+    assert gang.run(1990) is None
+    assert gang.run(100) is not None
+
+
+def test_ranks_that_never_beat_are_not_judged_by_what_another_did() -> None:
+    gang = Gang(LEARNED)
+    gang.beats = {0: Beat(1, 1000.0), 1: Beat()}  # as where only rank 0 beats
+    assert gang.run(100) is None
+
+    gang.restart()
+    gang.beats = {1: Beat()}  # rank 0 lives on another node now
+
+    assert gang.run(100_000) is None
+
+
+def test_a_gang_of_which_one_beats_has_begun() -> None:
+    gang = Gang(HangOptions(limit_s=1_000_000.0, start_s=60.0))
+    gang.beats = {0: Beat(1, 1000.0), 1: Beat()}
+
+    assert gang.run(100_000) is None

@@ -120,6 +120,23 @@ def test_a_worker_that_stops_to_beat_is_ended_and_the_job_goes_on(node: StartNod
     assert [fact["kind"] for fact in running.facts].count("hang") == 1
 
 
+def test_a_gang_that_hangs_before_its_first_beat_is_found_where_a_start_has_its_time(launch: StartLaunch) -> None:
+    begins = SCRIPT.replace("is_first and step == 5", "is_first and step == 1")
+    running = launch(
+        "--nproc-per-node=2",
+        "--max-restarts=5",
+        "--hang=10m:6s",
+        script=begins.format(hang=HANGS["deadlock"], around="hangs_here()"),
+    )
+    code, out, err = running.end()
+
+    assert code == 0, err
+    assert sorted(out.splitlines()) == ["finished 0", "finished 1"]
+    assert "the limit is 6 s" in err
+    assert "after 0 beats" in err
+    assert "hangs_here" in err
+
+
 def test_the_failure_of_a_silent_worker_names_its_step_and_has_all_stacks(node: StartNode) -> None:
     running = node(script("deadlock", UNDER_HEARTBEAT), {"limit_s": 0.5}, workers=2, max_restarts=0)
     end = running.wait_fact("end")["data"]

@@ -77,7 +77,7 @@ def test_devnull_disables_every_file():
     assert specs.root_log_dir == os.devnull
 
 
-def test_without_a_folder_a_temporary_one_is_made_and_kept(tmp_path, monkeypatch):
+def test_without_a_folder_a_temporary_one_is_made(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
     dest = DefaultLogsSpecs().reify(_envs())

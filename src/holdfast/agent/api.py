@@ -93,9 +93,12 @@ class Worker:
         self.role_world_size = role_world_size
 
     def __repr__(self) -> str:
+        return f"Worker({self})"
+
+    def __str__(self) -> str:
         return (
-            f"Worker(local_rank={self.local_rank}, global_rank={self.global_rank}, role_rank={self.role_rank}, "
-            f"world_size={self.world_size}, role_world_size={self.role_world_size})"
+            f"local_rank={self.local_rank},global_rank={self.global_rank},role_rank={self.role_rank},"
+            f"world_size={self.world_size},role_world_size={self.role_world_size}"
         )
 
 

@@ -10,18 +10,21 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from holdfast.agent.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
-from holdfast.agent.environment import RoundView, WorkerView, fill_local_rank, worker_environment
+from holdfast.agent.environment import RoundView, WorkerView, worker_environment
 from holdfast.agent.hangs import Hangs, ask_others, explain_hang
 from holdfast.agent.machine import AgentRules, Signalled
+from holdfast.agent.plans import make_log_options, make_plans
+from holdfast.agent.preloading import Preloading
 from holdfast.agent.simple import SimpleElasticAgent
+from holdfast.agent.standing import Frozen, HalfFinished
 from holdfast.coordinator.machine import round_space
 from holdfast.coordinator.messages import Cause
-from holdfast.errors import UsageError
-from holdfast.facts import WARNING, Fact, facts
+from holdfast.facts import Fact, facts
 from holdfast.failures import Failure, Kind, ProcessFailure
 from holdfast.failures.stacks import Stack
 from holdfast.failures.verdict import root_cause
 from holdfast.health import PORT_VARIABLE, HealthCheckServer, Pulse, create_healthcheck_server, parse_health_port
+from holdfast.metrics.api import installed
 from holdfast.metrics.chosen import Metrics
 from holdfast.rendezvous.native import HoldfastRendezvousHandler
 from holdfast.store.environ import ENDPOINT_VARIABLE, MAX_WORKERS_VARIABLE, SPACE_VARIABLE
@@ -30,33 +33,18 @@ from holdfast.wire.address import Endpoint
 from holdfast.wire.secret import SECRET_FILE_VARIABLE
 from holdfast.workers import (
     DefaultLogsSpecs,
-    Function,
     Gang,
-    LogOptions,
     LogsDest,
     LogsSpecs,
-    Module,
-    Program,
-    Script,
-    Template,
     WorkerExited,
-    WorkerPlan,
-    bind,
-    render_prefix,
 )
-from holdfast.workers.crew import Crew, stopped_by_signal
-from holdfast.workers.plan import Entry
+from holdfast.workers.crew import Crew
 
 if TYPE_CHECKING:
     from holdfast.agent.keeping import Keeping
 
-#: The silence of the agent's loop after which it counts as hung, as TorchElastic has it.
-HEALTH_TIMEOUT_S = 60
-#: How long a worker that others wait for may stand still, stopped by a signal, before it is replaced.
-FROZEN_GRACE_S = 0.03
-PREFIX_TEMPLATE = "[${role_name}${local_rank}]:"
-#: How often the wait for a template looks for a signal.
-TEMPLATE_LOOK_S = 0.2
+#: As TorchElastic has it.
+HEALTH_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +66,8 @@ class LocalOptions:
     vault: bool = False
     #: Where the health server listens; None leaves it to TORCHELASTIC_HEALTH_CHECK_PORT.
     health: Endpoint | None = None
+    #: The silence of the agent's loop after which the health server says that it hangs.
+    health_timeout_s: float = HEALTH_TIMEOUT_S
 
 
 class LocalElasticAgent(SimpleElasticAgent):
@@ -100,20 +90,20 @@ class LocalElasticAgent(SimpleElasticAgent):
     ) -> None:
         del uninterruptible_state_timeout  # a stop never waits for a worker in state D longer than its limit
         self._options = options
+        super().__init__(spec, exit_barrier_timeout, shutdown_timeout)
         self.forward_signals = options.forward_signals
         self.signals_to_handle = signals_to_handle
-        super().__init__(spec, exit_barrier_timeout, shutdown_timeout)
         self._logs_specs = logs_specs or DefaultLogsSpecs()
         self._start_method = start_method
         self._prefix_template = log_line_prefix_template
-        self._metrics = metrics
+        self._metrics = metrics if metrics is not None else _chosen_here()
         self._crew: Crew | None = None
-        #: Since when a worker that should move stands still, by local rank.
-        self._frozen: dict[int, float] = {}
-        #: Those that were ended for it.
-        self._thawed: set[int] = set()
+        self._frozen = Frozen()
+        self._half_finished = HalfFinished(options.half_finished_s)
         self._dest: LogsDest | None = None
-        self._template: Template | None = None
+        self._preloading = Preloading(
+            options.preload, several=spec.local_world_size > 1, is_interrupted=lambda: self._inbox.holds(Signalled)
+        )
         self._keeping: Keeping | None = None
         self._hangs = Hangs(options.hang, self._gather_stacks)
         if self._meeting.questions is not None:
@@ -122,9 +112,6 @@ class LocalElasticAgent(SimpleElasticAgent):
         if isinstance(given := getattr(health_check_server, "alive_callback", None), Pulse):
             self._pulse = given
         self._failures: dict[int, Failure] = {}
-        #: When to report that only some workers have finished; set by the first that does.
-        self._half_finished_at: float | None = None
-        self._half_finished_told = False
 
     def _make_health(self, where: Endpoint | None) -> HealthCheckServer | None:
         if where is None and (text := os.environ.get(PORT_VARIABLE)):
@@ -134,7 +121,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         return create_healthcheck_server(
             self._pulse,
             where.port,
-            HEALTH_TIMEOUT_S,
+            self._options.health_timeout_s,
             host=where.host,
             status=self.status,
             ready=self.readiness,
@@ -156,8 +143,9 @@ class LocalElasticAgent(SimpleElasticAgent):
         self._hangs.prepare(worker_group.spec.rdzv_handler.get_run_id(), worker_group.spec.role, envs)
         dest = self._logs_specs.reify(envs)
         self._crew = Crew(self._make_gang(worker_group, envs, dest))
-        self._half_finished_at, self._half_finished_told = None, False
-        self._failures, self._frozen = {}, {}
+        self._failures = {}
+        self._half_finished.begin()
+        self._frozen.begin(list(envs))
         self._crew.start()
         self._hangs.watch(worker_group, self._crew)
         self._dest = dest
@@ -168,7 +156,10 @@ class LocalElasticAgent(SimpleElasticAgent):
 
     def _make_gang(self, group: WorkerGroup, envs: dict[int, dict[str, str]], dest: LogsDest) -> Gang:
         return Gang(
-            self._plans(group.spec, envs), dest, self._log_options(group, envs), template=self._ready_template()
+            make_plans(group.spec, envs, self._start_method),
+            dest,
+            make_log_options(group.spec, envs, self._prefix_template, self._options.log_bytes_max),
+            template=self._preloading.wait_ready(),
         )
 
     # -- workers that outlive each other -----------------------------------------------------------------------------
@@ -188,27 +179,12 @@ class LocalElasticAgent(SimpleElasticAgent):
         self._hangs.prepare(group.spec.rdzv_handler.get_run_id(), group.spec.role, envs)
         crew.replace(self._make_gang(group, envs, self._logs_specs.reify(envs)))
         cause, self._failures = _as_cause(list(self._failures.values())).sentence, {}
-        self._thawed -= set(failed)
+        self._frozen.begin(failed)
         for worker in group.workers:
             worker.id = crew.pids()[worker.local_rank]
         group.state = WorkerState.HEALTHY
         self._hangs.watch(group, crew)
         self._teller.replaced([w.global_rank for w in group.workers if w.local_rank in failed], begun, cause)
-
-    def _end_frozen(self, crew: Crew) -> None:
-        """End workers that somebody has stopped: the others wait for them, and can do without.
-
-        Only where they outlive each other; elsewhere a stopped worker may be somebody's debugging.
-        """
-        pids = crew.pids()
-        running = {pids[rank]: rank for rank in crew.running()}
-        stopped = {running[pid] for pid in stopped_by_signal(running)} if self._survives() else set()
-        now = time.monotonic()
-        self._frozen = {rank: self._frozen.get(rank, now) for rank in stopped}
-        for rank, since in self._frozen.items():
-            if now >= since + FROZEN_GRACE_S:
-                self._thawed.add(rank)
-                crew.kill(rank)
 
     def _environments(self, group: WorkerGroup) -> dict[int, dict[str, str]]:
         spec = group.spec
@@ -262,76 +238,18 @@ class LocalElasticAgent(SimpleElasticAgent):
             variables[SECRET_FILE_VARIABLE] = handler.secret.origin.removeprefix("file ")
         return {**variables, **(handler.tls.as_environ() if handler.tls is not None else {})}
 
-    def _plans(self, spec: WorkerSpec, envs: dict[int, dict[str, str]]) -> list[WorkerPlan]:
-        cpus = bind(spec.numa_options, spec.local_world_size)
-        return [WorkerPlan(rank, self._entry(spec, rank), env, cpus=cpus.get(rank)) for rank, env in envs.items()]
-
-    def _entry(self, spec: WorkerSpec, local_rank: int) -> Entry:
-        match spec.entrypoint:
-            case Script(path, args):
-                return Script(path, fill_local_rank(args, local_rank))
-            case Module(name, args):
-                return Module(name, fill_local_rank(args, local_rank))
-            case Program(argv):
-                return Program(fill_local_rank(argv, local_rank))
-            case str():
-                return Program((spec.entrypoint, *fill_local_rank(tuple(map(str, spec.args)), local_rank)))
-            case _ if callable(spec.entrypoint):
-                return Function(spec.entrypoint, spec.args, self._start_method)
-        raise UsageError(f"{spec.entrypoint!r} is neither a function nor a program")
-
-    def _log_options(self, group: WorkerGroup, envs: dict[int, dict[str, str]]) -> LogOptions:
-        template = self._prefix_template or os.environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") or PREFIX_TEMPLATE
-        spec = group.spec
-        return LogOptions(
-            prefixes={rank: render_prefix(template, self._prefix_values(env, rank)) for rank, env in envs.items()},
-            stdout_filters=spec.duplicate_stdout_filters or (),
-            stderr_filters=spec.duplicate_stderr_filters or (),
-            bytes_max=self._options.log_bytes_max,
-        )
-
-    @staticmethod
-    def _prefix_values(env: dict[str, str], local_rank: int) -> dict[str, object]:
-        host = socket.gethostname()
-        return {"role_name": env["ROLE_NAME"], "local_rank": local_rank, "rank": env["RANK"], "hostname": host}
-
     # -- warm starts -----------------------------------------------------------------------------------------------
 
     def warm_up(self) -> None:
         """Begin to import what workers will need, in the background."""
-        if self._options.preload and self._template is None:
-            several = self._worker_group.spec.local_world_size > 1
-            base = {"OMP_NUM_THREADS": "1"} if several and "OMP_NUM_THREADS" not in os.environ else {}
-            self._template = Template(self._options.preload, {**os.environ, **base})
+        self._preloading.begin()
 
     def _get_ready(self) -> None:
         """Import before breaking into a round that runs: its nodes train on meanwhile, instead of waiting for us."""
-        template = self._template
-        if template is not None and template.importing and self._meeting.would_disturb():
-            names = ", ".join(template.modules)
+        if self._preloading.importing and self._meeting.would_disturb():
+            names = self._preloading.names
             facts.publish(Fact("waiting", f"a round is running; importing {names} before asking to be let in"))
-            self._ready_template()
-
-    def _ready_template(self) -> Template | None:
-        """Wait for the template's imports: they cost a worker that is started cold just as much, each."""
-        self.warm_up()
-        template = self._template
-        if template is None:
-            return None
-        fresh = template.importing
-        while template.importing and not self._inbox.holds(Signalled):
-            template.wait_ready(TEMPLATE_LOOK_S)
-        if fresh and template.usable:
-            names = ", ".join(template.modules)
-            sentence = f"imported {names} in {template.seconds:.1f} s; workers are forked from there"
-            facts.publish(Fact("template_ready", sentence, {"modules": names, "seconds": template.seconds}))
-        if template.usable or template.importing:
-            return template
-        facts.publish(Fact("template_unusable", f"starting workers cold: {template.why_not}", level=WARNING))
-        template.close()
-        self._template = None
-        self._options = replace(self._options, preload=())
-        return None
+            self._preloading.wait_ready()
 
     # -- watching --------------------------------------------------------------------------------------------------
 
@@ -339,16 +257,15 @@ class LocalElasticAgent(SimpleElasticAgent):
         return (self._crew.fileno(), *self._hangs.filenos()) if self._crew is not None else ()
 
     def _watch_deadline(self) -> float | None:
-        times = [self._half_finished_at] if self._half_finished_at is not None else []
-        times += [since + FROZEN_GRACE_S for since in self._frozen.values()]
-        if self._crew is not None and (deadline := self._crew.deadline()) is not None:
-            times.append(deadline)
-        return min(times, default=None)
+        times = [self._half_finished.deadline(), self._frozen.deadline()]
+        if self._crew is not None:
+            times.append(self._crew.deadline())
+        return min((when for when in times if when is not None), default=None)
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         crew = self._crew
         assert crew is not None
-        self._end_frozen(crew)
+        self._frozen.look(crew, outlive=self._survives())
         ended = crew.take_exits()
         # Whoever the watchdog had to end was not done, whatever its exit code says.
         failed = [exited for exited in ended if exited.failed or self._hangs.found(exited.local_rank) is not None]
@@ -359,7 +276,9 @@ class LocalElasticAgent(SimpleElasticAgent):
         if self._note_immovable(crew):
             return RunResult(WorkerState.FAILED)
         if crew.running():
-            self._watch_half_finished(crew)
+            if (sentence := self._half_finished.look(crew)) is not None:
+                ranks = {worker.local_rank: worker.global_rank for worker in worker_group.workers}
+                self._hangs.tell_half_finished(sentence, [ranks[rank] for rank in crew.running()])
             return RunResult(WorkerState.HEALTHY)
         values = self._return_values(worker_group, crew)
         self._close_crew()
@@ -370,7 +289,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         failure = crew.failure(exited, timed_out=hang is not None)
         if hang is not None:
             failure = explain_hang(failure, hang)
-        elif exited.local_rank in self._thawed:
+        elif self._frozen.has_ended(exited.local_rank):
             failure = replace(failure, kind=Kind.TIMEOUT, message="it was stopped by a signal, and ended for that")
         return self._placed(failure)
 
@@ -431,20 +350,6 @@ class LocalElasticAgent(SimpleElasticAgent):
         del result
         return _as_cause(list(self._failures.values()))
 
-    def _watch_half_finished(self, crew: Crew) -> None:
-        """Report, once, where the rest hang when some workers finished long ago."""
-        limit = self._options.half_finished_s
-        if limit is None or self._half_finished_told or not crew.exits():
-            return
-        now = time.monotonic()
-        if self._half_finished_at is None:
-            self._half_finished_at = now + limit
-        elif now >= self._half_finished_at:
-            self._half_finished_at, self._half_finished_told = None, True
-            sentence = f"{len(crew.exits())} of {len(crew.plans)} workers finished {limit:g} s ago, the others go on"
-            ranks = {worker.local_rank: worker.global_rank for worker in self._worker_group.workers}
-            self._hangs.tell_half_finished(sentence, [ranks[rank] for rank in crew.running()])
-
     # -- stopping --------------------------------------------------------------------------------------------------
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
@@ -489,9 +394,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         if self._crew is not None:
             self._crew.stop(death_sig, timeout)
             self._close_crew()
-        if self._template is not None:
-            self._template.close()
-            self._template = None
+        self._preloading.close()
         self._hangs.close()
         if self._keeping is not None:
             self._keeping.close()
@@ -520,6 +423,12 @@ class LocalElasticAgent(SimpleElasticAgent):
             }
             for failure in self._failures.values()
         ]
+
+
+def _chosen_here() -> Metrics | None:
+    """What this process has chosen for itself, so that a launcher of one's own need not hand it on to its workers."""
+    found = installed()
+    return found if isinstance(found, Metrics) else None
 
 
 def _as_cause(failures: list[Failure]) -> Cause:

@@ -7,6 +7,7 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast import guest
 from holdfast.events.context import RunContext
 from holdfast.events.feed import EventFeed
 from holdfast.events.journal import FILE_NAME, Journal
@@ -20,7 +21,7 @@ class Observers:
     """Everything that is made of an agent's facts; use as a context manager around its run."""
 
     def __init__(self, spec: WorkerSpec, node: str) -> None:
-        context = RunContext(
+        self.context = RunContext(
             run=spec.rdzv_handler.get_run_id(),
             host=socket.gethostname(),
             pid=os.getpid(),
@@ -29,11 +30,12 @@ class Observers:
             rdzv_backend=spec.rdzv_handler.get_backend(),
             entrypoint=spec.get_entrypoint_name(),
         )
-        self._journal = Journal(None, context)
-        self._events = EventFeed(spec.event_log_handler, context)
+        self._journal = Journal(None, self.context)
+        self._events = EventFeed(spec.event_log_handler, self.context)
         self._metrics = PlatformMetrics(spec.role)
 
     def __enter__(self) -> Observers:
+        guest.agent_begins()
         self._metrics.start()
         self._events.__enter__()
         self._journal.__enter__()
@@ -43,6 +45,7 @@ class Observers:
         self._journal.close()
         self._events.__exit__()
         self._metrics.stop()
+        guest.agent_ends()
 
     def place_journal(self, folder: str) -> None:
         """Say in which folder the journal goes, once there is one."""

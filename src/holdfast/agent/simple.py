@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from abc import abstractmethod
 from contextlib import contextmanager
@@ -33,7 +32,6 @@ from holdfast.agent.machine import (
     RoundLost,
     RunOver,
     Signalled,
-    SignalPassing,
     SignalWorkers,
     Stage,
     StartWorkers,
@@ -50,29 +48,33 @@ from holdfast.agent.machine import (
 from holdfast.agent.meeting import Meeting, meet
 from holdfast.agent.observers import Observers
 from holdfast.agent.ranks import RoleInstanceInfo, assign_ranks
+from holdfast.agent.signals import handled
+from holdfast.agent.status_events import StatusEvents
 from holdfast.agent.teller import Teller
 from holdfast.coordinator.messages import Cause
 from holdfast.coordinator.ranks import Numbers
-from holdfast.errors import RendezvousGracefulExitError, UsageError
+from holdfast.errors import RendezvousGracefulExitError
 from holdfast.facts import Fact, facts
 from holdfast.health import HealthCheckServer, Pulse
 from holdfast.machine import Tick
+from holdfast.quantities import count
 from holdfast.rendezvous import RendezvousInfo, RendezvousStoreInfo, as_rendezvous_info
 from holdfast.workers import SignalException
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
-SIGNALS_DEFAULT = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 #: How often the loop comes round for a health server that does not say how often it looks.
 LOOK_S = 1.0
+#: Where agents meet at the end through a store, TorchElastic's agents among them.
+EXIT_BARRIER_KEY = "torchelastic/agent/terminal_state"
 
 
-class SimpleElasticAgent(ElasticAgent):
+class SimpleElasticAgent(StatusEvents, ElasticAgent):
     """An agent for one role's workers; fill in how they are started, stopped and watched."""
 
     def __init__(self, spec: WorkerSpec, exit_barrier_timeout: float = 300, shutdown_timeout: float = 30) -> None:
+        self._begun = time.monotonic()
         self._worker_group = WorkerGroup(spec)
         self._exit_barrier_timeout = exit_barrier_timeout
         self._shutdown_timeout = shutdown_timeout
@@ -89,6 +91,10 @@ class SimpleElasticAgent(ElasticAgent):
         #: When the loop last came round; whoever watches the agent asks it.
         self._pulse = Pulse()
         self._health: HealthCheckServer | None = None
+        #: Names of the signals that end the agent; None means what the environment says, or the default.
+        self.signals_to_handle: str | None = None
+        #: Signals that go to the workers and mean nothing to the agent.
+        self.forward_signals: tuple[signal.Signals, ...] = ()
 
     # -- what an agent of your own fills in ------------------------------------------------------------------------
 
@@ -193,7 +199,11 @@ class SimpleElasticAgent(ElasticAgent):
         """
         shutdown_called = False
         try:
-            with self._observers, self._watched_health(), self._signals():
+            with (
+                self._observers,
+                self._watched_health(),
+                handled(self._inbox, self.signals_to_handle, self.forward_signals, lambda: self._meeting.is_blocking),
+            ):
                 return self._invoke_run(role)
         except RendezvousGracefulExitError as left:
             facts.publish(Fact("agent_left", str(left)))
@@ -265,7 +275,7 @@ class SimpleElasticAgent(ElasticAgent):
         if result.state != WorkerState.HEALTHY:
             raise RuntimeError(f"the workers are in state {result.state.name}, which an agent cannot go on from")
         waiting = self._meeting.poll()
-        return RoundLost(f"{waiting} node{'s' if waiting > 1 else ''} want to join") if waiting else None
+        return RoundLost(f"{count(waiting, 'node')} want to join") if waiting else None
 
     def _stopped(self) -> WorkersStopped:
         self._teller.stopped()
@@ -394,10 +404,13 @@ class SimpleElasticAgent(ElasticAgent):
 
     def _exit_barrier(self) -> None:
         """Wait for the other agents through the store; a timeout is told and lived with."""
-        from holdfast.agent.barrier import barrier
+        from holdfast.store.agree import barrier
 
+        nodes = self._worker_group.group_world_size or 1
+        if self._store is None or nodes == 1:
+            return
         try:
-            barrier(self._store, self._worker_group.group_world_size or 1, timeout_s=self._exit_barrier_timeout)
+            barrier(self._store, nodes, EXIT_BARRIER_KEY, self._exit_barrier_timeout)
         except Exception as error:  # noqa: BLE001 - a stranger's store may raise anything, and our work is done
             facts.warn("exit_barrier", f"the others did not finish with us: {error}")
 
@@ -433,11 +446,6 @@ class SimpleElasticAgent(ElasticAgent):
         """With what the agent ended, and why, once it has."""
         return self._outcome
 
-    #: Names of the signals that end the agent; None means what the environment says, or the default.
-    signals_to_handle: str | None = None
-    #: Signals that go to the workers and mean nothing to the agent.
-    forward_signals: tuple[signal.Signals, ...] = ()
-
     @contextmanager
     def _watched_health(self) -> Iterator[None]:
         """While the agent runs, its health server answers."""
@@ -449,53 +457,6 @@ class SimpleElasticAgent(ElasticAgent):
             yield
         finally:
             self._health.stop()
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """While the agent runs, its signals are left in the inbox; only the main thread can arrange that."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        previous = {}
-        for number in parse_signals(self.signals_to_handle or os.environ.get(SIGNALS_VARIABLE, SIGNALS_DEFAULT)):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup: whoever started us wants it so
-                previous[number] = signal.signal(number, self._on_signal)
-        for number in self.forward_signals:
-            previous[number] = signal.signal(number, self._on_forwarded)
-        # A worker that is stopped says so by this signal alone; it need only end the wait.
-        previous[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
-        try:
-            with self._inbox.woken_by_signals():
-                yield
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
-
-    def _on_signal(self, number: int, frame: object) -> None:
-        """Only enqueues, unless a stranger's code blocks the loop: then an exception is the only way out of it."""
-        del frame
-        if self._meeting.is_blocking:
-            raise SignalException(
-                f"process {os.getpid()} received {signal.Signals(number).name}", signal.Signals(number)
-            )
-        self._inbox.put(Signalled(number, signal.Signals(number).name))
-
-    def _on_forwarded(self, number: int, frame: object) -> None:
-        """Only enqueues."""
-        del frame
-        self._inbox.put(SignalPassing(number))
-
-
-def parse_signals(text: str) -> list[signal.Signals]:
-    """Read names of signals separated by commas, with or without SIG."""
-    numbers: list[signal.Signals] = []
-    for name in (part.strip().upper() for part in text.split(",")):
-        if name:
-            try:
-                numbers.append(signal.Signals[name if name.startswith("SIG") else f"SIG{name}"])
-            except KeyError:
-                raise UsageError(f"'{name}' is no signal; write names such as SIGTERM,SIGUSR1") from None
-    return numbers
 
 
 class _Instead(Exception):

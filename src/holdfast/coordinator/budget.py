@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from holdfast.coordinator import sentences
 from holdfast.coordinator.messages import Cause, RunSettings
 from holdfast.coordinator.state import Round
+from holdfast.quantities import count
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ def charge_failure(root: Cause, lasted_s: float, spent: Spent, settings: RunSett
     restarts = 0 if progressed and settings.reset_restarts else spent.restarts
     fruitless = 0 if progressed else spent.fruitless + 1
     if 0 < settings.crash_loop <= fruitless:
-        sentence = f"{root.sentence}; a crash loop: {sentences.count(fruitless, 'failure')} in a row without progress"
+        sentence = f"{root.sentence}; a crash loop: {count(fruitless, 'failure')} in a row without progress"
         return Ruling(Spent(restarts, fruitless), sentence, root, crash_loop=True)
     if restarts >= settings.max_restarts:
         return Ruling(Spent(restarts, fruitless), f"{root.sentence}; {sentences.spent(settings.max_restarts)}", root)

@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.coordinator.record import RunRecord
 from holdfast.errors import UsageError
-from holdfast.facts import WARNING, Fact, facts
+from holdfast.facts import facts
 
 _SUFFIX = ".json"
 
@@ -34,7 +34,7 @@ class RecordFolder:
                     path.read_bytes(), type=RunRecord
                 )
             except (OSError, msgspec.MsgspecError) as error:
-                facts.publish(Fact("record_unreadable", f"the record {path} is left out: {error}", level=WARNING))
+                facts.warn("record_unreadable", f"the record {path} is left out: {error}")
         return records
 
     def save(self, run: str, record: RunRecord) -> None:

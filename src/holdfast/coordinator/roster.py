@@ -57,6 +57,15 @@ class Roster:
         node = self.nodes.get(name)
         return node.seq if node is not None else self._gone.get(name, (0, -1))[0]
 
+    def hear(self, name: str, seq: int, now: float) -> Node | None:
+        """Take a word of a node as proof of life; None where it is not live, or said that before its last word."""
+        node = self.nodes.get(name)
+        if node is None or seq <= node.seq:
+            return None
+        node.seq = seq
+        self.renew(node, now)
+        return node
+
     def renew(self, node: Node, now: float) -> None:
         """Start a node's lease anew; a broken connection is forgiven."""
         node.expires_at = now + node.spec.lease_s

@@ -6,23 +6,24 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from holdfast.coordinator.messages import Admit, Phase
+from holdfast.coordinator.messages import Admit, Cause, Phase
+from holdfast.quantities import count
 
 if TYPE_CHECKING:
-    from holdfast.coordinator.run import RunMachine
+    from holdfast.coordinator.rounds import Rounds
 
 NAMES_TOLD_MAX = 4
 #: How long a lost node is mentioned.
 LOSS_TOLD_S = 60.0
 
 
-def describe(run: RunMachine, now: float, node: str | None = None) -> str:
+def describe(run: Rounds, now: float, node: str | None = None) -> str:
     """Say where a run stands and, given a node, what that node waits for."""
     if run.closed is not None:
         return f"closed: {run.closed.reason}"
     round_ = run.round
-    if run.recover_by is not None and round_ is not None:
-        left = max(run.recover_by - now, 0)
+    if run.recovery is not None and round_ is not None:
+        left = max(run.recovery.ends_at - now, 0)
         return (
             f"the coordinator restarted; {len(round_.places)} of {round_.size} nodes of round {round_.id.number} "
             f"are back; the rest have {left:.1f} s"
@@ -42,9 +43,9 @@ def names(hosts: Sequence[str], total: int | None = None) -> str:
     return ", ".join([*told[:-2], " and ".join(told[-2:])])
 
 
-def count(number: int, noun: str) -> str:
-    """Count a noun: `1 node`, `2 nodes`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def said_by(host: str, cause: Cause) -> str:
+    """Say what a node gives as its cause, with its host unless the cause names that already."""
+    return cause.sentence if host in cause.sentence else f"{host}: {cause.sentence}"
 
 
 def spent(max_restarts: int) -> str:
@@ -54,7 +55,7 @@ def spent(max_restarts: int) -> str:
     return "the only restart is used" if max_restarts == 1 else f"all {max_restarts} restarts are used"
 
 
-def _running_clauses(run: RunMachine, now: float, node: str | None) -> list[str]:
+def _running_clauses(run: Rounds, now: float, node: str | None) -> list[str]:
     round_, settings = run.round, run.settings
     assert round_ is not None
     clauses = [f"round {round_.id.number}: {count(round_.size, 'node')}"]
@@ -76,7 +77,7 @@ def _running_clauses(run: RunMachine, now: float, node: str | None) -> list[str]
     return clauses
 
 
-def _gathering_clauses(run: RunMachine, now: float) -> list[str]:
+def _gathering_clauses(run: Rounds, now: float) -> list[str]:
     settings = run.settings
     if settings is None:
         return ["no node has come yet"]
@@ -95,7 +96,7 @@ def _gathering_clauses(run: RunMachine, now: float) -> list[str]:
     return clauses
 
 
-def _present(run: RunMachine) -> str:
+def _present(run: Rounds) -> str:
     """Name those who are there while they are few; of many, a count says enough."""
     if not 0 < run.waiting <= NAMES_TOLD_MAX:
         return ""

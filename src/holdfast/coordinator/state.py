@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass, field
 
 from holdfast.coordinator.messages import Cause, NodeSpec, Phase, Place, RoundId
+from holdfast.coordinator.ranks import Seat
 
 FAILURES_KEPT_MAX = 64
 
@@ -68,8 +69,10 @@ class Round:
     failures: dict[str, Cause] = field(default_factory=dict)
     losses: list[str] = field(default_factory=list)
     charged: bool = False
-    #: After a restart of the coordinator: the rank of the agent that died with it, or -1.
-    dead_rank: int = -1
+
+    def seats(self) -> list[Seat]:
+        """Return its members in rank order, once all are known."""
+        return [Seat(name, host) for name, host in self.hosts.items()]
 
     def note_failure(self, node: str, cause: Cause) -> None:
         """Keep a node's first cause, unless that was only a victim's and this one is not."""

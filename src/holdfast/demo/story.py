@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.machine import Tick
+from holdfast.quantities import count
 
 #: The node that carries the coordinator, and the one that is hurt.
 HOST, OTHER = "A", "B"
@@ -304,7 +305,7 @@ class StoryMachine:
     def _on_training(self, round_: _Round, now: float) -> None:
         """Every worker of the round has finished a step in it."""
         nodes = round_.world // WORKERS_PER_NODE
-        text = f"round {self._round}: {_count(nodes, 'node')}, {_count(round_.world, 'worker')}"
+        text = f"round {self._round}: {count(nodes, 'node')}, {count(round_.world, 'worker')}"
         if self.stage is Stage.GATHERING:
             self._out.append(Tell(f"{text}, training", Tone.GOOD))
         else:
@@ -314,7 +315,7 @@ class StoryMachine:
             steps_lost = max(before.done - round_.began, 0)
             cost = Recovery(self._hurt, now - began_at, steps_lost, self._round, round_.world)
             self.recoveries.append(cost)
-            lost = _count(cost.steps_lost, "step") if cost.steps_lost else "no step"
+            lost = count(cost.steps_lost, "step") if cost.steps_lost else "no step"
             self._out.append(Tell(f"{text}, training again after {cost.seconds:.2f} s, {lost} lost", Tone.GOOD))
         self.stage = Stage.STEADY  # GATHERING, MENDING -> STEADY
         self._since = round_.done
@@ -411,7 +412,3 @@ class StoryMachine:
 
 def _with_state(row: Row, state: str) -> Row:
     return Row(row.node, row.rank, row.pid, row.round, row.step, row.loss, state)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from holdfast.errors import UsageError
-from holdfast.rendezvous.settings import parse_duration
+from holdfast.quantities import parse_duration
 
 
 def parse_time(text: str, now: float, latest: float) -> float:

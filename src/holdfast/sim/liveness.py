@@ -36,7 +36,7 @@ def unsettled(coordinator: CoordinatorHost, nodes: list[SimNode]) -> str | None:
     closing = next((node.id for node in asking if node.closing), None)
     if closing is not None:
         return f"{closing} asked for the end of the run, but it goes on"
-    if run.recover_by is not None:
+    if run.recovery is not None:
         return "the coordinator is still recovering"
     if run.stage is Stage.SEALED:
         return _unsettled_round(run, {node.id: node for node in asking})

@@ -65,11 +65,6 @@ class Process:
             self._ring_due = False
             self._tick()
 
-    @property
-    def paused(self) -> bool:
-        """Whether it is stopped at the moment."""
-        return self._pauses > 0
-
     def kill(self) -> None:
         """End the process; nothing reaches it any more."""
         self.alive = False

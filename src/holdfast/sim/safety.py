@@ -127,7 +127,7 @@ class Safety:
         """Look at the run after one event."""
         if run.restarts_used != self._restarts_used:
             self._check_budget(run)
-        self._before = run.round.id if run.round is not None and run.recover_by is None else None
+        self._before = run.round.id if run.round is not None and run.recovery is None else None
         closed = run.closed.reason if run.closed is not None else None
         if closed != self._closed:
             if self._closed is not None:
@@ -157,9 +157,14 @@ class Safety:
         causes = self._failures.get(round_id, [])
         if not causes:
             raise Violation("only failures are charged", f"round {round_id} had none")
-        lost = [name for name in self.rounds[round_id] if name not in run.nodes and not self._nodes[name].ended]
+        lost = [name for name in self.rounds[round_id] if name not in run.nodes and self._had_work(name, round_id)]
         if lost and all(cause.victim for cause in causes):
             raise Violation("a lost node is not charged", f"round {round_id} lost {lost}; all failures were victims")
+
+    def _had_work(self, name: str, round_id: RoundId) -> bool:
+        """Whether a node left work undone: not where it ended of itself, or its workers had finished."""
+        node = self._nodes[name]
+        return not node.ended and node.finished != round_id
 
     def _check_close(self, run: RunMachine) -> None:
         settings = run.settings

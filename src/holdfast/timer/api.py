@@ -125,6 +125,10 @@ class TimerServer(ABC):
         return request
 
 
+class NoTimerClient(UsageError, RuntimeError):
+    """A timer was set in a process where nobody watches; TorchElastic has it as a `RuntimeError`."""
+
+
 _client: TimerClient | None = None
 
 
@@ -170,7 +174,7 @@ class expires(ContextDecorator):  # noqa: N801 - the name that users know
 def _find_client() -> TimerClient:
     path = os.environ.get(TIMER_FILE_VARIABLE)
     if not path:
-        raise UsageError(
+        raise NoTimerClient(
             "there is no timer client: call holdfast.timer.configure(client) first, or start the agent with "
             "TORCHELASTIC_ENABLE_FILE_TIMER=1"
         )

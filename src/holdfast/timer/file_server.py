@@ -108,6 +108,16 @@ class FileTimerServer:
             Path(self._file_path).unlink()
         self._log_event("watchdog stopped", None)
 
+    def run_once(self) -> None:
+        """Take in what has come and judge, once, in place of the thread."""
+        self._run_watchdog()
+
+    @staticmethod
+    def is_process_running(pid: int) -> bool:
+        """Whether there is such a process, and it has not ended."""
+        found = read_stat(pid)
+        return found is not None and found.state not in "ZX"
+
     def get_last_progress_time(self) -> int:
         """When the thread last came round, in whole seconds of the wall clock; now, where it is not started."""
         idle_s = time.monotonic() - self._last_progress if self._thread is not None else 0.0

@@ -5,8 +5,8 @@ not know: where beats are written, what a stack is, how workers are ended.
 
 The rules:
 
-1. Nobody is judged before its first beat, nor while it has said that it pauses. The first beats have a limit of their
-   own: they include compiling, filling caches and first collectives.
+1. Nobody is judged while it has said that it pauses, nor alone before its own first beat. The first beats have a limit
+   of their own: they include compiling, filling caches and first collectives.
 2. The limit is `multiple` times the longest time between two beats that any worker of the gang has shown, and at least
    `floor_s`. A slow step, an evaluation, a checkpoint, raise it for good. A fixed `limit_s` takes the place of all
    that.
@@ -14,7 +14,10 @@ The rules:
    have come least far are named first; who has not beaten at all while others have comes before everybody.
 4. A report may have been a false alarm. Each one doubles the learned limit, so the same evaluation that looked like a
    hang once does not end every attempt.
-5. Time in which we ourselves were not running is nobody's fault: after a look that came late, silence counts anew.
+5. A gang that has not begun to beat may be one that never will. It is judged only with a `start_s`, or where one of its
+   ranks has beaten in a gang before: then it may take as long as the first beats, and `multiple` times as long as any
+   start so far.
+6. Time in which we ourselves were not running is nobody's fault: after a look that came late, silence counts anew.
 """
 
 from __future__ import annotations
@@ -34,13 +37,17 @@ DOUBLINGS_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class HangOptions:
-    """How long workers may be silent: `limit_s`, or learned where that is None."""
+    """How long workers may be silent: `limit_s`, or learned where that is None.
+
+    `start_s` is how long a gang may take to its first beat; None waits for ever the first time.
+    """
 
     limit_s: float | None = None
     floor_s: float = 300.0
     multiple: float = 10.0
     warm_up_beats: int = 3
     warm_up_s: float = 1800.0
+    start_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +92,11 @@ class HangMachine:
         self._reports = 0
         self._told = False
         self._last_look: float | None = None
+        self._started = 0.0
+        #: Whether the gang has begun to beat, how long the slowest start took, and which ranks have ever beaten.
+        self._begun = False
+        self._slowest_start_s = 0.0
+        self._beaten: set[int] = set()
         #: Silence before this moment does not count.
         self._since = 0.0
         self._next_limit = float("inf")
@@ -92,13 +104,17 @@ class HangMachine:
     def handle(self, event: HangEvent, now: float) -> list[GangStuck]:
         """Decide what one event means."""
         if isinstance(event, GangStarted):
-            self._told, self._last_look, self._since = False, now, now
+            self._told, self._begun = False, False
+            self._started = self._last_look = self._since = now
             self._next_limit = float("inf")
             return []
         if self._last_look is not None and now - self._last_look > self._look_s() + LATE_S:
             self._since = now
         self._last_look = now
-        return [] if self._told else self._judge(event.beats, now)
+        self._note_start(event.beats, now)
+        if self._told or not event.beats:
+            return []
+        return self._judge(event.beats, now) if self._begun else self._judge_start(event.beats, now)
 
     def wakeup(self) -> float | None:
         """Say when to look at the beats next; None while there is nothing to find."""
@@ -116,6 +132,15 @@ class HangMachine:
         is_warm = beats[rank].count > options.warm_up_beats
         return learned if is_warm else max(learned, options.warm_up_s)
 
+    def start_limit_s(self, beats: Mapping[int, Beat]) -> float | None:
+        """How long the gang may take to its first beat; None where it may never beat at all."""
+        options = self.options
+        if options.start_s is not None:
+            return options.start_s
+        if self._beaten.isdisjoint(beats):
+            return None
+        return max(options.warm_up_s, options.multiple * self._slowest_start_s) * 2.0**self._reports
+
     def check(self) -> None:
         """Assert every invariant."""
         assert 0 <= self._reports <= DOUBLINGS_MAX
@@ -123,6 +148,18 @@ class HangMachine:
     def snapshot(self) -> dict[str, Any]:
         """Describe the machine as plain data."""
         return {"reports": self._reports, "told": self._told}
+
+    def _note_start(self, beats: Mapping[int, Beat], now: float) -> None:
+        beating = [rank for rank, beat in beats.items() if beat.count]
+        if beating and not self._begun:
+            self._begun = True
+            self._slowest_start_s = max(self._slowest_start_s, now - self._started)
+        self._beaten.update(beating)
+
+    def _judge_start(self, beats: Mapping[int, Beat], now: float) -> list[GangStuck]:
+        limit = self.start_limit_s(beats)
+        self._next_limit = float("inf") if limit is None else self._since + limit
+        return [] if limit is None or now < self._next_limit else self._stuck(beats, now - self._started, limit)
 
     def _judge(self, beats: Mapping[int, Beat], now: float) -> list[GangStuck]:
         self._next_limit = float("inf")
@@ -132,11 +169,14 @@ class HangMachine:
             silent_since = max(beat.last, self._since)
             limit = self.limit_s(beats, rank)
             if now >= silent_since + limit:
-                self._told = True
-                self._reports = min(self._reports + 1, DOUBLINGS_MAX)
-                return [GangStuck(_by_progress(beats), now - beat.last, limit)]
+                return self._stuck(beats, now - beat.last, limit)
             self._next_limit = min(self._next_limit, silent_since + limit)
         return []
+
+    def _stuck(self, beats: Mapping[int, Beat], silent_s: float, limit_s: float) -> list[GangStuck]:
+        self._told = True
+        self._reports = min(self._reports + 1, DOUBLINGS_MAX)
+        return [GangStuck(_by_progress(beats), silent_s, limit_s)]
 
     def _look_s(self) -> float:
         limit = self.options.limit_s if self.options.limit_s is not None else self.options.floor_s

@@ -292,8 +292,9 @@ class _HangThread:
     """Looks at the beats of the gang when the machine asks for it."""
 
     def __init__(self, options: HangOptions, watchdog: Watchdog) -> None:
-        if options.limit_s is not None and options.limit_s <= 0:
-            raise UsageError(f"a hang limit of {options.limit_s:g} s ends everybody; give more than 0, or none")
+        for limit_s in (options.limit_s, options.start_s):
+            if limit_s is not None and limit_s <= 0:
+                raise UsageError(f"a hang limit of {limit_s:g} s ends everybody; give more than 0, or none")
         self._watchdog = watchdog
         self._machine = HangMachine(options)
         self._changed = threading.Condition()

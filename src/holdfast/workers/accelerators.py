@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 NVIDIA_SMI_TIMEOUT_S = 10.0
+#: The most workers of one node; whoever asks for more has mistyped.
+WORKERS_MAX = 4096
 
 
 def gpu_count(env: Mapping[str, str] | None = None, root: Path = Path("/")) -> int:
@@ -65,6 +67,8 @@ def _ask_nvidia_smi(root: Path) -> int:
 def local_world_size(text: str, env: Mapping[str, str] | None = None) -> int:
     """Read `--nproc-per-node`: a number, `cpu`, `gpu`, or `auto` (GPUs if there are any, else CPUs)."""
     if text.isdecimal() and int(text) > 0:
+        if int(text) > WORKERS_MAX:
+            raise UsageError(f"--nproc-per-node {text!r} is more than {WORKERS_MAX}, the most that one node can have")
         return int(text)
     if text not in ("auto", "cpu", "gpu"):
         raise UsageError(f"--nproc-per-node {text!r} is neither a number above 0 nor one of auto, cpu, gpu")

@@ -7,7 +7,8 @@ tracebacks without frames of ours, exit codes, atexit. What we add: an uncaught 
 the file named by `HOLDFAST_FAULT_FILE`, or to stderr), and one signal that hardly anybody uses makes the worker
 write them to the file named by `HOLDFAST_STACKS_FILE` and go on, so that its agent can say where it hangs.
 
-A warm worker runs through `run` too, after its fork.
+Where the agent was asked for it, the names of others (`torch.distributed.elastic`, `torchx`) lead to ours before the
+program begins. A warm worker runs through `run` too, after its fork.
 """
 # This file imports as little as possible: every millisecond here is paid by every worker.
 # ruff: noqa: PTH100, PTH110, PTH112, PTH118, PTH120, PTH123
@@ -27,6 +28,8 @@ STACKS_SIGNAL = 59
 ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
 #: Names the streams, `stdout` and `stderr`, that this worker shares with others.
 WHOLE_LINES_VARIABLE = "HOLDFAST_WHOLE_LINES"
+#: Names the families of names that lead to ours, see `holdfast.compat`.
+COMPAT_VARIABLE = "HOLDFAST_COMPAT"
 #: A longer line may be cut by another worker's.
 WHOLE_LINE_BYTES = 64 * 1024
 
@@ -43,6 +46,7 @@ def run(kind: str, target: str, args: list[str]) -> None:
     """Become `python target args` (kind `script`) or `python -m target args` (kind `module`)."""
     watch_faults()
     write_whole_lines(os.environ.get(WHOLE_LINES_VARIABLE, ""))
+    lead_names(os.environ.get(COMPAT_VARIABLE, ""))
     main = _fresh_main()
     try:
         if kind == "module":
@@ -114,6 +118,14 @@ def write_whole_lines(names: str) -> None:
         setattr(sys, f"__{name}__", whole)
 
 
+def lead_names(families: str) -> None:
+    """Let the names of others lead to ours, where that was asked for."""
+    if families:
+        from holdfast.compat import install_from_environment
+
+        install_from_environment(families)
+
+
 def record(error: BaseException) -> None:
     """Leave the error file for `error`, unless this program has already left one."""
     error.__traceback__ = _without_ours(error.__traceback__)
@@ -132,7 +144,7 @@ def _run_script(main: "ModuleType", path: str, args: list[str]) -> None:
     full = os.path.abspath(path)
     try:
         # A folder raises here as it should not: Python runs the __main__.py in it.
-        data = b"PK\3\4" if os.path.isdir(path) else open(path, "rb").read()  # noqa: SIM115
+        data = b"PK\3\4" if os.path.isdir(path) else _read(path)
     except OSError as error:
         sys.stderr.write(f"{sys.executable}: can't open file {full!r}: [Errno {error.errno}] {error.strerror}\n")
         sys.exit(2)
@@ -152,6 +164,11 @@ def _run_script(main: "ModuleType", path: str, args: list[str]) -> None:
         exec(marshal.loads(data[16:]), main.__dict__)
     else:
         exec(compile(data, full, "exec", dont_inherit=True), main.__dict__)
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
 
 
 def _run_module(name: str, args: list[str]) -> None:

@@ -13,7 +13,6 @@ killed.
 
 from __future__ import annotations
 
-import logging
 import os
 import secrets
 import select
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import Unavailable
-from holdfast.facts import Fact, facts
+from holdfast.facts import facts
 from holdfast.machine import Tick
 from holdfast.workers.bootstrap import STACKS_FILE_VARIABLE, WHOLE_LINES_VARIABLE
 from holdfast.workers.child import Child, OwnChild
@@ -147,7 +146,7 @@ class Gang:
             pids = template.fork(orders)
         except Unavailable as error:
             sentence = f"starting the workers without the template: {error}"
-            facts.publish(Fact("template.lost", sentence, level=logging.WARNING))
+            facts.warn("template_lost", sentence)
             return
         for rank, pid in zip(ranks, pids, strict=True):
             self._adopt(rank, OwnChild(pid))

@@ -44,6 +44,23 @@ def _arrive(travelled: Any) -> _Fd:
     return _Fd(travelled.detach())
 
 
+class _Name(str):
+    """A process's name. It is the first thing to arrive there, before the program's own modules are imported.
+
+    So it is what lets the names of others lead to ours in a new process, where that was asked for.
+    """
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _name, (str(self), os.environ.get(bootstrap.COMPAT_VARIABLE, ""))
+
+
+def _name(text: str, families: str) -> str:
+    bootstrap.lead_names(families)
+    return text
+
+
 @dataclass
 class _Task:
     function: Function
@@ -107,7 +124,7 @@ def start_function(plan: WorkerPlan, env: Mapping[str, str], stdout: int | None,
         result=_Fd(result),
     )
     context: Any = mp.get_context(function.start_method)
-    process = context.Process(target=_work, args=(task,), name=f"worker-{plan.local_rank}")
+    process = context.Process(target=_work, args=(task,), name=_Name(f"worker-{plan.local_rank}"))
     try:
         with _quiet_fork() if function.start_method == "fork" else contextlib.nullcontext():
             process.start()

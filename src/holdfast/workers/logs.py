@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import weakref
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import UsageError
 from holdfast.workers.std import Std, to_map
+from holdfast.workers.unnamed import make_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,8 +75,8 @@ class LogsSpecs(ABC):
 class DefaultLogsSpecs(LogsSpecs):
     """The layout at the top of this module.
 
-    Without `log_dir` a temporary folder is made, and kept. `os.devnull` means that no file stays: streams
-    that are only redirected are dropped, those that are teed are still shown.
+    Without `log_dir` a temporary folder is made, and kept until many newer runs have made theirs. `os.devnull` means
+    that no file stays: streams that are only redirected are dropped, those that are teed are still shown.
     """
 
     def __init__(
@@ -112,11 +114,20 @@ class DefaultLogsSpecs(LogsSpecs):
         return self._layout(attempt, sorted(envs))
 
     def _make_log_dir(self, log_dir: str | None, rdzv_run_id: str) -> str:
-        base = Path(log_dir).absolute() if log_dir else Path(tempfile.mkdtemp(prefix="holdfast_"))
-        base.mkdir(parents=True, exist_ok=True)
         # A run id may hold anything, and only its readable part belongs in a path.
         readable = "".join(c if c.isalnum() or c in "-_." else "_" for c in rdzv_run_id)[:100]
-        return tempfile.mkdtemp(prefix=f"{readable}_", dir=base)
+        if not log_dir:
+            path, held = make_folder(f"{readable}_")
+            weakref.finalize(self, os.close, held)
+            return path
+        base = Path(log_dir).absolute()
+        try:
+            base.mkdir(parents=True, exist_ok=True)
+            return tempfile.mkdtemp(prefix=f"{readable}_", dir=base)
+        except OSError as error:
+            raise UsageError(
+                f"cannot make a log folder in {base}: {error.strerror}; name another with --log-dir"
+            ) from None
 
     def _layout(self, attempt: Path | None, ranks: list[int]) -> LogsDest:
         size = max(ranks) + 1

@@ -13,13 +13,12 @@ order. The modes:
 from __future__ import annotations
 
 import enum
-import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.errors import Unavailable
-from holdfast.facts import Fact, facts
+from holdfast.facts import facts
 from holdfast.workers.accelerators import gpu_addresses, visible_devices
 
 
@@ -57,11 +56,12 @@ def bind(options: NumaOptions | None, local_world_size: int, root: Path = Path("
         return {}
     try:
         cpus = read_cpus(root)
-        return choose(options.affinity_mode, cpus, nodes_of_ranks(local_world_size, cpus, root))
+        mode = AffinityMode(options.affinity_mode.value)  # torch has an enum of its own with the same values
+        return choose(mode, cpus, nodes_of_ranks(local_world_size, cpus, root))
     except (OSError, ValueError, Unavailable) as error:
         if not options.should_fall_back_if_binding_fails:
             raise Unavailable(f"workers cannot be bound to NUMA nodes here: {error}") from error
-        facts.publish(Fact("numa.unbound", f"workers run unbound: {error}", level=logging.WARNING))
+        facts.warn("numa_unbound", f"workers run unbound: {error}")
         return {}
 
 

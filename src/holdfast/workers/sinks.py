@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import select
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from holdfast.facts import Fact, facts
+from holdfast.facts import facts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,7 +92,7 @@ class LogFile:
     def _report(self, error: OSError) -> None:
         reason = "the disk is full" if error.errno == errno.ENOSPC else str(error)
         sentence = f"the log file {self.path} is incomplete from here on: {reason}"
-        facts.publish(Fact("log.incomplete", sentence, {"path": self.path}, logging.WARNING))
+        facts.warn("log_incomplete", sentence, path=self.path)
 
     def close(self) -> None:
         """Close the file; later writes are dropped."""

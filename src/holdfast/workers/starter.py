@@ -135,7 +135,8 @@ def start_exec(
             pass_fds=pass_fds,
         )
     except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
-        raise UsageError(f"cannot start {argv[0]!r}: {error.strerror}: {error.filename}") from error
+        hint = "; chmod +x makes it a program" if isinstance(error, PermissionError) else ""
+        raise UsageError(f"cannot start {argv[0]!r}: {error.strerror}: {error.filename}{hint}") from error
     except OSError as error:
         raise Unavailable(f"cannot start {argv[0]!r}: {error}") from error
     process.returncode = 0  # from here on the pid is ours: Popen must neither wait for it nor warn about it

@@ -1,0 +1,72 @@
+"""The agent's signals: their handlers only leave something in the inbox, for the loop to take out."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from holdfast.agent.inbox import Inbox
+from holdfast.agent.machine import AgentEvent, Signalled, SignalPassing
+from holdfast.errors import UsageError
+from holdfast.workers import SignalException
+
+SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
+SIGNALS_DEFAULT = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+
+
+def parse_signals(text: str) -> list[signal.Signals]:
+    """Read names of signals separated by commas, with or without SIG."""
+    numbers: list[signal.Signals] = []
+    for name in (part.strip().upper() for part in text.split(",")):
+        if name:
+            try:
+                numbers.append(signal.Signals[name if name.startswith("SIG") else f"SIG{name}"])
+            except KeyError:
+                raise UsageError(f"'{name}' is no signal; write names such as SIGTERM,SIGUSR1") from None
+    return numbers
+
+
+@contextmanager
+def handled(
+    inbox: Inbox[AgentEvent],
+    ending: str | None,
+    forwarded: tuple[signal.Signals, ...],
+    is_blocking: Callable[[], bool],
+) -> Iterator[None]:
+    """While this lasts, signals are left in the inbox; only the main thread can arrange that.
+
+    `ending` names those that end the agent, where None means what the environment says, or the default. `is_blocking`
+    says whether a stranger's code blocks the loop: then an exception is the only way out of it.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def on_ending(number: int, _: object) -> None:
+        which = signal.Signals(number)
+        if is_blocking():
+            raise SignalException(f"process {os.getpid()} received {which.name}", which)
+        inbox.put(Signalled(number, which.name))
+
+    def on_forwarded(number: int, _: object) -> None:
+        inbox.put(SignalPassing(number))
+
+    previous: dict[signal.Signals, Any] = {}
+    for number in parse_signals(ending or os.environ.get(SIGNALS_VARIABLE, SIGNALS_DEFAULT)):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup: whoever started us wants it so
+            previous[number] = signal.signal(number, on_ending)
+    for number in forwarded:
+        previous.setdefault(number, signal.getsignal(number))
+        signal.signal(number, on_forwarded)
+    # A worker that is stopped says so by this signal alone; it need only end the wait.
+    previous[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
+    try:
+        with inbox.woken_by_signals():
+            yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

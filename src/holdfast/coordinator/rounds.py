@@ -1,0 +1,471 @@
+"""A run's rounds: when one is sealed and with whom, when it is broken and why, and when the run is over. Pure.
+
+    GATHERING ──seal──▶ SEALED ──break──▶ REGROUPING ──seal──▶ SEALED ...
+        ▲                  │                  │ │
+        │                  └──── close ───────┼─┴──▶ CLOSED
+        └─────── nobody of the last round is left
+
+The rules:
+
+1. A round is sealed only while every live node is waiting for one. A live node that may still run workers of an older
+   round holds the seal up, so no worker that we can reach ever runs beside a newer round.
+2. Only a first gathering has a last call. Survivors are sealed the moment that all of them are back.
+3. A round number is never used twice; the record is saved before anybody hears of a round.
+4. A failure is charged to the restart budget once per round, when all survivors are back and all causes are known:
+   a victim's report may arrive before that of the failure that made it one.
+5. After a restart of the coordinator nothing is sealed until the members of the last round, running or broken, are
+   back or their time is up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import msgspec
+
+from holdfast.coordinator import news, sentences
+from holdfast.coordinator.budget import Ruling, Spent, charge
+from holdfast.coordinator.events import DropRound, Note, RunEffect, Save, Tell
+from holdfast.coordinator.history import History
+from holdfast.coordinator.messages import (
+    Admit,
+    Broken,
+    Cause,
+    Closed,
+    Newcomers,
+    Phase,
+    Place,
+    RoundId,
+    RunSettings,
+    Sealed,
+)
+from holdfast.coordinator.news import News
+from holdfast.coordinator.ranks import Candidate, Seat, arrange, choose, places, trim
+from holdfast.coordinator.record import RunRecord
+from holdfast.coordinator.recovery import Recovery
+from holdfast.coordinator.roster import Roster
+from holdfast.coordinator.state import Node, Round, Stage
+from holdfast.facts import Fact
+from holdfast.wire.address import is_loopback
+from holdfast.wire.frames import Message
+
+LOSSES_TOLD_MAX = 4
+
+
+class Rounds:
+    """What a run has come to, and what is due; `RunMachine` adds what nodes say."""
+
+    def __init__(
+        self,
+        run: str,
+        make_nonce: Callable[[], str],
+        record: RunRecord | None = None,
+        now: float = 0.0,
+        epoch: float = 0.0,
+    ) -> None:
+        self.run = run
+        self.stage = Stage.GATHERING
+        self.settings: RunSettings | None = None
+        self.roster = Roster()
+        self.round: Round | None = None
+        self.last_number = 0
+        self.spent = Spent()
+        self.closed: Closed | None = None
+        self._make_nonce = make_nonce
+        #: Seats in rank order; those of lost nodes stay until somebody takes them.
+        self._line: list[Seat] = []
+        #: While set, nothing is sealed: the members of the last round are still coming back.
+        self.recovery: Recovery | None = None
+        #: Since when there have been enough nodes for a round; the last call runs from then.
+        self._min_since: float | None = None
+        #: Whether the members of the running round know that somebody waits.
+        self._announced = False
+        #: The latest losses, when and whom, for sentences.
+        self.lost: list[tuple[float, str]] = []
+        #: Where nodes reach the coordinator, as far as it is no loopback: a node beside it is reached there too.
+        self._reached_as = ""
+        self.history = History()
+        #: The wall clock at the time 0 of `now`, for facts that people read; nothing is decided by it.
+        self._epoch = epoch
+        self._now = now
+        #: When we last asked to be called.
+        self._asked_wakeup: float | None = None
+        self._out: list[RunEffect] = []
+        if record is not None:
+            self._restore(record, now)
+
+    def wakeup(self) -> float | None:
+        """Say when time alone changes something."""
+        if self.stage is Stage.CLOSED:
+            return None
+        times: list[float] = []
+        if (expiry := self.roster.next_expiry()) is not None:
+            times.append(expiry)
+        if self.recovery is not None:
+            times.append(self.recovery.ends_at)
+        elif self.stage is Stage.GATHERING and (call := self.last_call_ends()) is not None and not self._holdups():
+            times.append(call)
+        elif self.stage is Stage.SEALED and (admit := self._admission_opens()) is not None:
+            times.append(admit)
+        return min(times, default=None)
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        self.roster.check()
+        settings = self.settings
+        if settings is not None:
+            assert self.restarts_used <= settings.max_restarts, "the restart budget is overdrawn"
+        round_ = self.round
+        if round_ is None:
+            return
+        assert round_.id.number <= self.last_number, "a round ran ahead of the numbers"
+        assert (self.stage is Stage.SEALED) == (round_.broken is None) or self.stage in (
+            Stage.CLOSED,
+            Stage.GATHERING,
+        )
+        if self.recovery is not None:
+            assert self.recovery.round is round_, "another round is being recovered"
+        elif self.stage is Stage.SEALED:
+            assert len(round_.places) == round_.size, "a round is half-formed"
+            assert settings is not None
+            assert settings.min_nodes <= round_.size <= settings.max_nodes, "a round breaks min or max"
+            ranks = sorted(place.group_rank for place in round_.places.values())
+            assert ranks == list(range(round_.size)), f"group ranks {ranks} are not contiguous"
+            for name in round_.places:
+                assert name in self.nodes or name in round_.done, f"{name} is gone but its round goes on"
+
+    def record(self) -> RunRecord:
+        """Return what must survive a restart of the coordinator."""
+        round_ = self.round
+        return RunRecord(
+            last_number=self.last_number,
+            restarts_used=self.spent.restarts,
+            fruitless=self.spent.fruitless,
+            closed=self.closed.reason if self.closed else None,
+            failed=self.closed.failed if self.closed else False,
+            settings=self.settings,
+            round=round_.id if round_ else None,
+            seats=round_.seats() if round_ and (self.recovery is None or self.recovery.by_name) else [],
+            broken=round_.broken if round_ else None,
+            awaited=self._awaited(round_) if round_ else 0,
+            charged=round_.charged if round_ else False,
+            facts=self.history.last,
+        )
+
+    @property
+    def nodes(self) -> dict[str, Node]:
+        """The live nodes."""
+        return self.roster.nodes
+
+    @property
+    def waiting(self) -> int:
+        """How many live nodes wait for a round."""
+        return self.roster.waiting
+
+    @property
+    def restarts_used(self) -> int:
+        """How many restarts the job has used."""
+        return self.spent.restarts
+
+    @property
+    def nodes_waiting(self) -> int:
+        """How many nodes wait to be admitted to the running round; spares of a full round do not count."""
+        if self.stage is Stage.SEALED and self.round is not None and self.settings is not None:
+            return self.waiting if self.round.size < self.settings.max_nodes else 0
+        return self.waiting
+
+    # -- nodes --------------------------------------------------------------------------------------------------
+
+    def _set_phase(self, node: Node, phase: Phase, now: float) -> None:
+        assert self.settings is not None
+        self.roster.set_phase(node, phase, now + self.settings.rejoin_timeout_s)
+
+    def _watch_minimum(self, now: float) -> None:
+        """Note since when there have been enough nodes: the last call runs from then."""
+        if self.settings is None or self.waiting < self.settings.min_nodes:
+            self._min_since = None
+        elif self._min_since is None:
+            self._min_since = now
+
+    def _remove(self, node: Node, sentence: str, now: float) -> None:
+        """Forget a node that is gone, and break its round unless its work was done."""
+        name = node.spec.node
+        self.roster.remove(node)
+        self.lost = [*self.lost, (now, node.name)][-LOSSES_TOLD_MAX:]
+        round_ = self.round
+        self._note(news.node_gone(node, sentence))
+        if round_ is None or name not in round_.places or name in round_.done:
+            return
+        round_.losses.append(sentence)
+        if round_.broken is None:
+            self._break(sentence, now)
+
+    def _expire(self, now: float) -> None:
+        if self.closed is not None:
+            return
+        for node in self.roster.expired(now):
+            if node.dropped is not None:
+                self._remove(node, f"{node.name} was lost: {node.dropped}", now)
+            elif node.expires_at <= now:
+                self._remove(node, f"{node.name} was lost: silent for {node.spec.lease_s:g} s", now)
+            else:
+                self._remove(node, f"{node.name} was counted out: it did not rejoin in time", now)
+
+    # -- failures -----------------------------------------------------------------------------------------------
+
+    def _give_up(self, node: Node, cause: Cause | None, now: float) -> None:
+        """Break the round because one of its members will not go on with it."""
+        if cause is None:
+            self._break(f"{node.name} asked for a new round", now)
+            return
+        self._note_failure(node, cause)
+        self._break(sentences.said_by(node.name, cause), now, cause)
+
+    def _note_failure(self, node: Node, cause: Cause) -> None:
+        assert self.round is not None
+        self.round.note_failure(node.spec.node, cause)
+
+    def _charge(self) -> bool:
+        """Charge the broken round to the budget, once; says whether the run may go on."""
+        round_, settings = self.round, self.settings
+        assert round_ is not None
+        assert settings is not None
+        if round_.charged:
+            return True
+        round_.charged = True
+        ruling = charge(round_, self.spent, settings)
+        goes_on = self._obey(ruling)
+        if goes_on and ruling.root is not None:
+            self._out.append(Save(self.record()))
+        return goes_on
+
+    def _obey(self, ruling: Ruling) -> bool:
+        """Do as the budget rules; says whether the run goes on."""
+        self.spent = ruling.spent
+        if ruling.end is not None:
+            self._close(ruling.end, failed=True, cause=ruling.root, crash_loop=ruling.crash_loop)
+        return ruling.end is None
+
+    # -- sealing and breaking -----------------------------------------------------------------------------------
+
+    def _settle(self, now: float) -> None:
+        """Do what is due: seal, admit, stop waiting for those who do not come back."""
+        if self.closed is not None:
+            return
+        if self.recovery is not None:
+            self._settle_recovery(self.recovery, now)
+        elif self.stage is Stage.SEALED:
+            self._settle_admission(now)
+        elif not self._holdups():
+            self._settle_gathering(now)
+
+    def _settle_gathering(self, now: float) -> None:
+        settings, round_ = self.settings, self.round
+        if settings is None:
+            return
+        if self.stage is Stage.REGROUPING and round_ is not None:
+            if not self._charge():
+                return
+            if not any(name in self.nodes for name in round_.places):
+                self.stage = Stage.GATHERING  # REGROUPING -> GATHERING: nobody of the last round is left
+        if self.waiting < settings.min_nodes:
+            return
+        if (
+            self.stage is Stage.REGROUPING
+            or self.waiting >= (settings.expected or settings.max_nodes)
+            or ((ends := self.last_call_ends()) is not None and now >= ends)
+        ):
+            self._seal(now)
+
+    def _holdups(self) -> bool:
+        """Whether a live node is not ready to be sealed: it may still run workers, or its connection just broke."""
+        return self.waiting < len(self.nodes) or self.roster.dropped > 0
+
+    def last_call_ends(self) -> float | None:
+        """Say when a first gathering is sealed with those who are there, or None while they are too few."""
+        settings = self.settings
+        if self._min_since is None or settings is None:
+            return None
+        return min(
+            self._min_since + settings.last_call_s,
+            max(self.roster.last_arrival, self._min_since) + settings.quiet_s,
+        )
+
+    def _seal(self, now: float) -> None:
+        """GATHERING or REGROUPING -> SEALED."""
+        settings = self.settings
+        assert settings is not None
+        candidates = [
+            Candidate(node.spec, node.order, self._address(node))
+            for node in self.nodes.values()
+            if node.phase is Phase.WAITING
+        ]
+        if settings.fixed_ranks:
+            self._line = []
+        line = arrange(self._line, choose(self._line, candidates, settings.max_nodes))
+        order = [entry for entry in line if isinstance(entry, Candidate)]
+        before = self.round
+        if before is not None:
+            self._out.append(DropRound(before.id))
+        self.last_number += 1
+        round_id = RoundId(self.last_number, self._make_nonce())
+        made = places(order, round_id, self.restarts_used)
+        self._line = trim(line, settings.max_nodes)
+        self.round = Round(
+            id=round_id,
+            places={candidate.spec.node: place for candidate, place in zip(order, made, strict=True)},
+            size=len(order),
+            sealed_at=now,
+            hosts={candidate.spec.node: candidate.spec.host for candidate in order},
+        )
+        self.stage = Stage.SEALED
+        self._note(news.round_sealed(self.round, before, self.waiting - len(order)))
+        self._out.append(Save(self.record()))
+        latest = self.history.latest()
+        for candidate, place in zip(order, made, strict=True):
+            node = self.nodes[candidate.spec.node]
+            self._set_phase(node, Phase.RUNNING, now)
+            node.sealed_join = node.join
+            self._tell((candidate.spec.node,), Sealed(node.join, place, latest))
+
+    def _break(self, reason: str, now: float, cause: Cause | None = None) -> None:
+        """SEALED -> REGROUPING."""
+        round_ = self.round
+        assert round_ is not None
+        assert round_.broken is None
+        round_.broken, round_.broken_at = reason, now
+        self.stage = Stage.REGROUPING
+        members: list[str] = []
+        for name in round_.places:
+            node = self.nodes.get(name)
+            if node is None or node.phase is Phase.WAITING:
+                continue
+            if node.phase is not Phase.STOPPING:
+                members.append(name)
+            self._set_phase(node, Phase.STOPPING, now)
+        self._note(news.round_broken(round_, cause))
+        self._out.append(Save(self.record()))
+        self._tell(tuple(members), Broken(round_.id, reason, self.history.latest()))
+
+    def _mark_done(self, node: Node) -> None:
+        round_ = self.round
+        assert round_ is not None
+        round_.done[node.spec.node] = None
+        if len(round_.done) == round_.size:
+            self._close("finished", failed=False)
+
+    def _close(self, reason: str, *, failed: bool, cause: Cause | None = None, crash_loop: bool = False) -> None:
+        """Any stage -> CLOSED."""
+        if self.closed is not None:
+            return
+        self.closed = Closed(reason, failed, cause, crash_loop)
+        self.stage = Stage.CLOSED
+        self.recovery = None
+        self._note(news.run_closed(self.run, self.closed, self.last_number, self.restarts_used))
+        self._out.append(Save(self.record()))
+        self.closed = msgspec.structs.replace(self.closed, facts=self.history.latest())
+        self._tell(tuple(self.nodes), self.closed)
+
+    # -- admission ----------------------------------------------------------------------------------------------
+
+    def _settle_admission(self, now: float) -> None:
+        opens = self._admission_opens()
+        round_ = self.round
+        assert round_ is not None
+        if opens is not None and now >= opens:
+            names = [node.name for node in self.nodes.values() if node.phase is Phase.WAITING]
+            self._break(f"{sentences.names(names)} joined", now)
+        elif self.nodes_waiting and not self._announced:
+            self._tell(tuple(round_.places), Newcomers(self.nodes_waiting))
+        self._announced = self.nodes_waiting > 0
+
+    def _admission_opens(self) -> float | None:
+        """Say from when on a waiting node may break the round, or None while none may."""
+        round_, settings = self.round, self.settings
+        if round_ is None or settings is None or not self.nodes_waiting or round_.done:
+            return None  # work that is being finished is not started again for a newcomer
+        if settings.admit is Admit.AT_ONCE:
+            return round_.sealed_at
+        return round_.sealed_at + settings.admit_every_s if settings.admit is Admit.EVERY else None
+
+    # -- after a restart of the coordinator ---------------------------------------------------------------------
+
+    def _restore(self, record: RunRecord, now: float) -> None:
+        self.last_number = record.last_number
+        self.spent = Spent(record.restarts_used, record.fruitless)
+        self.settings = record.settings
+        self.history.catch_up(record.facts)
+        if record.closed is not None:
+            self.closed = Closed(record.closed, record.failed)
+            self.stage = Stage.CLOSED
+        elif record.round is not None and record.settings is not None:
+            self._line = list(record.seats)
+            self._recover(record.round, record.awaited, record.settings, now)
+            if record.broken is not None and self.round is not None:
+                self.round.broken, self.round.broken_at, self.round.charged = record.broken, now, record.charged
+                self.stage = Stage.REGROUPING
+
+    def _learn(self, node: Node, place: Place, now: float) -> None:
+        """Take from a node's place what a coordinator that lost its memory does not know."""
+        settings = self.settings
+        assert settings is not None
+        if place.round.number > self.last_number:
+            self.last_number = place.round.number
+            restarts = min(max(self.spent.restarts, place.restarts_used), settings.max_restarts)
+            self.spent = replace(self.spent, restarts=restarts)
+            if self.round is None or self.recovery is not None:
+                self._line = []
+                self._recover(place.round, place.group_world_size, settings, now)
+            self._out.append(Save(self.record()))
+        if self.recovery is not None and place.round == self.recovery.round.id:
+            self.recovery.take_back(node, place)
+
+    def _recover(self, round_id: RoundId, size: int, settings: RunSettings, now: float) -> None:
+        """Hold everything until the members of a round that may be running are back."""
+        self.recovery = Recovery(round_id, size, self._line, now, settings.recovery_s)
+        self.round, self.stage = self.recovery.round, Stage.SEALED
+
+    def _settle_recovery(self, recovery: Recovery, now: float) -> None:
+        if not recovery.is_over(now):
+            return
+        missing, round_ = recovery.conclude(), recovery.round
+        self.recovery = None
+        self._line = round_.seats()
+        if missing is None:
+            self._note(news.recovered(round_))
+            self._out.append(Save(self.record()))
+        else:
+            round_.losses.append(missing)
+            if round_.broken is None:
+                self._break(f"{missing} did not come back after the coordinator restarted", now)
+        self._settle(now)
+
+    def _awaited(self, round_: Round) -> int:
+        """Say how many of a round's members a coordinator that is started again should wait for."""
+        if round_.broken is None or self.recovery is not None:
+            return round_.size
+        return sum(1 for name in round_.hosts if name in self.nodes)
+
+    # -- small things -------------------------------------------------------------------------------------------
+
+    def _tell(self, nodes: tuple[str, ...], message: Message) -> None:
+        if nodes:
+            self._out.append(Tell(nodes, message))
+
+    def _note(self, told: News) -> None:
+        """Write a fact into the run's history."""
+        fact = self.history.add(
+            told.kind, told.sentence, {"run": self.run, **told.data}, told.level, self._epoch + self._now
+        )
+        self._out.append(Note(Fact(fact.kind, told.sentence, fact.data, fact.level, fact.time, fact.number)))
+
+    def _address(self, node: Node) -> str:
+        """Return where other nodes reach this one.
+
+        A node beside the coordinator may have come in through loopback; the others reach it where they reach the
+        coordinator.
+        """
+        if is_loopback(node.address) and self._reached_as and not node.spec.address:
+            return self._reached_as
+        return node.address

@@ -1,0 +1,29 @@
+"""Quantities as people write and read them: lengths of time, sizes, counts. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from holdfast.errors import UsageError
+
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|min|h|d)?")
+_UNIT_S = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
+
+
+def parse_duration(text: str | float) -> float:
+    """Read a length of time in seconds: `2.5`, `300ms`, `10m`, `1h`, `1d`."""
+    match = _DURATION.fullmatch(str(text).strip().lower())
+    if match is None:
+        raise UsageError(f"'{text}' is no length of time: write seconds, or 300ms, 10m, 1h")
+    return float(match[1]) * _UNIT_S[match[2]]
+
+
+def size(nbytes: int) -> str:
+    """Tell a number of bytes: `12 B`, `3.4 MB`."""
+    return next(f"{nbytes / unit:.3g} {name}" for unit, name in _UNITS if nbytes >= unit or unit == 1)
+
+
+def count(number: int, noun: str) -> str:
+    """Count a noun: `1 node`, `2 nodes`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
