@@ -5,15 +5,17 @@ A page is a story, told in one folder from top to bottom:
 - a `python` block is run, and prints what the comments behind its `print`s promise;
 - a block of any language whose first line is a comment with a file's name is saved under that name;
 - a `console` block has its commands (`$ ...`) run, and each prints what stands below it. `...` stands for anything
-  within a line, and alone on a line for any lines.
+  within a line, and alone on a line for any lines;
+- `localhost:29400` and other ports that begin with 29 stand for free ports of this machine.
 
-Blocks without a language are for the eye only.
+Blocks without a language are for the eye only. A page that needs a package which is not installed is skipped.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
 import tomllib
@@ -26,6 +28,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 TIMEOUT_S = 100
+#: What some pages import, and not every environment has.
+OPTIONAL = ("fsspec", "numpy", "torch")
 #: What would make a command behave otherwise than in a fresh shell.
 NOT_OURS = ("HOLDFAST_", "PET_", "TORCHELASTIC_", "TORCHX", "PYTEST_", "LOGLEVEL", "NO_COLOR", "COLUMNS")
 
@@ -61,6 +65,7 @@ class Reader:
         self.folder.mkdir()
         (folder / "home").mkdir()
         (folder / "tmp").mkdir()
+        self._ports: dict[str, int] = {}
         self.env = {name: value for name, value in os.environ.items() if not name.startswith(NOT_OURS)}
         self.env |= {
             "HOME": str(folder / "home"),
@@ -70,6 +75,7 @@ class Reader:
         }
 
     def follow(self, block: Block) -> None:
+        block = block._replace(text=re.sub(r"(?<=localhost:)29\d{3}\b", self._free_port, block.text))
         if block.file_name is not None:
             (self.folder / block.file_name).write_text(block.text)
         elif block.language == "python":
@@ -77,6 +83,13 @@ class Reader:
         elif block.language == "console":
             for command, expected in block.commands():
                 self._run_command(command, expected)
+
+    def _free_port(self, shown: re.Match[str]) -> str:
+        """Return the port that stands for the one in a page; the same one throughout the page."""
+        if shown[0] not in self._ports:
+            with socket.create_server(("localhost", 0)) as server:
+                self._ports[shown[0]] = server.getsockname()[1]
+        return str(self._ports[shown[0]])
 
     def _run_python(self, code: str) -> None:
         (self.folder / "example.py").write_text(code)
@@ -125,11 +138,16 @@ def _pattern(expected: str) -> str:
     return "".join(lines).replace(r"\.\.\.", ".*")
 
 
+@pytest.mark.timeout(600)  # a page is many commands, one after the other
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks_of(page)], ids=lambda page: page.stem)
 def test_what_a_page_shows_is_what_happens(page: Path, tmp_path: Path) -> None:
     reader = Reader(tmp_path)
+    blocks = blocks_of(page)
+    for package in OPTIONAL:
+        if any(re.search(rf"^ *(import|from) (holdfast\.)?{package}\b", block.text, re.MULTILINE) for block in blocks):
+            pytest.importorskip(package)
 
-    for block in blocks_of(page):
+    for block in blocks:
         reader.follow(block)
 
 

@@ -187,6 +187,8 @@ def parse_init_method(url: str, max_workers: int, timeout_s: float = 600.0) -> R
         raise UsageError(f"min_workers and max_workers in '{url}' must be numbers") from None
     if not 1 <= least <= most:
         raise UsageError(f"'{url}' must have 1 <= min_workers <= max_workers")
+    if "timeout" in query:  # as the first torchelastic called it
+        query.setdefault("join_timeout", query.pop("timeout"))
     settings = worker_settings(most, min_nodes=least, join_timeout=timeout_s)
     return RendezvousParameters(
         backend=backend, endpoint=parts.netloc, run_id=run.replace("/", "."), **{**settings, **query}

@@ -13,10 +13,12 @@ from holdfast.launcher.config import (
     config_from_options,
     parse_bytes,
     parse_config,
+    parse_hang,
     parse_nnodes,
     parse_preload,
     split_filters,
 )
+from holdfast.timer.hang import HangOptions
 from holdfast.workers import DefaultLogsSpecs, Module, NumaOptions, Program, Script
 
 
@@ -128,3 +130,30 @@ def test_log_layouts_come_by_entry_point(tmp_path: Path, monkeypatch: pytest.Mon
     assert isinstance(made, DefaultLogsSpecs)
     with pytest.raises(UsageError, match=r"'other' is not an entry point of torchrun\.logs_specs: .*mine"):
         config(logs_specs="other")
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("off", None),
+        ("auto", HangOptions()),
+        ("90s", HangOptions(limit_s=90.0)),
+        ("auto:30m", HangOptions(start_s=1800.0)),
+        ("90s:10m", HangOptions(limit_s=90.0, start_s=600.0)),
+    ],
+)
+def test_hang(text: str, options: HangOptions | None) -> None:
+    assert parse_hang(text) == options
+
+
+@pytest.mark.parametrize("text", ["soon", "off:10m", "auto:soon", "1s:2s:3s"])
+def test_other_hangs_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--hang"):
+        parse_hang(text)
+
+
+def test_the_silence_that_health_allows_can_be_chosen() -> None:
+    assert config().local_options.health_timeout_s == 60.0
+    assert config(health_timeout="5m").local_options.health_timeout_s == 300.0
+    with pytest.raises(UsageError, match="--health-timeout"):
+        config(health_timeout="0")

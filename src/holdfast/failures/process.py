@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -12,6 +13,8 @@ from holdfast.failures.failure import signal_name as name_of_signal
 
 #: What stands in place of an error file that was never written.
 NO_ERROR_FILE = "<N/A>"
+#: The lines that frame a message are no longer than this.
+WIDTH_MAX = 60
 
 
 @dataclass
@@ -67,30 +70,29 @@ class ChildFailedError(Exception):
         return min(self.failures.items(), key=lambda item: item[1].timestamp)
 
     def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:
-        """Write all failures out, each with its time, ranks, exit code and error file."""
-        first_rank, first = self.get_first_failure()
+        """Write all failures out, each with its time, ranks, exit code and error file; the layout is torchrun's."""
+        root, _ = self.get_first_failure()
         title = f"{self.name} FAILED"
-        body = ["Root cause (first observed failure):", *_format(0, first_rank, first)]
-        others = [(rank, failure) for rank, failure in self.failures.items() if rank != first_rank]
-        rest: list[str] = ["Other failures:"]
-        for index, (rank, failure) in enumerate(others, 1):
-            rest += _format(index, rank, failure)
-        if not others:
-            rest.append("  none")
-        width = max(map(len, [title, *body, *rest]))
+        written = {rank: _format(index, rank, each) for index, (rank, each) in enumerate(self.failures.items())}
+        lines = [title, *(line for text in written.values() for line in text.splitlines())]
+        width = min(max(map(len, lines)), WIDTH_MAX)
         border, section = boarder_delim * width, section_delim * width
-        return "\n".join(["", border, title, section, *rest, section, *body, border])
+        others = [text for rank, text in written.items() if rank != root] or ["  <NO_OTHER_FAILURES>"]
+        head = ["", border, title, section, "Failures:", *others, section]
+        return "\n".join([*head, "Root Cause (first observed failure):", written[root], border])
 
 
-def _format(index: int, rank: int, failure: ProcessFailure) -> list[str]:
+def _format(index: int, rank: int, failure: ProcessFailure) -> str:
     exit_name = f" ({failure.signal_name()})" if failure.exitcode < 0 else ""
-    lines = [
-        f"[{index}]:",
-        f"  time      : {failure.timestamp_isoformat()}",
-        f"  rank      : {rank} (local_rank: {failure.local_rank})",
-        f"  exitcode  : {failure.exitcode}{exit_name} (pid: {failure.pid})",
-        f"  error_file: {failure.error_file}",
-    ]
-    message = failure.message.rstrip().splitlines() or [""]
-    lines.append(f"  traceback : {message[0]}")
-    return lines + [f"    {line}" for line in message[1:]]
+    message = failure.message.rstrip().replace("\n", "\n  ")
+    return "\n".join(
+        [
+            f"[{index}]:",
+            f"  time      : {failure.timestamp_isoformat()}",
+            f"  host      : {socket.getfqdn()}",
+            f"  rank      : {rank} (local_rank: {failure.local_rank})",
+            f"  exitcode  : {failure.exitcode} (pid: {failure.pid}) {exit_name}",
+            f"  error_file: {failure.error_file}",
+            f"  traceback : {message}",
+        ]
+    )

@@ -28,12 +28,15 @@ _WORDS = {
 }
 
 
-def render(verdict: Verdict) -> str:
-    """Write the verdict out: who, what, traceback, stacks, last log lines, where the logs are, and who else fell."""
-    return "\n".join(_lines(verdict)) + "\n"
+def render(verdict: Verdict, exit_code: int | None = None) -> str:
+    """Write the verdict out: who, what, traceback, stacks, last log lines, where the logs are, and who else fell.
+
+    `exit_code` is the launcher's, where that is not the verdict's own, as after a crash loop.
+    """
+    return "\n".join(_lines(verdict, verdict.exit_code if exit_code is None else exit_code)) + "\n"
 
 
-def _lines(verdict: Verdict) -> Iterator[str]:
+def _lines(verdict: Verdict, exit_code: int) -> Iterator[str]:
     cause = verdict.cause
     yield f"The job failed: {_WORDS[cause.kind]}."
     yield f"  who      {where(cause)}"
@@ -41,7 +44,7 @@ def _lines(verdict: Verdict) -> Iterator[str]:
     yield from (f"           {line}" for line in cause.message.strip().splitlines()[1:])
     if cause.exit_code is not None:
         name = f" ({cause.signal_name})" if cause.signal_name else ""
-        yield f"  exit     {cause.exit_code}{name}; the launcher exits with {verdict.exit_code}"
+        yield f"  exit     {cause.exit_code}{name}; the launcher exits with {exit_code}"
     if cause.round is not None or cause.attempt is not None:
         yield f"  when     {_when(cause)}"
     for index, path in enumerate(cause.log_files):

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast import plugins
-from holdfast.agent.local import LocalOptions
-from holdfast.agent.simple import parse_signals
+from holdfast.agent.local import HEALTH_TIMEOUT_S, LocalOptions
+from holdfast.agent.signals import parse_signals
 from holdfast.errors import UsageError
 from holdfast.events.choose import spec_from
 from holdfast.facts import facts
@@ -19,7 +19,8 @@ from holdfast.health import parse_health_port
 from holdfast.launcher.api import LaunchConfig
 from holdfast.metrics.choose import check as check_metrics
 from holdfast.metrics.source import METRICS_VARIABLE
-from holdfast.rendezvous.settings import parse_admit, parse_duration
+from holdfast.quantities import parse_duration
+from holdfast.rendezvous.settings import SETTINGS, parse_admit
 from holdfast.timer.hang import HangOptions
 from holdfast.wire.address import Endpoint
 from holdfast.workers import (
@@ -35,6 +36,8 @@ from holdfast.workers import (
     local_world_size,
 )
 
+#: Backends whose settings are known here; no name means one of them.
+OUR_BACKENDS = ("", "holdfast", "c10d", "static")
 LOGS_SPECS_GROUP = "torchrun.logs_specs"
 
 
@@ -90,6 +93,7 @@ class LaunchOptions:
     half_finished_after: str | None = None
     metrics: tuple[str, ...] = ()
     health_port: str = ""
+    health_timeout: str | None = None
     hang: str = "off"
     vault: bool = False
     secret_file: str | None = None
@@ -108,7 +112,7 @@ def config_from_options(options: LaunchOptions) -> tuple[LaunchConfig, Script | 
     metrics = options.metrics or tuple(filter(None, [os.environ.get(METRICS_VARIABLE, "")]))
     if any(spec.sink == "prometheus" for spec in check_metrics(metrics)) and not options.health_port:
         facts.warn("unscraped", "--metrics prometheus is scraped from the health port: give --health-port as well")
-    backend, endpoint, run_id = _meeting_place(options, low, high)
+    backend, endpoint, run_id = meeting_place(options, low, high)
     return (
         LaunchConfig(
             min_nodes=low,
@@ -133,7 +137,7 @@ def config_from_options(options: LaunchOptions) -> tuple[LaunchConfig, Script | 
             duplicate_stderr_filters=split_filters(options.duplicate_stderr_filters),
             virtual_local_rank=options.virtual_local_rank,
             shutdown_timeout=options.shutdown_timeout,
-            exit_barrier_timeout=parse_duration(options.exit_barrier_timeout),
+            exit_barrier_timeout=_time("--exit-barrier-timeout", options.exit_barrier_timeout),
             local_options=_local_options(options, entry),
         ),
         entry,
@@ -148,7 +152,7 @@ def parse_nnodes(text: str) -> tuple[int, int]:
     low = int(match[1])
     high = int(match[2]) if match[2] is not None else low
     if not 1 <= low <= high:
-        raise UsageError(f"--nnodes '{text}' must have 1 <= MIN <= MAX")
+        raise UsageError(f"--nnodes '{text}' must have 1 <= MIN <= MAX, as in 4 or 2:4")
     return low, high
 
 
@@ -162,10 +166,26 @@ def entrypoint(options: LaunchOptions) -> Script | Module | Program:
         return Program((options.script, *options.script_args))
     if options.module:
         return Module(options.script, options.script_args)
-    if not Path(options.script).is_file():
-        hint = "; use -m for a module or --no-python for a program" if "/" not in options.script else ""
-        raise UsageError(f"there is no script '{options.script}' here{hint}")
+    _check_script(options.script)
     return Script(options.script, options.script_args)
+
+
+def _check_script(text: str) -> None:
+    """Refuse what no worker could run; better here than when all nodes have come together."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise UsageError("the current folder is gone: change to one that exists") from None
+    path = Path(text)
+    if path.is_dir() and not (path / "__main__.py").is_file():
+        raise UsageError(f"'{text}' is a folder without a __main__.py: name the script in it")
+    if text == "-" or (path.exists() and not path.is_file() and not path.is_dir()):
+        raise UsageError(f"'{text}' can be read only once, and every worker reads its script: save it to a file first")
+    if not path.exists():
+        hint = "; use -m for a module or --no-python for a program" if "/" not in text else "; check the path"
+        raise UsageError(f"there is no script '{text}' here{hint}")
+    if not os.access(path, os.R_OK):
+        raise UsageError(f"the script '{text}' cannot be read by this user: chmod u+r may help")
 
 
 def parse_config(text: str, flag: str = "--rdzv-conf") -> dict[str, str]:
@@ -199,16 +219,23 @@ def parse_preload(text: str, entry: Script | Module | Program) -> tuple[str, ...
 
 
 def parse_hang(text: str) -> HangOptions | None:
-    """Read `off`, `auto` (the limit is learned) or the time that workers may be silent."""
-    word = text.strip().lower()
-    if word in ("off", "none", "no", ""):
+    """Read `off`, `auto` (the limit is learned) or the time that workers may be silent.
+
+    A second time behind a colon, as in `auto:30m`, is how long they may take to their first heartbeat.
+    """
+    word, _, start = text.strip().lower().partition(":")
+    if word in ("off", "none", "no", "") and not start:
         return None
-    if word in ("auto", "on", "yes"):
-        return HangOptions()
     try:
-        return HangOptions(limit_s=parse_duration(word))
+        return HangOptions(
+            limit_s=None if word in ("auto", "on", "yes") else parse_duration(word),
+            start_s=parse_duration(start) if start else None,
+        )
     except UsageError:
-        raise UsageError(f"--hang '{text}' must be off, auto, or a time such as 90s or 10m") from None
+        raise UsageError(
+            f"--hang '{text}' must be off, auto, or a time such as 90s; "
+            "one more for the start may follow, as in auto:30m"
+        ) from None
 
 
 def parse_bytes(text: str | None) -> int | None:
@@ -217,11 +244,11 @@ def parse_bytes(text: str | None) -> int | None:
         return None
     match = re.fullmatch(r"\s*([0-9]+)\s*([kmg]?)i?b?\s*", text.lower())
     if match is None:
-        raise UsageError(f"'{text}' is no size: write bytes, or 64K, 10M, 2G")
+        raise UsageError(f"--log-size-limit: '{text}' is no size: write bytes, or 64K, 10M, 2G")
     return int(match[1]) * {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}[match[2]]
 
 
-def _meeting_place(options: LaunchOptions, low: int, high: int) -> tuple[str, str, str]:
+def meeting_place(options: LaunchOptions, low: int, high: int) -> tuple[str, str, str]:
     """Decide backend, endpoint and run id: one node alone meets nobody, so it picks its own."""
     backend = options.rdzv_backend
     alone = high == 1 and not options.rdzv_endpoint and options.master_port is None
@@ -238,6 +265,7 @@ def _meeting_place(options: LaunchOptions, low: int, high: int) -> tuple[str, st
 
 def _rendezvous_settings(options: LaunchOptions) -> dict[str, str | int | bool]:
     settings: dict[str, str | int | bool] = dict(parse_config(options.rdzv_conf))
+    _warn_of_unknown(settings, options.rdzv_backend)
     given: Mapping[str, str | int | bool | None] = {
         "last_call_timeout": options.last_call,
         "lease": options.lease,
@@ -259,6 +287,17 @@ def _rendezvous_settings(options: LaunchOptions) -> dict[str, str | int | bool]:
         parse_admit(options.admit)
     settings["max_restarts"] = options.max_restarts
     return settings
+
+
+def _warn_of_unknown(settings: Mapping[str, object], backend: str) -> None:
+    """Name what our own backends would not look at; what a plugin's knows is not known here."""
+    for key in settings if backend in OUR_BACKENDS else ():
+        if key not in SETTINGS:
+            from difflib import get_close_matches  # only a mistake needs it
+
+            close = get_close_matches(key, SETTINGS, n=1)
+            hint = f"did you mean {close[0]}?" if close else "it is left out"
+            facts.warn("setting_unknown", f"--rdzv-conf: there is no setting '{key}'; {hint}", setting=key)
 
 
 def _logs_specs(options: LaunchOptions) -> LogsSpecs:
@@ -300,7 +339,9 @@ def _numa(text: str | None) -> NumaOptions | None:
 
 def _local_options(options: LaunchOptions, entry: Script | Module | Program) -> LocalOptions:
     backoff = (
-        [parse_duration(part) for part in options.restart_backoff.split(":")] if options.restart_backoff else [0.0]
+        [_time("--restart-backoff", part) for part in options.restart_backoff.split(":")]
+        if options.restart_backoff
+        else [0.0]
     )
     return LocalOptions(
         preload=parse_preload(options.preload, entry),
@@ -308,8 +349,27 @@ def _local_options(options: LaunchOptions, entry: Script | Module | Program) -> 
         backoff_s_max=backoff[1] if len(backoff) > 1 else max(60.0, backoff[0]),
         forward_signals=tuple(parse_signals(options.forward_signals)),
         log_bytes_max=parse_bytes(options.log_size_limit),
-        half_finished_s=parse_duration(options.half_finished_after) if options.half_finished_after else None,
+        half_finished_s=_time("--half-finished-after", options.half_finished_after)
+        if options.half_finished_after
+        else None,
         hang=parse_hang(options.hang),
         vault=options.vault,
         health=parse_health_port(options.health_port) if options.health_port else None,
+        health_timeout_s=_health_timeout(options.health_timeout),
     )
+
+
+def _time(flag: str, text: str) -> float:
+    try:
+        return parse_duration(text)
+    except UsageError as error:
+        raise UsageError(f"{flag}: {error}") from None
+
+
+def _health_timeout(text: str | None) -> float:
+    if text is None:
+        return HEALTH_TIMEOUT_S
+    seconds = _time("--health-timeout", text)
+    if seconds < 1:
+        raise UsageError(f"--health-timeout '{text}' must be at least 1 second, as in 60s or 5m")
+    return seconds

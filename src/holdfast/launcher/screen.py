@@ -11,6 +11,7 @@ from typing import TextIO
 from holdfast.facts import WARNING, Fact, facts
 from holdfast.failures.report import render
 from holdfast.launcher.api import LaunchReport
+from holdfast.quantities import count
 
 #: Facts of an agent that are shown as lines; warnings are shown whatever they are.
 SHOWN = frozenset({"workers_started", "workers_stopping", "agent_left", "health_started", "workers_replaced"})
@@ -58,11 +59,13 @@ class Screen:
             self._line(f"ended: {report.outcome.reason}", _YELLOW)
         elif report.result.is_failed():
             if report.verdict is not None:
-                self._print(render(report.verdict))
+                self._print(render(report.verdict, report.exit_code))
             self._line(f"failed after {elapsed:.1f} s: {report.outcome.reason}", _RED)
+        elif not self._rounds and not self._quiet:
+            why = f"the run was over ({report.outcome.reason}) before this node had a place in it"
+            self._line(f"nothing was run here: {why}; another --rdzv-id makes another run", _YELLOW)
         elif not self._quiet:
-            rounds = f"{self._rounds} round{'' if self._rounds == 1 else 's'}"
-            workers = f"{self._workers} worker{'' if self._workers == 1 else 's'}"
+            rounds, workers = count(self._rounds, "round"), count(self._workers, "worker")
             self._line(f"done: {rounds}, {workers} in the last, {elapsed:.1f} s", _GREEN)
 
     def _on_fact(self, fact: Fact) -> None:
@@ -86,8 +89,7 @@ class Screen:
             self._line(f"waiting: {_without_countdown(sentence)}") if self._is_new(sentence) else None
             return
         self._waiting = True
-        self._out.write(f"\r\x1b[K{_DIM}holdfast: {sentence}{_RESET}")
-        self._out.flush()
+        self._write(f"\r\x1b[K{_DIM}holdfast: {sentence}{_RESET}")
 
     _last_wait = ""
 
@@ -103,19 +105,23 @@ class Screen:
 
     def _print(self, text: str) -> None:
         self._clear()
-        self._out.write(text.rstrip("\n") + "\n")
-        self._out.flush()
+        self._write(text.rstrip("\n") + "\n")
 
     def _clear(self) -> None:
         if self._waiting:
             self._waiting = False
-            self._out.write("\r\x1b[K")
-            self._out.flush()
+            self._write("\r\x1b[K")
 
     def _write_json(self, kind: str, sentence: str, data: object) -> None:
         line = {"time": time.time(), "kind": kind, "sentence": sentence, "data": data}
-        self._out.write(json.dumps(line, default=str) + "\n")
-        self._out.flush()
+        self._write(json.dumps(line, default=str) + "\n")
+
+    def _write(self, text: str) -> None:
+        try:
+            self._out.write(text)
+            self._out.flush()
+        except OSError:
+            pass  # a closed terminal or a full disk must not end the job
 
 
 def _without_countdown(sentence: str) -> str:
