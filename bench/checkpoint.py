@@ -22,6 +22,7 @@ from typing import Any
 
 from bench.harness import Case, Results, median, spread
 
+NEEDS = ("torch",)
 TENSORS = 25
 #: 1 GB in all.
 TENSOR_FLOATS = 10_000_000

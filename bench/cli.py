@@ -2,12 +2,11 @@
 
     python -m bench.cli                  a table
     python -m bench.cli --repeats 5      fewer repeats
-    python -m bench.cli --venv PATH      keep what is installed for the comparison, or use what was kept
     python -m bench.cli --json PATH      the same figures as JSON
 
-Both are installed into one fresh virtual environment, so that both have the same packages to look through. A figure is
-the processor time of the whole command, the median of its repeats; the repeats of both sides take turns. Both have
-their bytecode written, and have had one start before, so that files are in memory.
+Both are installed into one virtual environment of their own, so that both have the same packages to look through. A
+figure is the processor time of the whole command, the median of its repeats; the repeats of both sides take turns. Both
+have their bytecode written, and have had one start before, so that files are in memory.
 """
 
 from __future__ import annotations
@@ -18,12 +17,11 @@ import subprocess
 import sys
 import tempfile
 import time
-import venv
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench import _rivals
 from bench.harness import Case, Results, median, save
 
 REPEATS, REPEATS_FULL = 11, 31
@@ -55,41 +53,34 @@ def run(full: bool) -> Results:
     return measure(REPEATS_FULL if full else REPEATS)
 
 
-def measure(repeats: int, folder: Path | None = None) -> Results:
+def measure(repeats: int) -> Results:
     """Measure with so many repeats on each side."""
-    with ExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-bench-")))
-        home = folder or scratch / "venv"
-        has_rival = install(home)
-        cases: list[Case] = []
+    home = _rivals.environment(RIVAL)
+    has_rival = install(home)
+    cases: list[Case] = []
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
+        scratch = Path(folder)
         for name, (ours, theirs) in COMMANDS.items():
             sides = {OURS: [str(home / "bin" / OURS), *ours]}
             if has_rival:
                 sides[THEIRS] = [str(home / "bin" / THEIRS), *theirs]
             cases += compare(name, sides, repeats, scratch)
         bare = [cost([str(home / "bin" / BARE), "-c", "pass"], scratch).cpu_ms for _ in range(repeats)]
-        cases.append(Case.seen("python -c pass, processor time", median(bare), "ms", "what nobody can save"))
+    cases.append(Case.seen("python -c pass, processor time", median(bare), "ms", "what nobody can save"))
+    if not has_rival:
+        cases.append(Case.missing(RIVAL, "it cannot be installed here"))
     return Results("short commands, medians", cases, RIVAL if has_rival else "")
 
 
 def install(home: Path) -> bool:
     """Install ourselves, as we are now, and TorchX side by side; False where TorchX cannot be had."""
-    if (home / "bin" / OURS).exists():
-        pip(home, "--force-reinstall", "--no-deps", str(ROOT), check=True)
-    else:
-        venv.create(home, with_pip=True)
-        pip(home, str(ROOT), check=True)
-    has_rival = (home / "bin" / THEIRS).exists() or pip(home, RIVAL, check=False)
+    known = (home / "bin" / OURS).exists()
+    if not _rivals.install(home, [*(("--force-reinstall", "--no-deps") if known else ()), str(ROOT)]):
+        raise RuntimeError("holdfast itself could not be installed for the comparison")
+    has_rival = (home / "bin" / THEIRS).exists() or _rivals.install(home, [RIVAL])
     # Whatever the environment says about writing bytecode, both sides have theirs.
     subprocess.run([str(home / "bin" / "python"), "-m", "compileall", "-q", str(home / "lib")], check=False)
     return has_rival
-
-
-def pip(home: Path, *what: str, check: bool) -> bool:
-    """Install a package; says whether that worked."""
-    command = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *what]
-    done = subprocess.run(command, check=check, stdout=sys.stderr)
-    return done.returncode == 0
 
 
 def compare(name: str, sides: dict[str, list[str]], repeats: int, scratch: Path) -> list[Case]:
@@ -141,10 +132,9 @@ def main(argv: list[str] | None = None) -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(prog="python -m bench.cli", description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=REPEATS, help="on each side (default: %(default)s)")
-    parser.add_argument("--venv", type=Path, metavar="PATH", help="where both are, or are to be, installed")
     parser.add_argument("--json", type=Path, metavar="PATH", help="write the figures there")
     options = parser.parse_args(argv)
-    results = measure(options.repeats, options.venv)
+    results = measure(options.repeats)
     print(results)
     if options.json:
         save(options.json, {"cli": results})

@@ -1,7 +1,7 @@
 """What every bench module shares: a measured case, a table of them, and what they were measured on.
 
 A bench module has one function, `run(full: bool) -> Results`; `python -m bench` finds it by that. A case where we are
-behind stands in the table like the others.
+behind stands in the table like the others, and so does a part that failed: what was measured before it is kept.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ import os
 import platform
 import resource
 import statistics
-from collections.abc import Iterable, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 #: Open files that a bench may use for its connections.
 FILES_WANTED = 20_000
@@ -41,10 +44,20 @@ class Case:
         return cls(name, ours, unit, note=note)
 
     @classmethod
+    def missing(cls, what: str, why: str) -> Case:
+        """Return the row of something that could not be measured here, which is nobody's fault."""
+        return cls(what, None, "", note=f"left out: {why}")
+
+    @classmethod
+    def broken(cls, what: str, why: str) -> Case:
+        """Return the row of a part that failed, which counts as a miss."""
+        return cls(what, None, "", target="finishes", ok=False, note=why)
+
+    @classmethod
     def at_most(cls, name: str, ours: float | None, unit: str, limit: float, note: str = "") -> Case:
         """Return a case whose value must not be over a limit; no value at all is a miss."""
         ok = ours is not None and ours <= limit
-        return cls(name, ours, unit, target=f"≤ {_number(limit)} {unit}".rstrip(), ok=ok, note=note)
+        return cls(name, ours, unit, target=f"≤ {number(limit)} {unit}".rstrip(), ok=ok, note=note)
 
     @classmethod
     def beside(
@@ -67,11 +80,21 @@ class Case:
             ours,
             unit,
             theirs,
-            "" if ratio_min is None else f"≥ {_number(ratio_min)} x",
+            "" if ratio_min is None else f"≥ {number(ratio_min)} x",
             None if ratio_min is None or ratio is None else ratio >= ratio_min,
             ratio,
             note,
         )
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether it was left out."""
+        return self.ours is None and self.theirs is None and self.ok is None
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether theirs is better."""
+        return self.ratio is not None and self.ratio < 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +106,8 @@ class Results:
     #: What `theirs` is, where anything is compared.
     rival: str = ""
     about: dict[str, Any] = field(default_factory=lambda: describe_machine())
+    #: What a picture needs beyond the cases.
+    data: dict[str, Any] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -93,8 +118,31 @@ class Results:
         """Return all of it for a JSON file."""
         return asdict(self)
 
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> Results:
+        """Return what `as_data` was made of."""
+        return cls(**{**data, "cases": [Case(**case) for case in data["cases"]]})
+
     def __str__(self) -> str:
         return "\n".join([self.title, *_about_lines(self.about), "", *_table(self.cases, self.rival)])
+
+
+def attempt(what: str, part: Callable[[], Iterable[Case]]) -> list[Case]:
+    """Return the cases of one part of a bench; if it fails, those it came to, and a row that says why it failed."""
+    cases: list[Case] = []
+    try:
+        for case in part():
+            cases.append(case)  # noqa: PERF402 - what was measured before a failure is kept
+    except Exception as error:  # noqa: BLE001 - a rival may fail in any way
+        traceback.print_exc()
+        cases.append(Case.broken(what, first_line(error)))
+    return cases
+
+
+def first_line(error: BaseException) -> str:
+    """Say in one line what went wrong."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def median(values: Iterable[float]) -> float:
@@ -104,16 +152,19 @@ def median(values: Iterable[float]) -> float:
 
 def spread(values: Sequence[float], unit: str) -> str:
     """Say how far repeats lie apart."""
-    return f"{len(values)} runs, {_number(min(values))} to {_number(max(values))} {unit}"
+    return f"{len(values)} runs, {number(min(values))} to {number(max(values))} {unit}"
 
 
 def save(path: Path, results: dict[str, Results]) -> None:
     """Write results by module; those of modules that were not run this time stay as they are."""
-    known: dict[str, Any] = {}
-    if path.exists():
-        known = json.loads(path.read_text())
-    known.update({name: each.as_data() for name, each in results.items()})
+    known = {name: each.as_data() for name, each in {**load(path), **results}.items()}
     path.write_text(json.dumps(dict(sorted(known.items())), indent=2, ensure_ascii=False) + "\n")
+
+
+def load(path: Path) -> dict[str, Results]:
+    """Return the results that were saved, by module; none where there is no such file."""
+    known: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return {name: Results.from_data(data) for name, data in known.items()}
 
 
 def raise_file_limit() -> int:
@@ -130,6 +181,7 @@ def describe_machine() -> dict[str, Any]:
         "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)),
+        "memory_gb": round(psutil.virtual_memory().total / 1e9),
         "load_1m": round(os.getloadavg()[0], 2),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
@@ -165,9 +217,9 @@ def _table(cases: list[Case], rival: str) -> list[str]:
     rows = [
         [
             case.name,
-            _value(case.ours, case.unit),
-            _value(case.theirs, case.unit),
-            "" if case.ratio is None else f"{_number(case.ratio)} x",
+            value_text(case.ours, case.unit),
+            value_text(case.theirs, case.unit),
+            "" if case.ratio is None else f"{number(case.ratio)} x",
             case.target,
             {True: "pass", False: "MISS", None: ""}[case.ok],
             case.note,
@@ -185,11 +237,13 @@ def _table(cases: list[Case], rival: str) -> list[str]:
     return [lines[0], "-" * max(len(line) for line in lines), *lines[1:]]
 
 
-def _value(value: float | None, unit: str) -> str:
-    return "" if value is None else f"{_number(value)} {unit}".rstrip()
+def value_text(value: float | None, unit: str) -> str:
+    """Write a value with its unit; nothing where there is none."""
+    return "" if value is None else f"{number(value)} {unit}".rstrip()
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """Write a number as a person would, with three digits that count."""
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

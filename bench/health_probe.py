@@ -48,7 +48,7 @@ while True:
 """
 
 
-def cases(full: bool) -> list[Case]:
+def health_probes(full: bool) -> list[Case]:
     """Start the flood, probe both servers, and say how long they took; a part of `python -m bench observe`."""
     probes = PROBES_FULL if full else PROBES
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder, Flooded(Path(folder)) as flooded:
@@ -200,4 +200,4 @@ if __name__ == "__main__":
     if options.agent is not None:
         be_agent(options.agent)
     else:
-        print(Results("health probes while the logs are flooded", cases(options.full)))
+        print(Results("health probes while the logs are flooded", health_probes(options.full)))

@@ -4,9 +4,10 @@
     python -m bench.inprocess --quick     a few trials of each
 
 Two workers train a small model over gloo in steps of about 10 ms. One of them is killed; another is forked at once from
-a process that has imported everything, on both sides alike. The stall is from the blow to the survivor's next finished
-step, which is a part of it; full size is from the blow to the newcomer's first finished step with both. torchft is
-taken from an environment of its own, named by $TORCHFT_PYTHON, or made on first use beside this repository's own.
+a process that has imported everything, on both sides alike; under `holdfast launch` the agent does that. The stall is
+from the blow to the survivor's next finished step, which is a part of it; full size is from the blow to the newcomer's
+first finished step with both. torchft is taken from an environment of its own, named by $TORCHFT_PYTHON, or made on
+first use (see `_rivals`).
 """
 
 from __future__ import annotations
@@ -27,12 +28,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from bench.harness import Case, Results, median, save, spread
+from bench import _rivals
+from bench.harness import Case, Results, attempt, median, save, spread
 
 HERE = Path(__file__).parent
 SCRIPTS = HERE / "scripts"
 TORCHFT = "torchft==0.2.0"
-TORCHFT_HOME = HERE.parent / ".venv-torchft"
+TORCHFT_NEEDS = ("torch==2.13.0", "numpy")
+NEEDS = ("torch",)
 
 TRIALS, TRIALS_QUICK, THEIRS, THEIRS_SLOW = 30, 5, 10, 5
 SLEEP_S = 0.008
@@ -80,79 +83,26 @@ def find_torchft() -> str | None:
     named = os.environ.get("TORCHFT_PYTHON")
     if named:
         return named
-    python = TORCHFT_HOME / "bin" / "python"
-    if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", str(TORCHFT_HOME)], check=True)
-    probe = [str(python), "-c", "import torchft"]
-    if subprocess.run(probe, capture_output=True, check=False).returncode:
-        install = [str(python), "-m", "pip", "install", "--quiet", "torch==2.13.0", TORCHFT, "numpy"]
-        if subprocess.run(install, capture_output=True, check=False).returncode:
-            return None
-    return str(python)
+    home = _rivals.environment(TORCHFT)
+    if _rivals.has(home, "torchft") or _rivals.install(home, [*TORCHFT_NEEDS, TORCHFT]):
+        return str(_rivals.python_of(home))
+    return None
 
 
-class Job:
-    """A server, a nursery, and the workers that it has forked; all of them end with this."""
+class Crew:
+    """Workers by their pids, and what each has written to its log."""
 
-    def __init__(self, side: Side, *, kill_stopped: bool = False) -> None:
+    def __init__(self, side: Side) -> None:
         self._side = side
         self._folder = tempfile.TemporaryDirectory(prefix="bench-inprocess-")
         self.folder = Path(self._folder.name)
-        self._kill_stopped = kill_stopped
-        self._count = 0
         self.workers: dict[int, Path] = {}
-        env = {**os.environ, "OMP_NUM_THREADS": "1", "HOLDFAST_HOME": str(self.folder / "home")}
-        self._server = self._serve(env)
-        self._nursery = subprocess.Popen(
-            [side.python, "-u", str(SCRIPTS / "nursery.py"), *side.modules],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=env,
-        )
-        assert self._nursery.stdout is not None
-        if self._nursery.stdout.readline().strip() != "ready":
-            raise RuntimeError(f"the nursery of {side.name} did not start")
+        self._processes: list[subprocess.Popen[str]] = []
+        self._env = {**os.environ, "OMP_NUM_THREADS": "1", "HOLDFAST_HOME": str(self.folder / "home")}
 
-    def _serve(self, env: dict[str, str]) -> subprocess.Popen[str]:
-        if self._side.server:
-            port = _free_port()
-            self.endpoint = f"http://localhost:{port}"
-            return subprocess.Popen(
-                [*self._side.server, "--bind", f"[::]:{port}"],
-                env=env,
-                text=True,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-        server = subprocess.Popen(
-            [sys.executable, "-m", "holdfast", "serve", "127.0.0.1:0"], env=env, text=True, stdout=subprocess.PIPE
-        )
-        assert server.stdout is not None
-        self.endpoint = server.stdout.readline().split()[-1]
-        return server
-
-    def start(self, **more: Any) -> int:
-        """Fork a worker; returns its pid."""
-        log = self.folder / f"worker-{self._count}"
-        self._count += 1
-        options = {
-            "endpoint": self.endpoint,
-            "log": str(log),
-            "home": str(self.folder / "home"),
-            "sleep_s": SLEEP_S,
-            **self._side.options,
-            **more,
-        }
-        script = str(SCRIPTS / self._side.script)
-        order = {"script": script, "options": options, "log": str(log), "kill_stopped": self._kill_stopped}
-        assert self._nursery.stdin is not None
-        assert self._nursery.stdout is not None
-        self._nursery.stdin.write(json.dumps(order) + "\n")
-        self._nursery.stdin.flush()
-        pid = int(self._nursery.stdout.readline())
-        self.workers[pid] = log
-        return pid
+    def start(self) -> int:
+        """Have one more worker; returns its pid."""
+        raise NotImplementedError
 
     def steps(self, pid: int) -> list[tuple[float, int, int]]:
         """Return what a worker has done: when, which step, with how many."""
@@ -176,7 +126,7 @@ class Job:
             time.sleep(0.01)
         return None
 
-    def __enter__(self) -> Job:
+    def __enter__(self) -> Crew:
         return self
 
     def __exit__(
@@ -187,10 +137,110 @@ class Job:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
-        for process in (self._nursery, self._server):
+        for process in self._processes:
             process.kill()
             process.wait()
         self._folder.cleanup()
+
+
+class LaunchedJob(Crew):
+    """Workers of `holdfast launch`, which replaces those that are killed or frozen."""
+
+    def __init__(self, side: Side, *, kill_stopped: bool = False) -> None:
+        super().__init__(side)
+        del kill_stopped  # the agent does that
+        told = {"folder": str(self.folder), "home": str(self.folder / "home"), "sleep_s": SLEEP_S, **side.options}
+        command = [
+            *(sys.executable, "-m", "holdfast", "launch", "--standalone", "--nproc-per-node", "2"),
+            *("--max-restarts", "1000", "--preload", ",".join(side.modules), "--log-dir", str(self.folder / "logs")),
+            *(str(SCRIPTS / side.script), json.dumps(told)),
+        ]
+        with (self.folder / "agent.err").open("w") as log:
+            self._agent = subprocess.Popen(command, env=self._env, text=True, stdout=log, stderr=log)
+
+    def start(self) -> int:
+        """Wait for a worker that is not known yet; returns its pid."""
+        deadline = time.monotonic() + START_CAP_S
+        while time.monotonic() < deadline:
+            for log in self.folder.glob("worker-*"):
+                pid = int(log.name.partition("-")[2])
+                if pid not in self.workers:
+                    self.workers[pid] = log
+                    return pid
+            time.sleep(0.002)
+        raise RuntimeError(f"the agent started no worker: {_errors(self)}")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._agent.terminate()  # it ends its workers itself
+        try:
+            self._agent.wait(CAP_S)
+        except subprocess.TimeoutExpired:
+            self._agent.kill()
+            self._agent.wait()
+        super().__exit__(kind, error, traceback)
+
+
+class Job(Crew):
+    """A server, a nursery, and the workers that it has forked; all of them end with this."""
+
+    def __init__(self, side: Side, *, kill_stopped: bool = False) -> None:
+        super().__init__(side)
+        self._kill_stopped = kill_stopped
+        self._count = 0
+        env = self._env
+        self._server = self._serve(env)
+        self._nursery = subprocess.Popen(
+            [side.python, "-u", str(SCRIPTS / "nursery.py"), *side.modules],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=env,
+        )
+        assert self._nursery.stdout is not None
+        if self._nursery.stdout.readline().strip() != "ready":
+            raise RuntimeError(f"the nursery of {side.name} did not start")
+        self._processes = [self._nursery, self._server]
+
+    def _serve(self, env: dict[str, str]) -> subprocess.Popen[str]:
+        if self._side.server:
+            port = _free_port()
+            self.endpoint = f"http://localhost:{port}"
+            return subprocess.Popen(
+                [*self._side.server, "--bind", f"[::]:{port}"],
+                env=env,
+                text=True,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        server = subprocess.Popen(
+            [sys.executable, "-m", "holdfast", "serve", "127.0.0.1:0"], env=env, text=True, stdout=subprocess.PIPE
+        )
+        assert server.stdout is not None
+        self.endpoint = server.stdout.readline().split()[-1]
+        return server
+
+    def start(self) -> int:
+        """Fork a worker; returns its pid."""
+        log = self.folder / f"worker-{self._count}"
+        self._count += 1
+        options = {
+            "endpoint": self.endpoint,
+            "log": str(log),
+            "home": str(self.folder / "home"),
+            "sleep_s": SLEEP_S,
+            **self._side.options,
+        }
+        script = str(SCRIPTS / self._side.script)
+        order = {"script": script, "options": options, "log": str(log), "kill_stopped": self._kill_stopped}
+        assert self._nursery.stdin is not None
+        assert self._nursery.stdout is not None
+        self._nursery.stdin.write(json.dumps(order) + "\n")
+        self._nursery.stdin.flush()
+        pid = int(self._nursery.stdout.readline())
+        self.workers[pid] = log
+        return pid
 
 
 @dataclass
@@ -207,11 +257,18 @@ class Trials:
         return len(self.fulls) + self.failed
 
 
-def strike(side: Side, wanted: int, blow: signal.Signals = signal.SIGKILL, *, kill_stopped: bool = False) -> Trials:
+def strike(
+    side: Side,
+    wanted: int,
+    blow: signal.Signals = signal.SIGKILL,
+    *,
+    kill_stopped: bool = False,
+    make: type[Job] | type[LaunchedJob] = Job,
+) -> Trials:
     """Deal so many blows, over as many jobs as it takes."""
     trials = Trials()
     while trials.count < wanted:
-        with Job(side, kill_stopped=kill_stopped) as job:
+        with make(side, kill_stopped=kill_stopped) as job:
             pids = [job.start(), job.start()]
             began = time.monotonic()
             if any(job.wait_step(pid, began, 2, START_CAP_S) is None for pid in pids):
@@ -222,7 +279,7 @@ def strike(side: Side, wanted: int, blow: signal.Signals = signal.SIGKILL, *, ki
     return trials
 
 
-def _one_blow(job: Job, pids: list[int], blow: signal.Signals, trials: Trials) -> bool:
+def _one_blow(job: Crew, pids: list[int], blow: signal.Signals, trials: Trials) -> bool:
     time.sleep(random.uniform(*CALM_S))
     victim, survivor = pids[0], pids[1]
     at = time.monotonic()
@@ -246,7 +303,7 @@ def _one_blow(job: Job, pids: list[int], blow: signal.Signals, trials: Trials) -
     return True
 
 
-def _stall(job: Job, survivor: int, at: float) -> float:
+def _stall(job: Crew, survivor: int, at: float) -> float:
     """The survivor's longest pause between two steps, from the last one before the blow on until a moment after."""
     times = [when for when, _, _ in job.steps(survivor)]
     first = max((index for index, when in enumerate(times) if when <= at), default=0)
@@ -255,7 +312,7 @@ def _stall(job: Job, survivor: int, at: float) -> float:
     return max(pauses[:3])
 
 
-def _errors(job: Job) -> str:
+def _errors(job: Crew) -> str:
     return " ".join(path.read_text()[-500:] for path in job.folder.glob("*.err"))
 
 
@@ -272,6 +329,9 @@ def blow_cases(quick: bool, python: str | None) -> Iterator[Case]:
     frozen = strike(holdfast(), TRIALS_QUICK if quick else TRIALS, signal.SIGSTOP, kill_stopped=True)
     theirs = strike(_tuned(python), 3 if quick else THEIRS, signal.SIGSTOP, kill_stopped=True) if python else None
     yield from _cases("one of two frozen, and seen by who started it", frozen, None, theirs)
+    for name, blow in (("killed", signal.SIGKILL), ("frozen", signal.SIGSTOP)):
+        agents = strike(holdfast(), TRIALS_QUICK if quick else TRIALS, blow, make=LaunchedJob)
+        yield from _cases(f"one of two {name}, under holdfast launch", agents, None, None)
     left = strike(holdfast(settings={"lease": 0.4}), TRIALS_QUICK, signal.SIGSTOP)
     yield Case.seen("one of two frozen, and seen by nobody: stall", median(left.stalls), "s", "a lease of 0.4 s")
 
@@ -333,11 +393,11 @@ def measure(*, quick: bool, names: tuple[str, ...] = ()) -> Results:
     cases: list[Case] = []
     python = find_torchft() if not names or "blow" in names else None
     if not names or "cost" in names:
-        cases.append(cost_case(quick))
+        cases += attempt("cost of a step", lambda: [cost_case(quick)])
     if not names or "blow" in names:
-        cases += blow_cases(quick, python)
+        cases += attempt("a worker killed or frozen", lambda: blow_cases(quick, python))
         if python is None:
-            cases.append(Case.seen("torchft", None, "", f"left out: {TORCHFT} cannot be installed here"))
+            cases.append(Case.missing(TORCHFT, "it cannot be installed here"))
     return Results("Recovery inside the process, two workers, gloo, steps of 10 ms", cases, rival=TORCHFT)
 
 

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import psutil
 
-from bench.harness import Case, Results, median, save
+from bench.harness import Case, Results, attempt, median, save
 from bench.scripts.jobs import NAME_SERVER, SCRIPT
 
 REPEATS, REPEATS_FULL = 9, 21
@@ -70,11 +70,14 @@ def measure(repeats: int) -> Results:
         "two programs (--no-python true)": (*TWO, "--no-python", "true"),
     }
     for name, arguments in starts.items():
-        cases += start_cases(name, arguments, sides, repeats, RATIO_MIN)
+        cases += attempt(name, functools.partial(start_cases, name, arguments, sides, repeats, RATIO_MIN))
     if TORCH in sides:
         # Nothing is promised here, and a repeat takes seconds.
-        cases += start_cases("two workers that import torch", (*TWO, IMPORTS), sides, max(3, repeats // 3), None)
-    cases += memory_cases(sides)
+        name, fewer = "two workers that import torch", max(3, repeats // 3)
+        cases += attempt(name, lambda: start_cases(name, (*TWO, IMPORTS), sides, fewer, None))
+    else:
+        cases.append(Case.missing(TORCH, "torch is not installed"))
+    cases += attempt("memory", lambda: memory_cases(sides))
     return Results("a launcher's own cost, medians", cases, TORCH if TORCH in sides else "")
 
 

@@ -1,6 +1,6 @@
 """Local jobs, many times: of `holdfast run utils.echo` every line must arrive, and nothing may be left behind.
 
-    python -m bench.local_jobs                      1,000 runs, four at a time
+    python -m bench.local_jobs                      100 runs, four at a time
     python -m bench.local_jobs --runs 50 --at-once 8
 
 Each run is a process of its own, as at a prompt; its line is looked for in what it shows and in the job's log on disk.
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -20,10 +19,11 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench.harness import Case, Results, median, spread
 from holdfast.schedulers.local.scheduler import LocalScheduler
 from holdfast.specs import AppState
 
-RUNS, AT_ONCE = 1000, 4
+RUNS, RUNS_FULL, AT_ONCE = 100, 1000, 4
 PATIENCE_S = 120.0
 
 
@@ -60,8 +60,13 @@ def run_once(home: Path, line: str, tally: Tally) -> None:
         tally.wrong_code.append(f"{line}: {done.returncode}")
 
 
-def soak(runs: int, at_once: int) -> int:
-    """Run them all, print what they came to, and return the exit code."""
+def run(full: bool) -> Results:
+    """Run the usual number of them."""
+    return soak(RUNS_FULL if full else RUNS, AT_ONCE)
+
+
+def soak(runs: int, at_once: int) -> Results:
+    """Run them all and say what they came to."""
     tally = Tally()
     lines = [f"line-{number:05d}-of-{runs}" for number in range(runs)]
     left = iter(lines)
@@ -90,19 +95,30 @@ def soak(runs: int, at_once: int) -> int:
         on_disk = {line for job in jobs for role in ("echo",) for line in scheduler.log_iter(job.app_id, role)}
     failed = [job.app_id for job in jobs if job.state is not AppState.SUCCEEDED]
     missing = [line for line in lines if line not in on_disk]
-    print(
-        f"{runs} runs, {at_once} at a time, {elapsed:.1f} s; one took {statistics.median(tally.seconds):.3f} s (median)"
+    rate = f"{runs / elapsed:.3g} a second, {at_once} at a time"
+    return Results(
+        f"local jobs: {runs:,} runs of `holdfast run utils.echo`",
+        [
+            Case.seen("runs", runs, "", rate),
+            Case.seen("one run, from prompt to prompt", *took(tally.seconds)),
+            none_of("lines not shown", tally.not_shown),
+            none_of("lines not on disk", missing),
+            none_of("wrong exit codes", tally.wrong_code),
+            none_of("runs that hung", tally.stuck),
+            none_of("jobs that did not succeed", failed),
+            Case.at_most("jobs missing from the list", runs - len(jobs), "", 0),
+        ],
     )
-    for what, found in (
-        ("lines not shown", tally.not_shown),
-        ("lines not on disk", missing),
-        ("wrong exit codes", tally.wrong_code),
-        ("runs that hung", tally.stuck),
-        ("jobs that did not succeed", failed),
-        ("jobs missing from the list", [""] * (runs - len(jobs))),
-    ):
-        print(f"{what:<28} {len(found)}{f'  first: {found[0]}' if found else ''}")
-    return int(bool(tally.not_shown or missing or tally.wrong_code or tally.stuck or failed or len(jobs) != runs))
+
+
+def took(seconds: list[float]) -> tuple[float | None, str, str]:
+    """Return the median of the runs that ended, its unit and the spread."""
+    return (median(seconds), "s", spread(seconds, "s")) if seconds else (None, "s", "none ended")
+
+
+def none_of(what: str, found: list[str]) -> Case:
+    """Return the row of something that must not happen, with the first example of it."""
+    return Case.at_most(what, len(found), "", 0, f"first: {found[0]}" if found else "")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -111,7 +127,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=RUNS)
     parser.add_argument("--at-once", type=int, default=AT_ONCE)
     options = parser.parse_args(argv)
-    return soak(options.runs, options.at_once)
+    results = soak(options.runs, options.at_once)
+    print(results)
+    return 0 if results.ok else 1
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from typing import Any
 
 from bench import health_probe
 from bench._timers import served
-from bench.harness import Case, Results, median
+from bench.harness import Case, Results, attempt, median
 from holdfast import metrics, timer
 from holdfast.metrics import api
 from holdfast.metrics.queueing import QueueingMetricHandler
@@ -191,11 +191,11 @@ CASES: tuple[Callable[[bool], list[Case]], ...] = (
     add_value_console,
     expires_enter_leave,
     heartbeats,
-    health_probe.cases,
+    health_probe.health_probes,
 )
 
 
 def run(full: bool) -> Results:
     """Measure every case."""
-    cases = [case for measure in CASES for case in measure(full)]
+    cases = [case for measure in CASES for case in attempt(measure.__name__, lambda measure=measure: measure(full))]
     return Results("what telling about a job costs it", cases, rival="torch.distributed.elastic")

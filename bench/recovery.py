@@ -38,12 +38,14 @@ from pathlib import Path
 
 import psutil
 
-from bench.harness import Case, Results, median, save
+from bench.harness import Case, Results, attempt, median, save
 from bench.scripts.jobs import Launched, Scene
 
-TRIALS, TRIALS_QUICK = 20, 4
+#: The whole needs torch, on both sides.
+NEEDS = ("torch",)
+TRIALS, TRIALS_QUICK, TRIALS_FULL = 10, 4, 20
 #: torchrun's trials: of a killed worker, and of what takes it a minute each.
-THEIRS, THEIRS_SLOW, THEIRS_FULL, THEIRS_SLOW_FULL = 6, 1, 20, 3
+THEIRS, THEIRS_SLOW, THEIRS_FULL, THEIRS_SLOW_FULL = 4, 1, 20, 3
 #: So many blows are dealt to one job before a fresh one is started.
 BLOWS_PER_JOB = 5
 START_CAP_S, OURS_CAP_S, THEIRS_CAP_S = 90.0, 60.0, 60.0
@@ -243,10 +245,11 @@ def join_cases(plan: Plan) -> Iterator[Case]:
     joins, theirs = plan.joins, torch_join(plan)
     while joins.count < plan.trials:
         node_job(plan, "guest", min(plan.trials - joins.count, 2 * BLOWS_PER_JOB), Trials())
-    rest, pause = (Trials(joins.parts[name], joins.failed) for name in ("rest", "pause"))
+    rest, pause = (Trials(joins.parts.get(name, []), joins.failed) for name in ("rest", "pause"))
+    their_pause = Trials(theirs.parts.get("pause", []), theirs.failed)
     yield limit_case("a node joins, its import of torch aside", rest, JOIN_LIMIT_S, Trials())
     yield beside_case("... with it", joins, theirs, must_win=False)
-    yield limit_case("... pause of those that were there", pause, JOIN_LIMIT_S, Trials())
+    yield limit_case("... pause of those that were there", pause, JOIN_LIMIT_S, their_pause)
     yield rate_case("... got in", joins, theirs)
 
 
@@ -281,7 +284,8 @@ def torch_join(plan: Plan) -> Trials:
             calm()
             known = scene.log.pids()
             node = scene.launch(TORCH, *torch_node_flags(port))
-            note_recovery(scene, TORCH, trials, node.started_at, 2, known)
+            if note_recovery(scene, TORCH, trials, node.started_at, 2, known):
+                trials.add(pause=node.started_at + trials.seconds[-1] - scene.log.last_step(known))
         trials.orphans += scene.orphans
     return trials
 
@@ -535,7 +539,7 @@ CASES = {
 
 def run(full: bool) -> Results:
     """Run every case; `full` gives torchrun as many trials as ours."""
-    return measure(Plan(theirs=THEIRS_FULL, theirs_slow=THEIRS_SLOW_FULL) if full else Plan())
+    return measure(Plan(TRIALS_FULL, THEIRS_FULL, THEIRS_SLOW_FULL) if full else Plan())
 
 
 def measure(plan: Plan) -> Results:
@@ -543,9 +547,10 @@ def measure(plan: Plan) -> Results:
     cases: list[Case] = []
     for name, case in CASES.items():
         if plan.wants(name):
-            for each in case(plan):
+            found = attempt(f"recovery: {name}", lambda case=case: case(plan))
+            for each in found:
                 print(f"  {each.name}: {each.ours} {each.unit}; {each.note}", file=sys.stderr, flush=True)
-                cases.append(each)
+            cases += found
     rival = TORCH if any(case.theirs is not None for case in cases) else ""
     return Results(f"recovery of a plain torch script on {plan.device}, medians", cases, rival)
 

@@ -26,7 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bench.harness import Case, Results, median, raise_file_limit, save, spread
+from bench.harness import Case, Results, attempt, median, raise_file_limit, save, spread
 from holdfast.coordinator.messages import DROP_GRACE_S
 
 REPEATS = 5
@@ -45,7 +45,7 @@ Figures = dict[str, Any]
 
 def run(full: bool) -> Results:
     """Measure all of it."""
-    cases = [*handler_cases(full), *agent_cases(full)]
+    cases = [*attempt("handlers", lambda: handler_cases(full)), *attempt("agents", lambda: agent_cases(full))]
     rival = "torch c10d" if any(case.theirs is not None for case in cases) else ""
     return Results("nodes that agree on a round", cases, rival)
 

@@ -31,6 +31,7 @@ from bench.harness import Case, Results
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+NEEDS = ("torch",)
 KEYS = 100
 VALUE = b"v" * 64
 CLIENTS = 8

@@ -21,13 +21,16 @@ from holdfast.train.membership import Membership, worker_settings
 def main() -> None:
     told = options()
     os.environ["HOLDFAST_HOME"] = told["home"]
-    log = Log(told["log"])
+    # Under `holdfast launch` the workers are started, and replaced, by the agent: each takes a log of its own.
+    log = Log(told["log"] if "log" in told else f"{told['folder']}/worker-{os.getpid()}")
     model, optimizer, inputs, labels = make()
     state = TorchState(model=model, optimizer=optimizer)
-    settings = worker_settings(2, is_host=False, **told.get("settings", {}))
-    membership = Membership(
-        RendezvousParameters(backend="holdfast", endpoint=told["endpoint"], run_id="bench", **settings)
-    )
+    membership = None
+    if "endpoint" in told:
+        settings = worker_settings(2, is_host=False, **told.get("settings", {}))
+        membership = Membership(
+            RendezvousParameters(backend="holdfast", endpoint=told["endpoint"], run_id="bench", **settings)
+        )
     plain = Plain(log, told) if told.get("plain_every") else None
     with elastic(state, backend="gloo", membership=membership) as run:
         wrapped = run.ddp(model)

@@ -2,8 +2,7 @@
 
 import json
 
-from bench.__main__ import find_benches
-from bench.harness import Case, Results, describe_machine, save, spread
+from bench.harness import Case, Results, attempt, describe_machine, load, save, spread
 
 MET = Case.at_most("fast", 0.25, "s", 1.0)
 MISSED = Case.at_most("slow", 2.0, "s", 1.0)
@@ -54,8 +53,37 @@ def test_repeats_are_told_with_their_spread():
     assert spread([1.0, 3.0, 2.0], "s") == "3 runs, 1 to 3 s"
 
 
-def test_the_benches_are_found_by_their_run_function():
-    benches = find_benches()
+def test_what_was_saved_is_loaded_as_it_was(tmp_path):
+    path = tmp_path / "results.json"
+    results = Results("one", [MET, MISSED, Case.missing("rival", "it is away")], "rival", data={"steps": [1, 2]})
+    save(path, {"one": results})
 
-    assert {"garbage", "rendezvous"} <= set(benches)
-    assert not any(name.startswith("_") for name in benches)
+    assert load(path) == {"one": results}
+    assert load(tmp_path / "none.json") == {}
+
+
+def test_a_part_that_fails_keeps_what_it_came_to_and_says_why_it_failed(capsys):
+    def part():
+        yield MET
+        raise RuntimeError("the rival fell over\nand lay there")
+
+    kept, failed = attempt("the second half", part)
+
+    assert kept == MET
+    assert (failed.name, failed.ok, failed.note) == ("the second half", False, "RuntimeError: the rival fell over")
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_what_is_left_out_is_no_miss():
+    missing = Case.missing("rival==1", "it cannot be installed here")
+
+    assert missing.is_missing
+    assert Results("alone", [MET, missing]).ok
+    assert not MET.is_missing
+    assert not MISSED.is_missing
+
+
+def test_we_are_behind_where_the_rival_is_better():
+    assert Case.beside("rate", 50.0, 100.0, "/s", less_is_better=False).is_behind
+    assert not Case.beside("rate", 100.0, 100.0, "/s", less_is_better=False).is_behind
+    assert not MET.is_behind
