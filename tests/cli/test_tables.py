@@ -65,6 +65,6 @@ def test_nested_data_is_outlined() -> None:
         "  - odd:",
         "      - - a",
         '      - "true"',
-        '      - ""',
+        "      - ''",
         "none: null",
     ]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Optional
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast.components.arguments import materialize_appdef, parse
@@ -159,6 +159,7 @@ def test_all_missing_flags_are_named_together() -> None:
     st.dictionaries(st.text(min_size=1), st.text()),
     st.text(),
 )
+@example(0, 0.0, False, ["NONE"], {}, "")
 def test_whatever_is_written_comes_out_again(
     steps: int, rate: float, dry: bool, tags: list[str], env: dict[str, str], name: str
 ) -> None:

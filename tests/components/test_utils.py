@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.components.arguments import materialize_appdef
-from holdfast.components.utils import binary, copy, echo, python, sh, touch
+from holdfast.components.utils import binary, booth, copy, echo, python, sh, touch
 from holdfast.errors import UsageError
 from holdfast.specs import AppDef, BindMount, Role, resource
 
@@ -143,3 +143,16 @@ def test_copy_uses_fsspec_for_urls(tmp_path: Path, run: Callable[..., str]) -> N
     run(only(copy(f"local://{tmp_path}/a", f"local://{tmp_path}/b")))
 
     assert (tmp_path / "b").read_text() == "text"
+
+
+def test_booth_leaves_its_value_where_a_tracker_of_results_finds_it(tmp_path: Path, run: Callable[..., str]) -> None:
+    pytest.importorskip("fsspec")
+    from holdfast.tracker.results import FsspecResultTracker
+
+    base = str(tmp_path / "results")
+    words = ["--x1", "0", "--x2", "0", "--trial_idx", "3", "--tracker_base", base]
+
+    assert run(only(materialize_appdef(booth, words))) == "booth(0, 0) = 74\n"
+    assert run(only(booth(1, 3, tracker_base=f"local://{base}"))) == "booth(1, 3) = 0\n"
+    assert FsspecResultTracker(base)[3] == {"booth_eval": 74.0}
+    assert FsspecResultTracker(base)[0] == {"booth_eval": 0.0}

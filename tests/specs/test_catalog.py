@@ -231,3 +231,11 @@ def test_importing_specs_reads_no_tables_and_no_metadata() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stderr
+
+
+def test_the_machine_of_a_resource_is_told_by_its_capabilities() -> None:
+    from holdfast.specs.named_resources_aws import instance_type_from_resource
+
+    assert instance_type_from_resource(named_resources["aws_p5.48xlarge"]) == "p5.48xlarge"
+    with pytest.warns(UserWarning, match="give it the capability node.kubernetes.io/instance-type"):
+        assert instance_type_from_resource(Resource(1, 1, 1)) == ""

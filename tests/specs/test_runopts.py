@@ -12,6 +12,7 @@ import pytest
 from holdfast.errors import UsageError
 from holdfast.facts import Fact, facts
 from holdfast.specs import InvalidRunConfigException, runopt, runopts
+from holdfast.specs.runopts import get_type_name
 
 
 @pytest.fixture
@@ -102,7 +103,7 @@ def test_an_unknown_option_passes_through_with_a_warning_and_a_close_match(opts:
     assert (resolved["lables"], resolved["zzz"]) == ("x", 1)
     assert [fact.sentence for fact in told] == [
         "the run option 'lables' is not known here; did you mean 'labels'?",
-        "the run option 'zzz' is not known here",
+        "the run option 'zzz' is not known here; `holdfast runopts` lists those there are",
     ]
 
 
@@ -221,3 +222,10 @@ def test_the_error_survives_a_trip_to_another_process() -> None:
     error = pickle.loads(pickle.dumps(InvalidRunConfigException("no", "queue", {"a": 1})))
 
     assert (str(error), error.cfg_key) == ("no", "queue")
+
+
+def test_a_type_has_a_name_and_takes_some_values() -> None:
+    assert (get_type_name(int), get_type_name(list[str])) == ("int", "list")
+    assert get_type_name(List[str]) == "typing.List[str]"  # noqa: UP006
+    assert runopts.is_type(["a"], list[str])
+    assert not runopts.is_type("a", int)

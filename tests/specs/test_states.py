@@ -34,3 +34,38 @@ from holdfast.specs import AppState, AppStatus, ReplicaStatus, RoleStatus
 def test_a_replica_says_each_thing_once(replica: ReplicaStatus, sentence: str) -> None:
     assert replica.sentence == sentence
     assert AppStatus(replica.state, roles=[RoleStatus("main", [replica])]).format().splitlines()[-1].strip() == sentence
+
+
+def test_a_state_and_a_status_show_themselves_as_those_of_torchx_do() -> None:
+    replica = ReplicaStatus(0, AppState.FAILED, "trainer", "host", exit_code=3)
+    status = AppStatus(AppState.FAILED, 1, "boom", roles=[RoleStatus("trainer", [replica])])
+
+    assert (repr(AppState.RUNNING), str(AppState.RUNNING)) == ("RUNNING (3)", "RUNNING")
+    assert repr(status).splitlines() == [
+        "AppStatus:",
+        "  msg: boom",
+        "  num_restarts: 1",
+        "  roles:",
+        "    - replicas:",
+        "        - exit_code: 3",
+        "          hostname: host",
+        "          id: 0",
+        "          role: trainer",
+        "          state: FAILED (5)",
+        "          structured_error_msg: <NONE>",
+        "      role: trainer",
+        "  state: FAILED (5)",
+        "  structured_error_msg: <NONE>",
+        "  ui_url: null",
+    ]
+    failed = AppStatus(AppState.FAILED, structured_error_msg='{"message": "test error"}')
+    assert repr(failed).splitlines() == [
+        "AppStatus:",
+        "  msg: ''",
+        "  num_restarts: 0",
+        "  roles: []",
+        "  state: FAILED (5)",
+        "  structured_error_msg:",
+        "    message: test error",
+        "  ui_url: null",
+    ]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import click
 
 from holdfast import __version__
 from holdfast.errors import HoldfastError, InternalError
+from holdfast.interrupts import UntilImported
 
 #: Sub-commands and the line that `holdfast --help` says about each, by what they are for; the module has the same name.
 SECTIONS = {
@@ -30,6 +34,7 @@ SECTIONS = {
         "cancel": "End jobs.",
         "delete": "Forget jobs and what they left behind.",
         "describe": "Show the app behind a job.",
+        "tracker": "Show what runs have told: their metadata, artifacts and lineage.",
     },
     "See what there is": {
         "builtins": "List the components that `run` knows by name.",
@@ -45,35 +50,68 @@ COMMANDS = {name: line for section in SECTIONS.values() for name, line in sectio
 
 #: What a shell shows for a program that a closed pipe has ended.
 _PIPE_CLOSED = 141
+#: What a shell shows for a program that Ctrl-C has ended.
+_INTERRUPTED = 130
 
 
 class _NobodyReads(Exception):
     """Whoever read our output has seen enough."""
 
 
+@contextlib.contextmanager
+def _noting_who_leaves() -> Iterator[None]:
+    """Give a closed pipe another name: click has an exit code for it that means a failure."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise _NobodyReads from None
+
+
 class _LazyGroup(click.Group):
     """A group that knows its commands by name and imports one when it is used."""
 
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        with _noting_who_leaves():
+            return super().make_context(info_name, args, parent, **extra)
+
     def invoke(self, ctx: click.Context) -> object:
-        try:
+        with _noting_who_leaves():
             return super().invoke(ctx)
-        except BrokenPipeError:  # for which click has an exit code that means a failure
-            raise _NobodyReads from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
         if cmd_name not in COMMANDS:
-            return None
-        module = importlib.import_module(f"holdfast.cli.{cmd_name}")
+            from holdfast.cli.added import load_command
+
+            return load_command(cmd_name)
+        with UntilImported():
+            module = importlib.import_module(f"holdfast.cli.{cmd_name}")
         command: click.Command = module.command
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
+            from holdfast.cli.added import added_commands
+            from holdfast.cli.mistakes import unknown_command
+
+            raise click.UsageError(unknown_command(args[0], {**COMMANDS, **added_commands()}))
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
+        from holdfast.cli.added import added_commands
+
         for title, commands in SECTIONS.items():
             with formatter.section(title):
                 formatter.write_dl(list(commands.items()))
+        if added := {name: line for name, line in added_commands().items() if name not in COMMANDS}:
+            with formatter.section("Added by packages"):
+                formatter.write_dl(list(added.items()))
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -82,24 +120,64 @@ def cli() -> None:
     """Launch distributed training anywhere and keep it running through every failure."""
 
 
-def main() -> None:
-    """Run the command line; an error of ours is one sentence and an exit code, never a traceback."""
+def main(args: Sequence[str] | None = None) -> None:
+    """Run the command line, or these words; a mistake is answered by one sentence and an exit code."""
+    _open_closed_streams()
     try:
         try:
-            cli(standalone_mode=False)
+            cli(args, standalone_mode=False)
         finally:
             sys.stdout.flush()
     except (BrokenPipeError, _NobodyReads):
-        # What is still buffered must not complain on the way out.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(_PIPE_CLOSED)
     except click.ClickException as error:
-        error.show()
+        _tell_usage(error)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        sys.exit(130)
+        sys.exit(_INTERRUPTED)
     except InternalError:
         raise
     except HoldfastError as error:
-        click.echo(f"holdfast: {error}", err=True)
+        _say(str(error))
         sys.exit(2)
+    except OSError as error:
+        if os.environ.get("LOGLEVEL", "").upper() == "DEBUG":
+            raise  # somebody wants to see where
+        from holdfast.cli.mistakes import system_sentence
+
+        _say(system_sentence(error))
+        sys.exit(1)
+    finally:
+        _let_go_of_streams()
+
+
+def _open_closed_streams() -> None:
+    """Put the null device where a shell has closed a stream (`>&-`): a socket of ours would get its number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, os.fdopen(descriptor, mode))
+
+
+def _let_go_of_streams() -> None:
+    """Drop what nobody takes, so that the interpreter does not complain about it on the way out."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _tell_usage(error: click.ClickException) -> None:
+    if type(error).__name__ == "NoArgsIsHelpError":  # which older versions of click do not have
+        error.show()
+        return
+    from holdfast.cli.mistakes import usage_sentence
+
+    _say(usage_sentence(error))
+
+
+def _say(sentence: str) -> None:
+    with contextlib.suppress(OSError):  # a full disk, or nobody there to read it
+        click.echo(f"holdfast: {sentence}", err=True)

@@ -13,10 +13,10 @@ from holdfast.cli.jobs import prepare
 def command(name: str | None, as_json: bool) -> None:
     """List the components that can be run by name: the builtin ones, or those that packages register."""
     prepare()
-    from holdfast.components.finder import get_component, get_components
+    from holdfast.components.finder import get_builtin_source, get_components
 
     if name is not None:
-        click.echo(_source(get_component(name).fn))
+        click.echo(get_builtin_source(name).rstrip())
         return
     found = get_components()
     if as_json:
@@ -27,9 +27,3 @@ def command(name: str | None, as_json: bool) -> None:
     click.echo(f"Found {len(found)} builtin components:")
     for number, each in enumerate(found, start=1):
         click.echo(f" {number:2d}. {each}")
-
-
-def _source(function: object) -> str:
-    import inspect
-
-    return inspect.getsource(function).rstrip()  # type: ignore[arg-type]

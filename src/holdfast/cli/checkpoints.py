@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from pathlib import Path
 from typing import Any
 
 import click
@@ -13,6 +14,8 @@ from holdfast.checkpoint.errors import Gone, Torn
 from holdfast.checkpoint.keys import Key
 from holdfast.checkpoint.storage import StorageTier
 from holdfast.cli import tables
+from holdfast.errors import UsageError
+from holdfast.quantities import size
 
 
 def _keep(_: click.Context, __: click.Parameter, text: str | None) -> int | None:
@@ -39,6 +42,9 @@ def command(directory: str, verify: bool, prune: int | None, as_json: bool) -> N
 
     Exits with 1 where --verify finds one that is not as it was written.
     """
+    if "://" not in directory and not Path(directory).is_dir():
+        what = "is a file" if Path(directory).exists() else "does not exist"
+        raise UsageError(f"{directory} {what}: name the folder that the checkpoints were written to")
     tier = StorageTier(directory, keep=None)
     pruned = tier.prune(prune) if prune is not None else []
     rows = [_row(tier, group, verify=verify) for group in tier.groups()]
@@ -114,7 +120,7 @@ def _show(directory: str, rows: list[dict[str, Any]], pruned: list[int]) -> None
             [
                 row["step"],
                 _age(row["age_s"]),
-                _size(row["bytes"]),
+                size(row["bytes"]),
                 f"{row['shards']}/{row['world']}" if row["world"] else "",
                 f"{row['state']}{', verified' if row['verified'] else ''}",
                 row["origin"],
@@ -128,16 +134,7 @@ def _show(directory: str, rows: list[dict[str, Any]], pruned: list[int]) -> None
 def _age(seconds: float | None) -> str:
     if seconds is None:
         return ""
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
+    for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= length:
+            return f"{seconds / length:.3g} {unit}"
     return f"{seconds:.0f} s"
-
-
-def _size(nbytes: int) -> str:
-    value = float(nbytes)
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if value < 1000 or unit == "TB":
-            return f"{value:.3g} {unit}"
-        value /= 1000
-    return ""

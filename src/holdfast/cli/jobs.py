@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.cli.levels import log_level
 from holdfast.errors import HoldfastError, UsageError
 
 # Most of what is here serves one command or two; the others should not pay for its imports.
@@ -24,8 +24,7 @@ def prepare() -> None:
     """Get ready to load plugins: programs written for TorchX find our modules where it is not installed."""
     from holdfast.compat import torchx_where_missing
 
-    level = os.environ.get("LOGLEVEL", "WARNING").upper()
-    logging.basicConfig(format="holdfast: %(message)s", level=level, stream=sys.stderr)
+    logging.basicConfig(format="holdfast: %(message)s", level=log_level("WARNING"), stream=sys.stderr)
     torchx_where_missing()
 
 

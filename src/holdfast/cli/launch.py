@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
+from holdfast.cli.levels import log_level
 from holdfast.errors import HoldfastError, InternalError, UsageError
 from holdfast.launcher import lastwords
 from holdfast.launcher.api import run_agent
 from holdfast.launcher.config import LaunchOptions, config_from_options
 from holdfast.launcher.screen import Screen
 from holdfast.wire.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE
+from holdfast.workers import LogsSpecs
+
+#: With less room than this a disk counts as full: no line of a log fits.
+DISK_BYTES_MIN = 4096
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -68,7 +74,13 @@ def _option(name: str, **settings: Any) -> Callable[[F], F]:
 @_option("--module", also=("-m",), is_flag=True, help="The script is the name of a Python module.")
 @_option("--no-python", is_flag=True, help="The script is any program; do not run it with Python.")
 @_option("--run-path", is_flag=True, help="Accepted for torchrun's sake; scripts are always run by path.")
-@_option("--start-method", default="spawn", show_default=True, help="For functions only: spawn, fork, forkserver.")
+@_option(
+    "--start-method",
+    type=click.Choice(["spawn", "fork", "forkserver"]),
+    default="spawn",
+    show_default=True,
+    help="How functions are started; scripts have no use for it.",
+)
 @_option("--virtual-local-rank", is_flag=True, help="Each worker sees LOCAL_RANK=0 and one GPU of its own.")
 @_option("--numa-binding", help="Bind workers to CPUs: node, socket, exclusive or core-complex.")
 @click.option(
@@ -76,6 +88,11 @@ def _option(name: str, **settings: Any) -> Callable[[F], F]:
     default="auto",
     show_default=True,
     help="Modules to import once and fork workers from, as in torch,numpy; auto looks at the script; none is off.",
+)
+@click.option(
+    "--compat",
+    is_flag=True,
+    help="Let torch.distributed.elastic, torchx and torchelastic lead to Holdfast in the workers.",
 )
 # -- failures
 @_option("--max-restarts", type=click.IntRange(0), default=0, show_default=True, help="Restarts of the whole job.")
@@ -88,7 +105,7 @@ def _option(name: str, **settings: Any) -> Callable[[F], F]:
     help="End with exit code 93 after so many failures in a row without progress.",
 )
 @_option("--monitor-interval", type=float, default=0.1, show_default=True, help="Only polled backends need it.")
-@_option("--shutdown-timeout", type=float, help="Seconds from SIGTERM to SIGKILL.  [default: 30]")
+@_option("--shutdown-timeout", type=click.FloatRange(min=0), help="Seconds from SIGTERM to SIGKILL.  [default: 30]")
 @click.option("--exit-barrier-timeout", default="300", show_default=True, help="Wait for the others after success.")
 @click.option("--half-finished-after", help="Report where workers hang this long after others have finished.")
 @click.option("--vault", is_flag=True, help="Keep checkpoints in this node's memory, and copies of its neighbours'.")
@@ -96,7 +113,8 @@ def _option(name: str, **settings: Any) -> Callable[[F], F]:
     "--hang",
     default="off",
     show_default=True,
-    help="Restart workers that stop calling holdfast.heartbeat(), and say where they hang: off, auto, or a time (90s).",
+    help="Restart workers that stop calling holdfast.heartbeat(), and say where they hang: off, auto, or a time (90s); "
+    "behind a colon, how long the first call may take (auto:30m).",
 )
 @_option(
     "--signals-to-handle",
@@ -132,11 +150,12 @@ def _option(name: str, **settings: Any) -> Callable[[F], F]:
     envvar="TORCHELASTIC_HEALTH_CHECK_PORT",
     help="Answer /healthz, /readyz, /status and /metrics on this port, or HOST:PORT; 0 picks one.",
 )
+@click.option("--health-timeout", help="Silence of the agent after which /healthz says 503, as in 5m.  [default: 60]")
 @click.option("--log-prefix", help="Prefix of teed lines, with ${role_name} ${rank} ${local_rank} ${hostname}.")
 @click.option("--log-size-limit", help="Largest size of one log file, as in 100M.")
 @click.option("--quiet", "-q", is_flag=True, help="Say nothing but how a failure ended the job.")
 @click.option("--json", "as_json", is_flag=True, help="Tell what happens as JSON lines on stderr.")
-def command(quiet: bool, as_json: bool, script_args: tuple[str, ...], **flags: Any) -> None:
+def command(quiet: bool, as_json: bool, compat: bool, script_args: tuple[str, ...], **flags: Any) -> None:
     """Run SCRIPT on every worker of this node, together with the other nodes, and keep it running.
 
     Takes torchrun's flags, with dashes or underscores, and its PET_* variables. Exits with the root cause's exit code,
@@ -147,14 +166,15 @@ def command(quiet: bool, as_json: bool, script_args: tuple[str, ...], **flags: A
       holdfast launch --nnodes 2:4 --nproc-per-node 8 --max-restarts 3 \\
           --rdzv-backend holdfast --rdzv-endpoint host-a:29400 --rdzv-id job7 train.py
     """
-    level = os.environ.get("LOGLEVEL", "").upper()
-    if level:
+    if level := log_level():
         logging.basicConfig(level=level, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     else:
         logging.getLogger("holdfast").addHandler(logging.NullHandler())  # the screen says it all
         logging.getLogger("holdfast").propagate = False
-    config, entry = config_from_options(LaunchOptions(script_args=script_args, **flags))
+    if compat:
+        _lead_names()
     with Screen(quiet=quiet, as_json=as_json) as screen:
+        config, entry = config_from_options(LaunchOptions(script_args=script_args, **flags))
         try:
             report = run_agent(config, entry, [])
         except (UsageError, InternalError):
@@ -162,9 +182,30 @@ def command(quiet: bool, as_json: bool, script_args: tuple[str, ...], **flags: A
         except HoldfastError as error:
             raise SystemExit(_fail(str(error))) from None
         screen.conclude(report)
+        if report.exit_code and (full := full_disk(config.logs_specs)):
+            click.echo(f"holdfast: {full}", err=True)
         lastwords.leave(report)
     sys.stdout.flush()
     sys.exit(report.exit_code)
+
+
+def _lead_names() -> None:
+    """Let the names of others lead to ours: here, for plugins, and in the workers."""
+    from holdfast.compat import VARIABLE, install
+
+    os.environ[VARIABLE] = "all"
+    install()
+
+
+def full_disk(logs: LogsSpecs | None) -> str:
+    """Say so where the disk that holds the logs is full, which workers that failed for it may not have told."""
+    try:
+        folder = logs.root_log_dir if logs is not None else ""
+        if folder and shutil.disk_usage(folder).free < DISK_BYTES_MIN:
+            return f"the disk of {folder} is full; make room there, or name another place with --log-dir"
+    except (OSError, UsageError):  # no log folder was made
+        pass
+    return ""
 
 
 def _fail(sentence: str) -> int:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import re
 import sys
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import click
 
 from holdfast.cli.follow import LogScreen, Who, replicas_of
 from holdfast.cli.jobs import complete_handles, find_handle, open_runner
 from holdfast.errors import UsageError
+from holdfast.events import times
 from holdfast.runner.api import Runner
 from holdfast.schedulers import Stream
 from holdfast.specs import UnknownAppException
 
 _TARGET = re.compile(r"(?P<handle>(?:[^:/]+://[^/]*/)?[^/]+)(?:/(?P<role>[^/]*)(?:/(?P<ids>[^/]*))?)?")
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)(s|m|min|h|d)")
-_UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 
 @click.command()
@@ -73,15 +72,8 @@ def parse_time(text: str | None, now: datetime) -> datetime | None:
     """Read a time: so long ago (10m, 2h), or a date or time of day; raises `UsageError`."""
     if text is None:
         return None
-    span = _SPAN.fullmatch(text.strip())
-    if span is not None:
-        return now - timedelta(seconds=float(span[1]) * _UNITS[span[2]])
-    try:
-        if re.fullmatch(r"\d{1,2}:\d\d(:\d\d)?", text):
-            return datetime.fromisoformat(f"{now.date()}T{text.zfill(5)}").astimezone()
-        return datetime.fromisoformat(text).astimezone()
-    except ValueError:
-        raise UsageError(f"'{text}' is no time: write 30s, 10m, 2h, 1d, 10:30 or 2026-11-15T10:30") from None
+    seconds = now.timestamp()
+    return datetime.fromtimestamp(times.parse_time(text, seconds, seconds)).astimezone()
 
 
 def _choose(runner: Runner, handle: str, role: str | None, ids: str | None) -> list[Who]:

@@ -23,6 +23,10 @@ GROUPS = (
     "torchrun.logs_specs",
     "holdfast.metrics",
     "holdfast.events",
+    "holdfast.tracker",
+    "torchx.tracker",
+    "holdfast.cli.cmds",
+    "torchx.cli.cmds",
 )
 #: Torch registers what torchrun uses by default; we have our own, and importing torch takes seconds.
 NEVER_LOADED = "torch"
@@ -62,7 +66,8 @@ def _row(plugin: plugins.Plugin) -> tuple[str, str, str, str, str]:
 
 def _more_problems() -> list[str]:
     """What is wrong below an entry point that itself can be loaded: modules, components, names that are taken."""
+    from holdfast.cli.added import hidden_commands
     from holdfast.components.finder import problems
     from holdfast.schedulers import conflicts
 
-    return [*map(str, problems()), *conflicts()]
+    return [*map(str, problems()), *conflicts(), *hidden_commands()]

@@ -10,6 +10,8 @@ import click
 
 from holdfast.cli.options import connection_options, tls_files
 from holdfast.coordinator.query import ask_coordinator
+from holdfast.errors import Unavailable
+from holdfast.quantities import count
 from holdfast.wire.address import parse_endpoint
 from holdfast.wire.secret import find_secret
 
@@ -34,8 +36,12 @@ def command(
     where = parse_endpoint(endpoint)
     secret = find_secret(where, secret_file).key
     tls = tls_files(tls_cert, tls_key, tls_ca)
+    context = tls.client_context() if tls else None
     while True:
-        runs = ask_coordinator(where, secret, run_id, tls.client_context() if tls else None)
+        try:
+            runs = ask_coordinator(where, secret, run_id, context)
+        except Unavailable as error:
+            raise Unavailable(f"{error}; is a coordinator running at {where}? `holdfast serve` starts one") from None
         click.echo(json.dumps(runs, indent=None if follow else 2) if as_json else _render(runs, run_id))
         if not follow:
             return
@@ -55,6 +61,6 @@ def _lines(run: dict[str, Any]) -> list[str]:
         rank = "-" if node["rank"] is None else node["rank"]
         gone = "" if node["connected"] else ", connection lost"
         note = f"; {node['note']}" if node.get("note") else ""
-        workers = f"{node['workers']} worker{'' if node['workers'] == 1 else 's'}"
+        workers = count(node["workers"], "worker")
         lines.append(f"  {rank!s:>4}  {node['host']:<24} {workers}  {node['phase']}{gone}{note}")
     return lines

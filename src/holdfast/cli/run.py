@@ -13,6 +13,7 @@ import click
 
 from holdfast.cli.jobs import complete_components, complete_schedulers, prepare
 from holdfast.errors import HoldfastError, UsageError
+from holdfast.facts import facts
 from holdfast.runner import config as configs
 from holdfast.runner.api import Runner, get_runner
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 #: The component that runs a script, and where it is when registered components hide the builtin ones.
 SCRIPT_COMPONENT, SCRIPT_HOME = "dist.ddp", "holdfast.components.dist"
+#: What a settings file can say of every run.
+DEFAULTS = ("component", "scheduler", "workspace")
 #: Nobody reads longer lines, so a wide terminal is not filled.
 HELP_WIDTH_MAX = 100
 
@@ -102,6 +105,7 @@ def command(
       holdfast run my_components.py:trainer --name test
     """
     del tee_logs
+    prepare()
     config = configs.load()
     if from_stdin:
         if words:
@@ -115,7 +119,6 @@ def command(
     for name, value in flags.items():
         if value:
             setattr(order, name, value)
-    prepare()
     sys.exit(_carry_out(_with_defaults(order, config), config))
 
 
@@ -182,7 +185,7 @@ def _order(words: tuple[str, ...], shape: str | None, config: configs.Config) ->
     default = config.values("cli", "run").get("component")
     if default and (not words or words[0].startswith("-")):
         words = (str(default), *words)
-    if not words:
+    if not words or not words[0]:
         raise UsageError("say what to run: `holdfast builtins` lists components, and a script will do too")
     name, arguments = words[0], list(words[1:])
     if not name.endswith(".py"):
@@ -229,12 +232,24 @@ def _with_defaults(order: Order, config: configs.Config) -> Order:
     from holdfast.schedulers import get_default_scheduler_name
 
     settings = config.values("cli", "run")
+    _warn_of_unknown(config)
     order.scheduler = order.scheduler or str(settings.get("scheduler") or get_default_scheduler_name())
     order.workspace = order.workspace or settings.get("workspace")
     # Elsewhere, and in a workspace, it may well be there.
     if order.script and _is_local(order) and not order.workspace and not Path(order.script).is_file():
-        raise UsageError(f"there is no script '{order.script}' here")
+        raise UsageError(f"there is no script '{order.script}' here; check the path")
     return order
+
+
+def _warn_of_unknown(config: configs.Config) -> None:
+    for name, setting in config.section("cli", "run").items():
+        if name not in DEFAULTS:
+            from difflib import get_close_matches  # only a mistake needs it
+
+            close = get_close_matches(name, DEFAULTS, n=1)
+            meant = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(DEFAULTS)}"
+            sentence = f"{setting.origin}: '{name}' is no setting of `holdfast run`; {meant}"
+            facts.warn("config_unknown", sentence, setting=name)
 
 
 def _is_local(order: Order) -> bool:

@@ -76,11 +76,11 @@ def command(
 
 async def _serve(coordinator: Coordinator, listen: Endpoint, tls: TlsFiles | None, where: Endpoint) -> None:
     opened = await coordinator.open(listen, tls.server_context() if tls else None)
-    click.echo(f"holdfast coordinator at {Endpoint(where.host, opened.port)}")
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
+    click.echo(f"holdfast coordinator at {Endpoint(where.host, opened.port)}")
     await stop.wait()
     facts.publish(Fact("coordinator_stopping", "stopping; agents go on and look for the next coordinator here"))
     await coordinator.close()

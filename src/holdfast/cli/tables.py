@@ -1,18 +1,20 @@
-"""Tables that fit the terminal, and nested data as text that people can read. Pure but for the width of the screen."""
+"""Tables that fit the terminal, and data for programs. Pure but for the width of the screen."""
 
 from __future__ import annotations
 
 import json
-import re
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import click
 
+from holdfast.specs.outline import outline
+
+__all__ = ["COLUMN_MIN", "outline", "render", "show", "show_json"]
+
 #: No column is cut below this.
 COLUMN_MIN = 8
-_PLAIN = re.compile(r"[A-Za-z0-9_./:=@%+,-][A-Za-z0-9_./:=@%+, $(){}*-]*")
 
 
 def show(head: Sequence[str], rows: Iterable[Sequence[object]], *, keep_end: Collection[int] = ()) -> None:
@@ -44,41 +46,6 @@ def render(
         ).rstrip()
         for line in lines
     )
-
-
-def outline(data: Any, indent: str = "") -> list[str]:
-    """Write nested data in the manner of YAML."""
-    lines: list[str] = []
-    if isinstance(data, Mapping):
-        for key, value in data.items():
-            if isinstance(value, Mapping | list | tuple) and value:
-                lines += [f"{indent}{_scalar(key)}:", *outline(value, indent + "  ")]
-            else:
-                lines += [f"{indent}{_scalar(key)}: {_scalar(value)}"]
-    elif isinstance(data, list | tuple):
-        for value in data:
-            if isinstance(value, Mapping | list | tuple) and value:
-                first, *rest = outline(value, indent + "  ")
-                lines += [f"{indent}- {first[len(indent) + 2 :]}", *rest]
-            else:
-                lines += [f"{indent}- {_scalar(value)}"]
-    else:
-        lines += [f"{indent}{_scalar(data)}"]
-    return lines
-
-
-def _scalar(value: Any) -> str:
-    if value is None or isinstance(value, bool | int | float):
-        return json.dumps(value)
-    if isinstance(value, Mapping):
-        return "{}"
-    if isinstance(value, list | tuple):
-        return "[]"
-    text = str(value)
-    looks_plain = _PLAIN.fullmatch(text) and ": " not in text and text == text.strip() and not text.endswith(":")
-    if looks_plain and not re.fullmatch(r"-|-.*|[\d.eE+-]+|(?i:true|false|null|yes|no|on|off)", text):
-        return text
-    return json.dumps(text, ensure_ascii=False)
 
 
 def _cut(cell: str, size: int, *, at_front: bool = False) -> str:

@@ -12,7 +12,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from holdfast.components.errors import ComponentValidationException, HelpRequested
 from holdfast.components.signature import Parameter, Signature, read_signature
@@ -20,13 +21,16 @@ from holdfast.components.types import NO, YES, Mistake
 from holdfast.errors import UsageError
 from holdfast.specs.app import AppDef
 
+if TYPE_CHECKING:
+    from argparse import Namespace
+
 HELP = ("--help", "-h")
 
 
 def materialize_appdef(
-    fn: Callable[..., Any],
-    argv: Sequence[str] | Mapping[str, Any],
-    defaults: Mapping[str, Any] | None = None,
+    cmpnt_fn: Callable[..., Any],
+    cmpnt_args: Sequence[str] | Mapping[str, Any],
+    cmpnt_defaults: Mapping[str, Any] | None = None,
     config: Mapping[str, Any] | None = None,
     name: str | None = None,
 ) -> AppDef:
@@ -34,11 +38,54 @@ def materialize_appdef(
 
     Raises `UsageError` where a value does not fit, and `ComponentValidationException` where the function does not.
     """
-    args, kwargs = parse(fn, argv, defaults, config, name)
-    app = fn(*args, **kwargs)
+    args, kwargs = parse(cmpnt_fn, cmpnt_args, cmpnt_defaults, config, name)
+    app = cmpnt_fn(*args, **kwargs)
     if not isinstance(app, AppDef):
-        raise ComponentValidationException(f"the component '{name or fn.__name__}' returned {_what(app)}")
+        raise ComponentValidationException(f"the component '{name or cmpnt_fn.__name__}' returned {_what(app)}")
     return app
+
+
+@dataclass
+class ComponentArgs:
+    """What a component is called with: what goes by place, the rest of what was typed, what goes by name."""
+
+    positional_args: dict[str, Any]
+    var_args: list[Any]
+    kwargs: dict[str, Any]
+
+
+def component_args_from_str(
+    cmpnt_fn: Callable[..., Any],
+    cmpnt_args: Sequence[str],
+    cmpnt_args_defaults: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> ComponentArgs:
+    """Return what `materialize_appdef` would call a component with, each value of the type that the signature says."""
+    values = vars(parse_args(cmpnt_fn, cmpnt_args, cmpnt_args_defaults, config))
+    signature = read_signature(cmpnt_fn)
+    rest = values.pop(signature.rest[0]) if signature.rest is not None else []
+    places = {each.name for each in signature.parameters.values() if each.by_place}
+    return ComponentArgs(
+        {name: value for name, value in values.items() if name in places},
+        rest,
+        {name: value for name, value in values.items() if name not in places},
+    )
+
+
+def parse_args(
+    cmpnt_fn: Callable[..., Any],
+    cmpnt_args: Sequence[str],
+    cmpnt_defaults: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> Namespace:
+    """Return the value of every parameter of a component, by name, each of the type that the signature says."""
+    from argparse import Namespace  # whose users have imported it anyway
+
+    signature, given = _gather(cmpnt_fn, cmpnt_args, cmpnt_defaults, config, cmpnt_fn.__name__)
+    values = {each.name: given.get(each.name, each.default) for each in signature.parameters.values()}
+    if signature.rest is not None:
+        values[signature.rest[0]] = given.get(signature.rest[0], [])
+    return Namespace(**values)
 
 
 def parse(
@@ -49,7 +96,17 @@ def parse(
     name: str | None = None,
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the positional and the keyword arguments with which to call a component."""
-    name = name or fn.__name__
+    return _call(*_gather(fn, argv, defaults, config, name or fn.__name__))
+
+
+def _gather(
+    fn: Callable[..., Any],
+    argv: Sequence[str] | Mapping[str, Any],
+    defaults: Mapping[str, Any] | None,
+    config: Mapping[str, Any] | None,
+    name: str,
+) -> tuple[Signature, dict[str, Any]]:
+    """Return a component's signature, and what is given for it, by parameter."""
     signature = read_signature(fn)
     if signature.problems:
         reasons = "; ".join(reason for _, reason in signature.problems)
@@ -65,7 +122,7 @@ def parse(
     missing = [each.flag for each in signature.parameters.values() if each.required and each.name not in given]
     if missing:
         raise UsageError(f"{name} needs {_listed(missing)}; --help shows what each is")
-    return _call(signature, given)
+    return signature, given
 
 
 def help_text(fn: Callable[..., Any], name: str | None = None, width: int = 80) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterable
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -30,6 +31,9 @@ DEBUG_ENV = {
     "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
     "TORCH_SHOW_CPP_STACKTRACES": "1",
 }
+
+#: The same, by the name that components of others import.
+_TORCH_DEBUG_FLAGS = DEBUG_ENV
 
 #: What `python` is started with to become an agent.
 LAUNCH = ("-m", "holdfast", "launch")
@@ -320,7 +324,7 @@ def _job(
     if (script is None) == (m is None):
         raise UsageError("give either --script, a file to run, or -m, a module to run")
     experiment, _, run = name.rpartition("/")
-    role.name = _role_name(script, m)
+    role.name = get_role_name(script, m)
     if experiment:
         role.env.setdefault("TORCHX_TRACKING_EXPERIMENT_NAME", experiment)
     role.num_replicas = size.high + spares
@@ -364,7 +368,27 @@ def _together(words: list[str], port: int) -> str:
     return f"exec python {shlex.join(LAUNCH)} {meeting} {shlex.join(words)}"
 
 
-def _role_name(script: str | None, m: str | None) -> str:
+def parse_nnodes(j: str) -> tuple[int, int, int, str]:
+    """Read `-j`: the least nodes, the most nodes, workers on each, and what `--nnodes` takes."""
+    size = parse_size(j)
+    return size.low, size.high, size.workers, size.nnodes
+
+
+def get_role_name(script: str | None, m: str | None) -> str:
     """Name the role after what it runs, in letters that every scheduler takes."""
     bare = m.rpartition(".")[2] if m is not None else PurePath(str(script)).stem
     return re.sub(r"[^A-Za-z0-9_-]+", "-", bare).strip("-") or "script"
+
+
+# -- for components of others that write a line of shell -----------------------------------------------------------
+
+
+class _noquote(str):  # noqa: N801 - the name that components are written with
+    """Text that `_args_join` leaves alone, for a shell to expand."""
+
+    __slots__ = ()
+
+
+def _args_join(args: Iterable[str]) -> str:
+    """Join words for a shell, each in quotes where it needs them."""
+    return " ".join(arg if isinstance(arg, _noquote) else shlex.quote(arg) for arg in args)

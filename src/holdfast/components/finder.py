@@ -33,6 +33,7 @@ __all__ = [
     "ComponentValidationException",
     "find_component",
     "forget",
+    "get_builtin_source",
     "get_component",
     "get_components",
     "problems",
@@ -44,6 +45,8 @@ ROOT = "holdfast.components"
 BROKEN = (Exception, SystemExit)
 #: The modules of this package that hold components; the others are machinery.
 BUILTINS = ("dist", "utils")
+#: More of them, for those who know their names; lists leave them out.
+UNLISTED = ("metrics",)
 
 
 class Component:
@@ -102,6 +105,11 @@ def find_component(name: str) -> Component:
     if component is None:
         raise ComponentNotFoundException(_not_found(name))
     return component
+
+
+def get_builtin_source(name: str) -> str:
+    """Return the source of a component."""
+    return inspect.getsource(get_component(name).fn)
 
 
 def problems() -> list[Problem]:
@@ -262,7 +270,7 @@ def _modules_for(prefix: str) -> Iterator[tuple[str, str]]:
 
 def _builtin(name: str) -> Component | None:
     prefix, _, function = name.rpartition(".")
-    if prefix not in BUILTINS or _builtins_are_hidden():
+    if prefix not in (*BUILTINS, *UNLISTED) or _builtins_are_hidden():
         return None
     fn = _function(importlib.import_module(f"{ROOT}.{prefix}"), function)
     return None if fn is None or function.startswith("_") else _component(name, fn, f"{ROOT}.{prefix}")

@@ -224,7 +224,12 @@ class Union(Type):
 
     def write(self, value: Any) -> str:
         """Write it as the member that it belongs to does."""
-        return "none" if value is None else self._owner(value).write(value)
+        if value is None:
+            return "none"
+        owner = self._owner(value)
+        written = owner.write(value)
+        # A list of the one word `none` is not None; lists take their pieces out of quotes.
+        return f'"{written}"' if owner.depth and written.lower() in NOTHING else written
 
     def add(self, before: Any, more: Any) -> Any:
         """Join as the only member does."""

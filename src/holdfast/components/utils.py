@@ -33,6 +33,25 @@ except Exception as error:
 """
 
 
+#: The function of Booth, a test of optimisers: its least value is 0, at (1, 3). No dollar sign may be in it.
+_BOOTH = """\
+import json, os, sys
+x1, x2, trial, base = sys.argv[1:]
+x1, x2 = float(x1), float(x2)
+value = (x1 + 2 * x2 - 7) ** 2 + (2 * x1 + x2 - 5) ** 2
+text = json.dumps({'booth_eval': value}, indent=2)
+if '://' in base:
+    import fsspec
+    with fsspec.open(f'{base}/{trial}', 'wt', auto_mkdir=True) as file:
+        file.write(text)
+else:
+    os.makedirs(base, exist_ok=True)
+    with open(os.path.join(base, trial), 'w') as file:
+        file.write(text)
+print(f'booth({x1:g}, {x2:g}) = {value:g}')
+"""
+
+
 def echo(msg: str = "hello world", image: str = "", num_replicas: int = 1) -> AppDef:
     """Print a message, to see whether jobs run at all.
 
@@ -199,6 +218,26 @@ def copy(src: str, dst: str, image: str = "", mounts: list[str] | None = None) -
     """
     args = ["-c", _COPY, src, dst]
     return _app("copy", Role("copy", image, entrypoint="python", args=args, mounts=parse_mounts(mounts or [])))
+
+
+def booth(
+    x1: float,
+    x2: float,
+    trial_idx: int = 0,
+    tracker_base: str = "/tmp/torchx-util-booth",
+    image: str = "",
+) -> AppDef:
+    """Evaluate the function of Booth, to try out an optimiser that submits jobs.
+
+    Args:
+        x1: First argument.
+        x2: Second argument.
+        trial_idx: Number of the trial; the result is kept under it.
+        tracker_base: Folder or URL where results are kept.
+        image: Image to run in, where the scheduler uses images.
+    """
+    args = ["-c", _BOOTH, str(x1), str(x2), str(trial_idx), tracker_base]
+    return _app("booth", Role("booth", image, entrypoint="python", args=args))
 
 
 def _app(name: str, role: Role) -> AppDef:

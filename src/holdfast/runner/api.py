@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import UsageError
 from holdfast.runner.check import check_app
 from holdfast.runner.errors import JobTimeoutError
+from holdfast.runner.trackers import tracker_variables
 from holdfast.schedulers.api import list_jobs, log_entries, validate, wait_news
 from holdfast.specs import (
     AppDef,
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 SESSION = "holdfast"
 #: The first wait of `Runner.wait`, and how much longer each next one is.
 FIRST_POLL_S, POLL_GROWTH = 0.02, 1.5
+#: How many of the apps that it has submitted a runner remembers.
+APPS_KEPT = 1000
 
 SchedulerFactory = Callable[..., "Scheduler[Any]"]
 Cfg = Mapping[str, CfgVal]
@@ -64,7 +67,13 @@ class Runner:
         self._component_defaults = component_defaults or {}
         self._params: dict[str, object] = {**_params_from_environment(), **(scheduler_params or {})}
         self._schedulers: dict[str, Scheduler[Any]] = {}
+        #: What this runner has submitted; for schedulers that do not remember the roles of their jobs.
+        self._apps: dict[AppHandle, AppDef] = {}
         self._making = threading.Lock()
+
+    def name(self) -> str:
+        """Return the session, which is part of every handle."""
+        return self._name
 
     # -- from app to job -------------------------------------------------------------------------------------------
 
@@ -93,8 +102,9 @@ class Runner:
         ours = copy.deepcopy(app)
         # The id is known only to the scheduler, which puts it in place of the macro.
         handle = make_app_handle(scheduler, self._name, macros.app_id)
+        trackers = tracker_variables(os.environ)
         for role in ours.roles:
-            role.env |= {"HOLDFAST_JOB_ID": handle, "TORCHX_JOB_ID": handle}
+            role.env = {**trackers, **role.env, "HOLDFAST_JOB_ID": handle, "TORCHX_JOB_ID": handle}
             if parent_run_id:
                 role.env |= {"HOLDFAST_PARENT_RUN_ID": parent_run_id, "TORCHX_PARENT_RUN_ID": parent_run_id}
             if workspace and role.workspace is None:
@@ -113,7 +123,12 @@ class Runner:
         if scheduler is None:
             raise UsageError("this request does not say which scheduler it is for: take it from `Runner.dryrun`")
         app_id = self._scheduler(scheduler).schedule(dryrun_info)
-        return make_app_handle(scheduler, self._name, app_id)
+        handle = make_app_handle(scheduler, self._name, app_id)
+        if dryrun_info.app is not None:
+            self._apps[handle] = dryrun_info.app
+            while len(self._apps) > APPS_KEPT:
+                del self._apps[next(iter(self._apps))]
+        return handle
 
     def run_component(
         self,
@@ -216,7 +231,10 @@ class Runner:
         found = scheduler.describe(where.app_id)
         if found is None:
             return None
-        return AppDef(name=getattr(found, "name", "") or where.app_id, roles=found.roles, metadata=found.metadata)
+        if not found.roles and app_handle in self._apps:
+            return copy.deepcopy(self._apps[app_handle])
+        metadata = getattr(found, "metadata", {})  # which the answers of older plugins do not have
+        return AppDef(name=getattr(found, "name", "") or where.app_id, roles=found.roles, metadata=metadata)
 
     def list(self, scheduler: str, cfg: Cfg | None = None) -> _list[ListAppResponse]:
         """List the jobs that a scheduler knows, each with its handle."""
@@ -308,11 +326,11 @@ class Runner:
             raise UnknownAppException(app_handle)
         return where, scheduler
 
-    def _scheduler(self, name: str) -> Scheduler[Any]:
+    def _scheduler(self, scheduler: str) -> Scheduler[Any]:
         with self._making:
-            if name not in self._schedulers:
-                self._schedulers[name] = self._create(name)
-            return self._schedulers[name]
+            if scheduler not in self._schedulers:
+                self._schedulers[scheduler] = self._create(scheduler)
+            return self._schedulers[scheduler]
 
     def _create(self, name: str) -> Scheduler[Any]:
         if self._factories is None:

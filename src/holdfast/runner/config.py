@@ -69,6 +69,11 @@ class Config:
         """Return the values of one section alone."""
         return {key: setting.value for key, setting in self.section(*path).items()}
 
+    def names(self, group: str) -> list[str]:
+        """Return the names of a group's sections, as in `[component.<name>]`."""
+        tables = [source.data.get(group, {}) for source in self.sources]
+        return list(dict.fromkeys(name for table in tables if isinstance(table, dict) for name in _names_in(table)))
+
     def apply(self, scheduler: str, cfg: MutableMapping[str, CfgVal], options: runopts | None = None) -> None:
         """Add a scheduler's run options from the files to those that are set already and win.
 
@@ -146,6 +151,8 @@ def find_files(start: Path, environ: Mapping[str, str]) -> list[Path]:
     found = [path for name in (OURS, PYPROJECT) if (path := _nearest(start, name, home)) is not None]
     if TORCHX_VARIABLE in environ:
         named = environ[TORCHX_VARIABLE]
+        if named and not Path(named).is_file():
+            _warn(f"${TORCHX_VARIABLE} names {named}, which is not a file; none is read instead")
         return [*found, *([Path(named)] if named and Path(named).is_file() else []), *_existing(home / OURS)]
     torchx = _nearest(start, TORCHX, home)
     return [*found, *([torchx] if torchx else []), *_existing(home / OURS, home / TORCHX)]
@@ -166,7 +173,7 @@ def read(path: Path) -> Source | None:
         return _checked(path, ours)
     if path.suffix == ".toml":
         return _checked(path, _parse_toml(path, content))
-    return Source(path, _parse_ini(path, content))
+    return Source(path, parse_ini(path, content))
 
 
 # -- finding -----------------------------------------------------------------------------------------------------
@@ -181,6 +188,12 @@ def _nearest(start: Path, name: str, home: Path) -> Path | None:
         if path.is_file() and (name != PYPROJECT or "tool.holdfast" in path.read_text(errors="replace")):
             return path
     return None
+
+
+@functools.lru_cache(maxsize=100)
+def _warn(sentence: str) -> None:
+    """Warn once: files are read again for every question."""
+    facts.warn("config_unknown", sentence)
 
 
 def _existing(*paths: Path) -> list[Path]:
@@ -205,13 +218,14 @@ def _parse_toml(path: Path, content: str) -> dict[str, Any]:
 def _checked(path: Path, data: dict[str, Any]) -> Source:
     for name, table in data.items():
         if name not in SECTIONS:
-            facts.warn("config_unknown", f"{path}: the section [{name}] is not known and is left out", section=name)
+            _warn(f"{path}: the section [{name}] is not known and is left out")
         elif not isinstance(table, dict):
             raise UsageError(f"{path}: '{name}' must be a section, as in [{name}.<name>]")
     return Source(path, data)
 
 
-def _parse_ini(path: Path, content: str) -> dict[str, Any]:
+def parse_ini(path: Path, content: str) -> dict[str, Any]:
+    """Read the text of a `.torchxconfig`; raises `UsageError` by file and line."""
     import configparser
 
     parser = configparser.ConfigParser(interpolation=None)
@@ -253,6 +267,16 @@ def _lookup(table: Any, name: str) -> Any:
     return _lookup(table[head], rest) if dot and isinstance(table.get(head), dict) else {}
 
 
+def _names_in(table: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Name the sections of a table; one that holds only sections is part of longer names."""
+    for key, value in table.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict) and value and all(isinstance(each, dict) for each in value.values()):
+            yield from _names_in(value, f"{name}.")
+        elif isinstance(value, dict):
+            yield name
+
+
 def _leaves(data: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
     for key, value in data.items():
         name = f"{prefix}.{key}" if prefix else key
@@ -282,7 +306,7 @@ def _resource_tables(prefix: str, table: Any, path: Path) -> Iterator[tuple[str,
     """Yield resources by name; a name with dots may have been read as nested tables."""
     if not isinstance(table, dict):
         raise UsageError(f"{path}: 'resources.{prefix}' must be a section, as in [resources.{prefix or '<name>'}]")
-    if prefix and {"cpu", "gpu", "memMB"} & set(table):
+    if prefix and not all(isinstance(each, dict) for each in table.values()):
         yield prefix, table
         return
     for name, inner in table.items():

@@ -122,7 +122,7 @@ class Scheduler(ABC, Generic[T]):
         """
         return log_entries(self, app_id, role_name, k, regex, since, until, streams)
 
-    def _validate(self, app: AppDef, scheduler: str, cfg: Mapping[str, CfgVal]) -> None:
+    def _validate(self, app: AppDef, scheduler: str, cfg: Mapping[str, CfgVal] | None = None) -> None:
         """Refuse what cannot run here; by default a role that does not say what it needs."""
         del scheduler, cfg
         for role in app.roles:
@@ -158,8 +158,12 @@ class Scheduler(ABC, Generic[T]):
         return info
 
     def run_opts(self) -> runopts:
-        """The options that a user may set for one run."""
-        return self._run_opts()
+        """The options that a user may set for one run, those of its workspace included."""
+        options = self._run_opts()
+        workspace_opts = getattr(self, "workspace_opts", None)  # of schedulers that ship code
+        if workspace_opts is not None:
+            options.update(workspace_opts())
+        return options
 
     def exists(self, app_id: str) -> bool:
         """Whether there is a job of that id."""
@@ -190,7 +194,7 @@ def validate(scheduler: Scheduler[Any], app: AppDef, cfg: Mapping[str, CfgVal]) 
     if _takes(scheduler._validate, app, scheduler.backend, cfg):
         scheduler._validate(app, scheduler.backend, cfg)
     else:
-        scheduler._validate(app, scheduler.backend)  # type: ignore[call-arg]
+        scheduler._validate(app, scheduler.backend)
 
 
 def list_jobs(scheduler: Scheduler[Any], cfg: Mapping[str, CfgVal] | None = None) -> builtins.list[ListAppResponse]:

@@ -37,6 +37,8 @@ class Role:
     name: str
     image: str
     min_replicas: int | None = None
+    #: An image below `image`, for schedulers that have such a thing; none of ours has.
+    base_image: str | None = None
     entrypoint: str = MISSING
     args: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)

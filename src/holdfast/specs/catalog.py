@@ -12,13 +12,19 @@ from holdfast.specs.instance_types import ResourceFactory
 from holdfast.specs.resource import Resource
 
 
+class UnknownResource(UsageError, KeyError):
+    """There is no named resource of this name."""
+
+    __str__ = UsageError.__str__  # a KeyError would show its message in quotes
+
+
 class NamedResources:
     """All named resources: `named_resources["gpu.small"]`, `"gpu.small" in named_resources`, iteration over names."""
 
     def __getitem__(self, name: str) -> Resource:
         factory = _factories().get(name)
         if factory is None:
-            raise KeyError(_unknown(name, _factories()))
+            raise UnknownResource(_unknown(name, _factories()))
         return _own(name, factory())
 
     def __contains__(self, name: object) -> bool:
@@ -60,7 +66,7 @@ named_resources = NamedResources()
 
 
 def get_named_resources(res: str) -> Resource:
-    """Return the resource of this name; raises KeyError with a close match."""
+    """Return the resource of this name; raises `UnknownResource`, a KeyError, with a close match."""
     return named_resources[res]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 
 from holdfast.specs.resource import GiB, Resource
 
@@ -28,12 +27,15 @@ def instance_types(prefix: str, table: str, devices: Mapping[str, str] | None = 
             device, _, count = extra.partition("=")
             counts[(devices or {})[device]] = int(count)
         mem_mb = int(float(gib) * USABLE_GiB)
-        factories[prefix + name] = partial(_machine, name, int(cpus), int(gpus), mem_mb, counts)
+        factories[prefix + name] = _factory(name, int(cpus), int(gpus), mem_mb, counts)
     return factories
 
 
-def _machine(name: str, cpu: int, gpu: int, mem_mb: int, devices: dict[str, int]) -> Resource:
-    return Resource(cpu, gpu, mem_mb, capabilities={K8S_ITYPE: name}, devices=dict(devices))
+def _factory(name: str, cpu: int, gpu: int, mem_mb: int, devices: dict[str, int]) -> ResourceFactory:
+    def machine() -> Resource:
+        return Resource(cpu, gpu, mem_mb, capabilities={K8S_ITYPE: name}, devices=dict(devices))
+
+    return machine
 
 
 def identifiers(factories: Mapping[str, ResourceFactory]) -> dict[str, ResourceFactory]:

@@ -20,6 +20,7 @@ class macros:  # noqa: N801 - the name that components are written with
     app_id = "${app_id}"  #: the job's id
     replica_id = "${replica_id}"  #: the number of the replica within its role
     rank0_env = "${rank0_env}"  #: the *name* of the environment variable that holds the first replica's address
+    base_img_root = "${base_img_root}"  #: as `img_root`, for `Role.base_image`
 
     @dataclass
     class Values:
@@ -29,6 +30,7 @@ class macros:  # noqa: N801 - the name that components are written with
         app_id: str
         replica_id: str
         rank0_env: str
+        base_img_root: str = "DEPRECATED"
 
         def apply(self, role: Role) -> Role:
             """Return a copy of the role that shares nothing with it, with the macros filled in."""

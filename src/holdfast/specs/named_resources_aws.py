@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 
 from holdfast.specs.instance_types import K8S_ITYPE, MEM_TAX, ResourceFactory, identifiers, instance_types
 from holdfast.specs.instance_types import USABLE_GiB as GiB
+from holdfast.specs.resource import Resource
 
-__all__ = ["EFA_DEVICE", "K8S_ITYPE", "MEM_TAX", "NAMED_RESOURCES", "NEURON_DEVICE", "GiB"]
+__all__ = [
+    "EFA_DEVICE",
+    "K8S_ITYPE",
+    "MEM_TAX",
+    "NAMED_RESOURCES",
+    "NEURON_DEVICE",
+    "GiB",
+    "Resource",
+    "instance_type_from_resource",
+]
 
 EFA_DEVICE = "vpc.amazonaws.com/efa"
 NEURON_DEVICE = "aws.amazon.com/neurondevice"
@@ -98,6 +109,19 @@ inf2.8xlarge 32 0 128 neuron=1
 inf2.24xlarge 96 0 384 neuron=6
 inf2.48xlarge 192 0 768 neuron=12
 """
+
+
+def instance_type_from_resource(resource: Resource) -> str:
+    """Name the machine of a resource by what its capabilities say; nothing, with a warning, where they do not."""
+    found = resource.capabilities.get(K8S_ITYPE)
+    if found is None:
+        warnings.warn(
+            f"Cannot determine the instance type of {resource}: give it the capability {K8S_ITYPE}",
+            UserWarning,
+            stacklevel=2,
+        )
+    return str(found or "")
+
 
 NAMED_RESOURCES: Mapping[str, ResourceFactory] = instance_types(
     "aws_", _TABLE, {"efa": EFA_DEVICE, "neuron": NEURON_DEVICE}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import NoneType
+from types import GenericAlias, NoneType
 from typing import Any, Literal, get_args, get_origin
 
 from holdfast.errors import UsageError
@@ -12,7 +12,12 @@ from holdfast.facts import facts
 from holdfast.specs import cfg as grammar
 from holdfast.specs.cfg import CfgVal
 
-__all__ = ["CfgVal", "InvalidRunConfigException", "runopt", "runopts"]
+__all__ = ["CfgVal", "InvalidRunConfigException", "get_type_name", "runopt", "runopts"]
+
+
+def get_type_name(tp: Any) -> str:
+    """Name a type: a class by its own name, without what it holds, and one of `typing` as it is written."""
+    return str(tp.__name__ if isinstance(tp, type | GenericAlias) else tp)
 
 
 class InvalidRunConfigException(UsageError):
@@ -22,6 +27,10 @@ class InvalidRunConfigException(UsageError):
         super().__init__(invalid_reason)
         self.cfg_key = cfg_key
         self.cfg = cfg
+
+
+class WrongDefault(UsageError, TypeError):
+    """The default of a run option is not of its type."""
 
 
 @dataclass
@@ -112,7 +121,9 @@ class runopts:  # noqa: N801 - the name that schedulers are written with
         if required and default is not None:
             raise UsageError(f"the run option '{cfg_key}' is required, so it cannot have the default {default!r}")
         if default is not None and not option.accepts(default):
-            raise UsageError(f"the default {default!r} of the run option '{cfg_key}' is not of type {option.type_name}")
+            raise WrongDefault(
+                f"the default {default!r} of the run option '{cfg_key}' is not of type {option.type_name}"
+            )
         self._opts[cfg_key] = option
 
     def get(self, name: str) -> runopt | None:
@@ -122,6 +133,11 @@ class runopts:  # noqa: N801 - the name that schedulers are written with
     def update(self, other: runopts) -> None:
         """Add the options of another set; they win over those of the same name."""
         self._opts.update(other._opts)
+
+    @staticmethod
+    def is_type(obj: CfgVal, tp: Any) -> bool:
+        """Whether a value is of a type that an option may have."""
+        return runopt(None, tp, False, "").accepts(obj)
 
     def resolve(self, cfg: Mapping[str, CfgVal]) -> dict[str, CfgVal]:
         """Check the values and fill in defaults; keys that are not known pass through with a warning.
@@ -204,7 +220,7 @@ class runopts:  # noqa: N801 - the name that schedulers are written with
         for key in cfg:
             if key not in self._opts:
                 hint = _close_match(key, self._opts)
-                meant = f"; did you mean '{hint}'?" if hint else ""
+                meant = f"; did you mean '{hint}'?" if hint else "; `holdfast runopts` lists those there are"
                 facts.warn("run_option_unknown", f"the run option '{key}' is not known here{meant}", option=key)
 
     def __iter__(self) -> Iterator[tuple[str, runopt]]:

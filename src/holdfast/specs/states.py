@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -26,8 +26,16 @@ class AppState(enum.IntEnum):
     def __str__(self) -> str:
         return self.name
 
+    def __repr__(self) -> str:
+        return f"{self.name} ({self.value})"
+
 
 ReplicaState = AppState
+
+#: What a status and a replica's status have in TorchX; the rest is ours.
+_TORCHX_FIELDS = frozenset(
+    {"state", "num_restarts", "msg", "structured_error_msg", "ui_url", "roles", "id", "role", "hostname"}
+)
 
 TERMINAL_STATES = frozenset({AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED})
 STARTED_STATES = TERMINAL_STATES | {AppState.RUNNING}
@@ -147,9 +155,34 @@ class AppStatus:
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        import json  # few need it
+        from holdfast.specs.outline import outline  # few need it
 
-        return json.dumps(self.to_json(), indent=2)
+        roles = [_role_shown(role) for role in self.roles]
+        error = _unfolded(self.structured_error_msg)
+        data = {**asdict(self), "state": repr(self.state), "roles": roles, "structured_error_msg": error}
+        return "\n".join(["AppStatus:", *outline(_said(data, AppStatus), "  "), ""])
+
+
+def _role_shown(role: RoleStatus) -> dict[str, Any]:
+    replicas = [_said({**asdict(each), "state": repr(each.state)}, ReplicaStatus) for each in role.replicas]
+    return {"replicas": replicas, "role": role.role}
+
+
+def _unfolded(text: str) -> Any:
+    """Take the data out of a text that is a JSON object; any other text stays as it is."""
+    import json  # few need it
+
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return text
+    return found if isinstance(found, dict) else text
+
+
+def _said(data: Mapping[str, Any], kind: type[Any]) -> dict[str, Any]:
+    """Sort by name, and leave out what only ours have and nobody has filled in."""
+    fields = kind.__dataclass_fields__
+    return {name: data[name] for name in sorted(data) if name in _TORCHX_FIELDS or data[name] != fields[name].default}
 
 
 def _span(seconds: float) -> str:

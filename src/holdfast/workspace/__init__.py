@@ -2,6 +2,7 @@
 
 api       what a scheduler that ships code has: `WorkspaceMixin`
 shipment  folders copied into a job's own folder; what has not changed since is not copied again
+dir_workspace  folders copied to where a cluster's nodes see them; remote: walks one that lies elsewhere
 ignore ●  which files stay behind
 """
 
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from holdfast.workspace.api import Workspace, WorkspaceMixin
     from holdfast.workspace.ignore import Ignore
+    from holdfast.workspace.remote import walk_workspace
     from holdfast.workspace.shipment import Shipped, roots, ship, survey, walk
 
 #: Each name and where it lives: most runs ship nothing, and should not pay for it.
@@ -25,9 +27,20 @@ _HOMES = {
     "ship": "shipment",
     "survey": "shipment",
     "walk": "shipment",
+    "walk_workspace": "remote",
 }
 
-__all__ = ["Ignore", "Shipped", "Workspace", "WorkspaceMixin", "roots", "ship", "survey", "walk"]
+__all__ = [
+    "Ignore",
+    "Shipped",
+    "Workspace",
+    "WorkspaceMixin",
+    "roots",
+    "ship",
+    "survey",
+    "walk",
+    "walk_workspace",
+]
 
 
 def __getattr__(name: str) -> Any:

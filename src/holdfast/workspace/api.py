@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     from holdfast.specs import AppDef, CfgVal, Role, runopts
@@ -12,8 +12,15 @@ if TYPE_CHECKING:
 Workspace = str | Mapping[str, str]
 
 
-class WorkspaceMixin:
+#: What `dryrun_push_images` hands to `push_images`.
+T = TypeVar("T")
+
+
+class WorkspaceMixin(Generic[T]):
     """What a scheduler that ships code has; the runner calls `build_workspaces` before it makes the request."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)
 
     def workspace_opts(self) -> runopts:
         """The run options that concern the workspace."""
@@ -45,10 +52,10 @@ class WorkspaceMixin:
         """Build an image or folder with the workspace in it and name it in `role.image`."""
         raise NotImplementedError
 
-    def dryrun_push_images(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> Any:
+    def dryrun_push_images(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> T:
         """Name the images as they will be called once pushed; returns what `push_images` needs."""
-        del app, cfg
+        raise NotImplementedError(f"{type(self).__qualname__} pushes no images")
 
-    def push_images(self, images: Any) -> None:
+    def push_images(self, images_to_push: T) -> None:
         """Push what `dryrun_push_images` named."""
-        del images
+        raise NotImplementedError(f"{type(self).__qualname__} pushes no images")

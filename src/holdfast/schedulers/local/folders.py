@@ -239,7 +239,8 @@ class Jobs:
         except OSError as error:
             clear(draft)
             raise Unavailable(
-                f"cannot write the job to {self.path}: {error}; HOLDFAST_HOME names the folder"
+                f"cannot write the job to {self.path}: {error.strerror or error}; "
+                "set HOLDFAST_HOME to a folder that you can write and that has room"
             ) from error
         except BaseException:
             clear(draft)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.errors import UsageError
+from holdfast.quantities import count, size
 from holdfast.schedulers.local.record import LocalRequest, ReplicaPlan, RolePlan, folder_name
 from holdfast.specs.app import AppDef, Role
 from holdfast.specs.cfg import CfgVal
@@ -21,7 +22,6 @@ GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
 #: What an id is made of: letters and digits that are hard to mistake for each other.
 ID_LETTERS = "bcdfghjkmnpqrstvwxz23456789"
 NAME_CHARS_MAX = 60
-_UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
 
 
 @dataclass(frozen=True)
@@ -188,6 +188,5 @@ def show(request: LocalRequest, sizes: Mapping[str, tuple[int, int]] | None = No
 def _size(found: tuple[int, int] | None) -> str:
     if found is None:
         return ""
-    files, size = found
-    amount = next(f"{size / unit:.3g} {name}" for unit, name in _UNITS if size >= unit or unit == 1)
-    return f" ({files} file{'' if files == 1 else 's'}, {amount})"
+    files, nbytes = found
+    return f" ({count(files, 'file')}, {size(nbytes)})"

@@ -53,7 +53,7 @@ main(sys.argv[2], int(sys.argv[3]))
 NOT_HANDED_DOWN = ("HOLDFAST_GANG", PORT_VARIABLE)
 
 
-class LocalScheduler(WorkspaceMixin, Scheduler[LocalRequest]):
+class LocalScheduler(WorkspaceMixin[None], Scheduler[LocalRequest]):
     """Runs jobs as processes of this machine; see `holdfast.schedulers.local`."""
 
     def __init__(self, session_name: str, home: Path | None = None) -> None:
@@ -87,7 +87,7 @@ class LocalScheduler(WorkspaceMixin, Scheduler[LocalRequest]):
         )
         return options
 
-    def _validate(self, app: AppDef, scheduler: str, cfg: Mapping[str, CfgVal]) -> None:
+    def _validate(self, app: AppDef, scheduler: str, cfg: Mapping[str, CfgVal] | None = None) -> None:
         """Everything may run here; resources are not counted."""
 
     def build_workspace_and_update_role(self, role: Role, workspace: Workspace, cfg: Mapping[str, CfgVal]) -> None:

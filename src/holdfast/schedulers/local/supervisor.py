@@ -21,7 +21,7 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, Unavailable
 from holdfast.failures import errorfile
 from holdfast.failures.classify import Evidence, classify, explain
 from holdfast.failures.failure import Kind
@@ -189,7 +189,7 @@ class Supervisor:
         dest = LogsDest(stdouts={0: pipes[0].path}, stderrs={0: pipes[1].path}, error_files={0: str(error_file)})
         gang = Gang([WorkerPlan(0, Program(tuple(plan.argv)), env, plan.cwd)], dest)
         try:
-            log.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _make_log_folder(log.folder)
             gang.start()
         except (HoldfastError, OSError, ValueError) as error:
             gang.close()
@@ -341,6 +341,15 @@ def main(path: str, lock: int) -> None:
     os.close(lock)
     _prune(folder, request)
     os._exit(code)  # what is left to tidy up the kernel does faster
+
+
+def _make_log_folder(path: Path) -> None:
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise Unavailable(
+            f"cannot make the log folder {path}: {error.strerror}; name another with -cfg log_dir=FOLDER"
+        ) from error
 
 
 def _prune(folder: JobFolder, request: LocalRequest | None) -> None:

@@ -1,0 +1,39 @@
+"""Which trackers a run shall tell, by the settings and the environment of who submits it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from holdfast.runner import config
+
+NAMES = "TORCHX_TRACKERS"
+
+
+def get_configured_trackers(environ: Mapping[str, str] = os.environ) -> dict[str, str | None]:
+    """Return the trackers that runs shall tell, each with its configuration.
+
+    `TORCHX_TRACKERS` names them, or the section `[torchx:tracker]` of the settings; a tracker's configuration is
+    `TORCHX_TRACKER_<NAME>_CONFIG`, `config` in `[tracker:<name>]`, or what stands beside its name.
+    """
+    settings = config.load(environ=environ)
+    listed = settings.values("torchx", "tracker")
+    if NAMES in environ:
+        names = [name.strip() for name in environ[NAMES].split(",") if name.strip()]
+        listed = {name: listed.get(name) for name in names}
+    return {
+        name: environ.get(_variable(name)) or settings.values("tracker", name).get("config") or beside or None
+        for name, beside in listed.items()
+    }
+
+
+def tracker_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that tell a run's own process which trackers it has; none where there are none."""
+    trackers = get_configured_trackers(environ)
+    if not trackers:
+        return {}
+    return {NAMES: ",".join(trackers), **{_variable(name): text for name, text in trackers.items() if text}}
+
+
+def _variable(name: str) -> str:
+    return f"TORCHX_TRACKER_{name.upper()}_CONFIG"

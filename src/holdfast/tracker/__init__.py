@@ -1,0 +1,20 @@
+"""Trackers: what a run made, from what, and what it says of itself, kept where others find it.
+
+api      the interface of a tracker, and `AppRun`, by which a program tells of its own run
+backend  `fsspec`: files in a folder, here or anywhere that fsspec reaches
+
+A program calls `app_run_from_env()` and adds what it has made. Which trackers it then writes to is the business of who
+submits it: `[torchx:tracker]` and `[tracker:<name>]` in the settings, or the variable `TORCHX_TRACKERS`. Trackers come
+by entry point, groups `holdfast.tracker` and `torchx.tracker`.
+"""
+
+from __future__ import annotations
+
+from holdfast.tracker.api import AppRun
+
+__all__ = ["AppRun", "app_run_from_env"]
+
+
+def app_run_from_env() -> AppRun:
+    """Return this process's run, with the trackers that its environment names; the same one every time."""
+    return AppRun.run_from_env()
