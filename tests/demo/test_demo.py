@@ -18,8 +18,6 @@ from holdfast.workers.linux import set_child_subreaper
 from holdfast.workers.strays import children, descendants, read_stat
 from tests.launcher.conftest import MARK, marked
 
-pytest.importorskip("numpy")
-
 StartDemo = Callable[..., "subprocess.Popen[str]"]
 
 FAST = ("--steps", "5", "--step-time", "0")
@@ -140,11 +138,3 @@ def test_a_demo_without_progress_fails_in_a_sentence(demo: StartDemo, tmp_path: 
     assert out.splitlines()[-1] == "failed: nothing happened for 0.01 s while gathering"
     assert err == ""
     assert list((tmp_path / "tmp").iterdir()) == []
-
-
-def test_without_numpy_it_says_what_to_install() -> None:
-    code = "import sys; sys.modules['numpy'] = None; sys.argv = ['', 'demo']; from holdfast.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-
-    assert done.returncode == 2
-    assert done.stderr == "holdfast: the demo trains with numpy, which is not installed: pip install numpy\n"

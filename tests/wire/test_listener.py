@@ -3,6 +3,7 @@
 import asyncio
 import queue
 import socket
+import threading
 import time
 
 import pytest
@@ -14,7 +15,9 @@ from holdfast.wire.address import Endpoint
 from holdfast.wire.channel import Channel
 from holdfast.wire.handshake import Challenge
 from holdfast.wire.link import Link
-from holdfast.wire.loop import io_thread
+from holdfast.wire.listener import Listener
+from holdfast.wire.loop import io_thread, new_loop
+from holdfast.wire.ports import HeldPort
 
 PATIENCE_S = 30.0
 
@@ -171,3 +174,44 @@ def test_a_client_does_not_wait_for_ever_for_somebody_who_says_nothing():
             io_thread().wait(
                 Link.connect(endpoint, CODEC, b"", lambda _: None, lambda _: None, timeout_s=0.05), PATIENCE_S
             )
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_of_several_who_want_one_port_at_once_exactly_one_has_it(host):
+    """All of them can bind it: only who listens first has it, and the others are told."""
+
+    def try_open(start, port, done):
+        async def work():
+            listener = Listener(NoService(), CODEC, b"")
+            start.wait()
+            try:
+                await listener.open(Endpoint(host, port))
+            except Unavailable:
+                return False
+            start.wait()  # until the others have tried
+            await listener.close()
+            return True
+
+        loop = new_loop()
+        try:
+            won = loop.run_until_complete(work())
+        finally:
+            loop.close()
+        if not won:
+            start.wait()
+        done.append(won)
+
+    for _ in range(30):
+        held = HeldPort()
+        start, done = threading.Barrier(4), []
+        threads = [threading.Thread(target=try_open, args=(start, held.port, done)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+        held.close()
+        assert sorted(done) == [False, False, False, True]
+
+
+class NoService:
+    """Serves nobody."""

@@ -1,1 +1,1 @@
-"""A job that is hurt while you watch: two nodes of two workers, on this machine, with numpy alone."""
+"""A job that is hurt while you watch: two nodes of two workers, on this machine, with nothing else installed."""

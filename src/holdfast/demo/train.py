@@ -1,6 +1,6 @@
-"""The demo's training script: fits a linear model with numpy; the gradients are averaged through the store.
+"""The demo's training script: fits a linear model; the gradients are averaged through the store.
 
-Nothing here is special to the demo. Copy the file and try it on its own:
+Nothing here is special to the demo, and it needs nothing but Holdfast. Copy the file and try it on its own:
 
     holdfast launch --nproc-per-node 2 --max-restarts 3 train.py /tmp/fit 100
 
@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import sys
 import time
+from array import array
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from holdfast.store import Store
 
-    Array = np.ndarray[Any, np.dtype[np.float64]]
+Vector = list[float]
 
 #: What the points are made with, and so what training must find.
 TRUTH = (2.0, -1.0, 0.5, 3.0)
@@ -33,8 +33,6 @@ LEARNING_RATE = 0.02
 
 def main() -> None:
     """Train from the last checkpoint on, until the step given, or until somebody puts a file `enough` in the folder."""
-    import numpy as np
-
     from holdfast.store import from_environ
 
     folder = Path(sys.argv[1])
@@ -48,69 +46,77 @@ def main() -> None:
             time.sleep(pause_s)
             step += 1
             mine = [*share(weights, step, rank, world), float((folder / "enough").exists())]
-            *gradient, loss, enough = sum_over_ranks(store, str(step), rank, world, np.array(mine))
-            weights = weights - LEARNING_RATE * np.array(gradient)
+            *gradient, loss, enough = sum_over_ranks(store, str(step), rank, world, mine)
+            weights = descend(weights, gradient)
             if rank == 0:
                 save(folder, step, weights)
             print(f"step={step} loss={loss:.6f} rank={rank} world={world} round={round_number} pid={os.getpid()}")
     if rank == 0:
-        error = np.abs(weights - TRUTH).max()
-        drift = np.abs(weights - without_failures(step)).max()
+        error, drift = distance(weights, TRUTH), distance(weights, without_failures(step))
         print(f"finished={step} error={error:.1e} drift={drift:.1e}")
 
 
-def share(weights: Array, step: int, rank: int, world: int) -> Array:
+def share(weights: Vector, step: int, rank: int, world: int) -> Vector:
     """Return this rank's share of the step's gradient and, as the last number, of its loss."""
-    import numpy as np
+    total = [0.0] * (len(TRUTH) + 1)
+    for point in range(rank, POINTS_PER_STEP, world):
+        chance = random.Random(step * POINTS_PER_STEP + point)
+        inputs = [chance.gauss(0, 1) for _ in TRUTH]
+        off = dot(inputs, weights) - dot(inputs, TRUTH) - NOISE * chance.gauss(0, 1)
+        for place, value in enumerate([*(2 * off * each for each in inputs), off * off]):
+            total[place] += value / POINTS_PER_STEP
+    return total
 
-    random = np.random.default_rng(step)
-    inputs = random.normal(size=(POINTS_PER_STEP, len(TRUTH)))
-    wanted = inputs @ TRUTH + NOISE * random.normal(size=POINTS_PER_STEP)
-    mine = slice(rank, None, world)
-    off = inputs[mine] @ weights - wanted[mine]
-    return np.append(2 * off @ inputs[mine], off @ off) / POINTS_PER_STEP
 
-
-def sum_over_ranks(store: Store, name: str, rank: int, world: int, values: Array) -> Array:
-    """Add up the arrays of all ranks, through the store."""
-    import numpy as np
-
-    store.set(f"{name}/{rank}", values.tobytes())
-    total = sum(map(np.frombuffer, store.multi_get([f"{name}/{other}" for other in range(world)])))
+def sum_over_ranks(store: Store, name: str, rank: int, world: int, values: Vector) -> Vector:
+    """Add up the vectors of all ranks, through the store."""
+    store.set(f"{name}/{rank}", array("d", values).tobytes())
+    vectors = [array("d", each) for each in store.multi_get([f"{name}/{other}" for other in range(world)])]
     # The last one to have read everything clears up; nobody waits for that.
     if store.add(f"{name}/read", 1) == world:
         for other in range(world):
             store.delete_key(f"{name}/{other}")
         store.delete_key(f"{name}/read")
-    return np.asarray(total)
+    return [sum(column) for column in zip(*vectors, strict=True)]
 
 
-def load(folder: Path) -> tuple[int, Array]:
+def descend(weights: Vector, gradient: Vector) -> Vector:
+    """Return the weights after one step."""
+    return [weight - LEARNING_RATE * slope for weight, slope in zip(weights, gradient, strict=True)]
+
+
+def dot(one: Vector, other: Vector | tuple[float, ...]) -> float:
+    """Return the inner product of two vectors."""
+    return sum(a * b for a, b in zip(one, other, strict=True))
+
+
+def distance(one: Vector, other: Vector | tuple[float, ...]) -> float:
+    """Return how far two vectors are apart in the place where they differ most."""
+    return max(abs(a - b) for a, b in zip(one, other, strict=True))
+
+
+def load(folder: Path) -> tuple[int, Vector]:
     """Return the last step that was saved and the weights after it; 0 and zeros where there is none."""
-    import numpy as np
-
     path = folder / "checkpoint.json"
     if not path.exists():
-        return 0, np.zeros(len(TRUTH))
+        return 0, [0.0] * len(TRUTH)
     saved = json.loads(path.read_text())
-    return saved["step"], np.array(saved["weights"])
+    return saved["step"], saved["weights"]
 
 
-def save(folder: Path, step: int, weights: Array) -> None:
+def save(folder: Path, step: int, weights: Vector) -> None:
     """Write the checkpoint in one move, so that whoever dies, and whenever, leaves a whole one."""
     draft = folder / f"checkpoint.{os.getpid()}"
     folder.mkdir(parents=True, exist_ok=True)
-    draft.write_text(json.dumps({"step": step, "weights": weights.tolist()}))
+    draft.write_text(json.dumps({"step": step, "weights": weights}))
     draft.replace(folder / "checkpoint.json")
 
 
-def without_failures(steps: int) -> Array:
+def without_failures(steps: int) -> Vector:
     """Return the weights that one process, never disturbed, has after so many steps."""
-    import numpy as np
-
-    weights = np.zeros(len(TRUTH))
+    weights = [0.0] * len(TRUTH)
     for step in range(1, steps + 1):
-        weights = weights - LEARNING_RATE * share(weights, step, 0, 1)[:-1]
+        weights = descend(weights, share(weights, step, 0, 1)[:-1])
     return weights
 
 

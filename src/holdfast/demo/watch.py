@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import select
 import selectors
@@ -34,7 +33,6 @@ from holdfast.demo.story import (
     StoryMachine,
     Tell,
 )
-from holdfast.errors import UsageError
 from holdfast.machine import Tick
 from holdfast.wire.ports import HeldPort
 from holdfast.workers.linux import set_child_subreaper
@@ -65,8 +63,6 @@ class DemoOptions:
 
 def run_demo(options: DemoOptions, screen: Screen) -> Report | signal.Signals:
     """Run the demo to its end and report; returns the signal where one has ended it. Nothing is left behind."""
-    if importlib.util.find_spec("numpy") is None:
-        raise UsageError("the demo trains with numpy, which is not installed: pip install numpy")
     with (
         _Signals() as signals,
         tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder,
@@ -183,7 +179,7 @@ class _Watch:
             *("--rdzv-backend", "holdfast", "--rdzv-endpoint", f"127.0.0.1:{self._port.port}", "--rdzv-id", "demo"),
             # Both nodes are on one machine here; this says which of them is the endpoint's owner.
             *("--rdzv-conf", f"is_host={str(name == HOST).lower()}"),
-            *("--preload", "numpy,holdfast.store.environ", "--tee", "3", "--log-dir", str(self._folder / "logs")),
+            *("--preload", "holdfast.store.environ", "--tee", "3", "--log-dir", str(self._folder / "logs")),
             *(TRAIN, str(self._folder), str(STEPS_MAX), str(self._options.step_s)),
         ]
 

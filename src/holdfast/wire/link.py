@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 from holdfast.errors import ConnectionLost, FrameError, HandshakeError
 from holdfast.wire.address import Endpoint
+from holdfast.wire.forks import keep_transport, let_go
 from holdfast.wire.frames import FRAME_BYTES_MAX, Codec, FrameReader, Message
 from holdfast.wire.handshake import NONCE_BYTES, Challenge, Proof, Refused, Welcome, prove, verify
 
@@ -35,6 +36,7 @@ class Link(asyncio.Protocol, Generic[M]):
         self._on_lost = on_lost
         self._reader = FrameReader(FRAME_BYTES_MAX)
         self._transport: asyncio.Transport | None = None
+        self._descriptor = -1
         self._challenge: Challenge | None = None
         self._proof: Proof | None = None
         self._opened: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
@@ -99,6 +101,7 @@ class Link(asyncio.Protocol, Generic[M]):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Note our own address and wait for the challenge."""
         self._transport = transport  # type: ignore[assignment]
+        self._descriptor = keep_transport(transport)
         sockname = transport.get_extra_info("sockname")
         self.local_address = sockname[0] if sockname else ""
 
@@ -116,6 +119,7 @@ class Link(asyncio.Protocol, Generic[M]):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Tell the owner, once."""
+        let_go(self._descriptor)
         self._transport = None
         reason = f"the connection broke ({error})" if error else self._reason
         if not self._opened.done():

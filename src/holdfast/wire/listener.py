@@ -7,6 +7,7 @@ the sender its connection and nothing else; the reason is told to it where it ca
 from __future__ import annotations
 
 import asyncio
+import errno
 import secrets
 import socket
 import ssl
@@ -16,12 +17,15 @@ from typing import Any, Generic, Protocol, TypeVar
 from holdfast.errors import FrameError, Unavailable, UsageError
 from holdfast.facts import WARNING, Fact, facts
 from holdfast.wire.address import Endpoint
+from holdfast.wire.forks import keep_from_children, keep_transport, let_go
 from holdfast.wire.frames import FRAME_BYTES_MAX, HELLO_BYTES_MAX, Codec, FrameReader, Message
 from holdfast.wire.handshake import NONCE_BYTES, Challenge, Proof, Refused, judge
 
 M = TypeVar("M", bound=Message)
 #: How long a closing listener lets its peers read their last messages.
 FAREWELL_S = 0.5
+#: How many connections may wait to be accepted: all nodes of a large job come at once.
+BACKLOG = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,7 @@ class Peer(asyncio.Protocol, Generic[M]):
 
     __slots__ = (
         "_challenge",
+        "_descriptor",
         "_listener",
         "_reader",
         "_reason",
@@ -67,6 +72,7 @@ class Peer(asyncio.Protocol, Generic[M]):
         self._reader = FrameReader(HELLO_BYTES_MAX)
         self._challenge: Challenge | None = None
         self._transport: asyncio.Transport | None = None
+        self._descriptor = -1
         self._reason = "the connection was closed by the other side"
         self.address = ""
         self.local_address = ""
@@ -117,6 +123,7 @@ class Peer(asyncio.Protocol, Generic[M]):
         """Greet, or turn away when there are too many already."""
         assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
         self._transport = transport  # type: ignore[assignment]
+        self._descriptor = keep_transport(transport)
         peername, sockname = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         self.address = peername[0] if peername else ""
         self.local_address = sockname[0] if sockname else ""
@@ -139,6 +146,7 @@ class Peer(asyncio.Protocol, Generic[M]):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Forget the connection."""
+        let_go(self._descriptor)
         proven = self._transport is not None and self._challenge is None
         self._transport = None
         self._listener._forget(self)
@@ -194,18 +202,20 @@ class Listener(Generic[M]):
         """Listen on the endpoint and return it with the port that was given."""
         loop = asyncio.get_running_loop()
         try:
-            sockets = _bind(endpoint)
-            port = sockets[0].getsockname()[1]
+            sockets = _listen(endpoint)
         except OSError as error:
-            raise Unavailable(
-                f"cannot listen on {endpoint}: {error.strerror or error}; "
-                "free the port, or give another one (port 0 takes any free one)"
-            ) from None
+            remedy = (
+                "name an address of this machine"
+                if error.errno == errno.EADDRNOTAVAIL
+                else "free the port, or give another one (port 0 takes any free one)"
+            )
+            raise Unavailable(f"cannot listen on {endpoint}: {error.strerror or error}; {remedy}") from None
+        port = sockets[0].getsockname()[1]
         # A stranger who never ends its TLS handshake gets no more time than one who never proves the secret.
         patience_s = self.limits.handshake_timeout_s if tls is not None else None
         servers = [
             await loop.create_server(
-                lambda: Peer(self), sock=each, ssl=tls, backlog=4096, ssl_handshake_timeout=patience_s
+                lambda: Peer(self), sock=each, ssl=tls, backlog=BACKLOG, ssl_handshake_timeout=patience_s
             )
             for each in sockets
         ]
@@ -274,16 +284,33 @@ class Listener(Generic[M]):
         )
 
 
-def _bind(endpoint: Endpoint) -> list[socket.socket]:
-    """Bind every address that the host name means, all on one port; the empty name means every interface."""
+def _listen(endpoint: Endpoint) -> list[socket.socket]:
+    """Listen on every address that the host name means, all on one port; the empty name means every interface.
+
+    Of several who want the same port at the same moment all can bind it, and the first to listen has it. That is found
+    out here: uvloop would close the socket of whoever comes second and say nothing.
+    """
+    sockets: list[socket.socket] = []
+    try:
+        _bind(endpoint, sockets)
+        for sock in sockets:
+            keep_from_children(sock).listen(BACKLOG)
+    except OSError:
+        for sock in sockets:
+            sock.close()
+        raise
+    return sockets
+
+
+def _bind(endpoint: Endpoint, sockets: list[socket.socket]) -> None:
+    """Bind the addresses that this host has; one that somebody else listens on is not left out but an error."""
     try:
         found = socket.getaddrinfo(
             endpoint.host or None, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
     except socket.gaierror as error:
-        raise UsageError(f"cannot listen on {endpoint}: {error.strerror}") from None
-    sockets: list[socket.socket] = []
-    errors: list[OSError] = []
+        raise UsageError(f"cannot listen on {endpoint}: {error.strerror}; name an address of this machine") from None
+    refused: OSError | None = None
     port = endpoint.port
     for family, kind, protocol, _, address in dict.fromkeys(found):
         sock = socket.socket(family, kind, protocol)
@@ -295,10 +322,12 @@ def _bind(endpoint: Endpoint) -> list[socket.socket]:
             sock.setblocking(False)
         except OSError as error:
             sock.close()
-            errors.append(error)
+            if error.errno == errno.EADDRINUSE and endpoint.port:
+                raise
+            refused = error
             continue
         port = sock.getsockname()[1]  # the second address of a name takes the first one's port
         sockets.append(sock)
     if not sockets:
-        raise errors[0]
-    return sockets
+        assert refused is not None
+        raise refused

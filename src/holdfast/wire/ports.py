@@ -39,3 +39,24 @@ def _bind() -> socket.socket:
             continue
         return sock
     raise OSError("this host has neither IPv4 nor IPv6")
+
+
+def get_socket_with_port() -> socket.socket:
+    """Return a socket that listens on a free port of this host; it is the caller's to close."""
+    for family, kind, protocol, _, _ in socket.getaddrinfo("localhost", None, type=socket.SOCK_STREAM):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.bind(("localhost", 0))
+            sock.listen(0)
+        except OSError:
+            sock.close()
+        else:
+            return sock
+    raise RuntimeError("Failed to create a socket")
+
+
+def get_free_port() -> int:
+    """Return a port that was free a moment ago; hold it with `HeldPort` where that is not enough."""
+    with get_socket_with_port() as sock:
+        port: int = sock.getsockname()[1]
+        return port

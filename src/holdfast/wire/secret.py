@@ -64,11 +64,14 @@ def _read(path: Path) -> bytes:
             mode = os.fstat(file.fileno()).st_mode
             key = file.read(SECRET_BYTES_MAX + 1).strip()
     except OSError as error:
-        raise UsageError(f"cannot read the secret file {path}: {error.strerror}") from None
+        raise UsageError(
+            f"cannot read the secret file {path}: {error.strerror}; "
+            f"one is made with: (umask 077; openssl rand -hex 32 > job.secret)"
+        ) from None
     if mode & (stat.S_IRWXG | stat.S_IRWXO) and stat.S_ISREG(mode):
         raise UsageError(f"the secret file {path} can be read by other users: run chmod 600 {path}")
     if not key:
-        raise UsageError(f"the secret file {path} is empty")
+        raise UsageError(f"the secret file {path} is empty: write a long random line into it")
     if len(key) > SECRET_BYTES_MAX:
         raise UsageError(f"the secret file {path} is over {SECRET_BYTES_MAX} bytes; a secret is a short line")
     return key

@@ -61,4 +61,6 @@ class TlsFiles:
             if self.ca:
                 context.load_verify_locations(self.ca)
         except (OSError, ssl.SSLError) as error:
-            raise UsageError(f"cannot load the TLS files {self.cert}, {self.key}, {self.ca}: {error}") from None
+            given = ", ".join(filter(None, (self.cert, self.key, self.ca)))
+            reason = error.strerror if isinstance(error, FileNotFoundError | PermissionError) else "not in PEM form"
+            raise UsageError(f"cannot load the TLS files {given}: {reason}; name files in PEM form") from None

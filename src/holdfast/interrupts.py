@@ -1,0 +1,28 @@
+"""Ctrl-C while modules are being imported: nothing has begun yet, so the process ends without a word."""
+
+from __future__ import annotations
+
+import signal
+
+
+class UntilImported:
+    """Lets SIGINT end the process at once for as long as it is entered.
+
+    Where somebody has taken SIGINT over, or ignores it, nothing is changed. An interrupt in the middle of an import
+    would otherwise end in a traceback, or be lost in the machinery of imports.
+    """
+
+    def __init__(self) -> None:
+        self._changed = False
+
+    def __enter__(self) -> None:
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            try:
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
+            except ValueError:  # not the main thread, which is the one that is interrupted
+                return
+            self._changed = True
+
+    def __exit__(self, *_: object) -> None:
+        if self._changed:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
