@@ -1,7 +1,7 @@
-"""Inside a worker: its facts become platform metrics, and lines of a journal beside its logs.
+"""Inside a program that trains: its facts become platform metrics and, in a worker, lines of a journal by its logs.
 
-An agent does this for its own facts. A worker that uses our loop or our checkpoints has facts too, and this is done for
-them with the first use of either; a program that uses neither is left alone.
+An agent does this for its own facts. A program that uses our loop or our checkpoints has facts too, and this is done
+for them with the first use of either; a program that uses neither is left alone.
 """
 
 from __future__ import annotations
@@ -11,24 +11,53 @@ import os
 import socket
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.metrics.platform import PlatformMetrics
 
 _guard = threading.Lock()
 _pid = 0
+_metrics: PlatformMetrics | None = None
+#: How many agents run in this process; they tell every fact that happens here.
+_agents = 0
 
 
 def tell_facts() -> None:
-    """Begin to tell this worker's facts; does nothing the second time, and outside of a worker."""
-    global _pid
+    """Begin to tell the facts of this process, a worker or a program on its own; does nothing the second time."""
+    global _pid, _metrics
     with _guard:
-        if _pid == os.getpid() or "TORCHELASTIC_RUN_ID" not in os.environ or "RANK" not in os.environ:
+        if _pid == os.getpid():
             return
         _pid = os.getpid()
-    from holdfast.metrics.platform import PlatformMetrics
+        if _metrics is None:  # otherwise we are a fork, and our copy of it tells
+            from holdfast.metrics.platform import PlatformMetrics
 
-    PlatformMetrics(os.environ.get("ROLE_NAME", "default")).start()
+            _metrics = PlatformMetrics(os.environ.get("ROLE_NAME", "default"))
+            if not _agents:
+                _metrics.start()
     error_file = Path(os.environ.get("TORCHELASTIC_ERROR_FILE", ""))
-    if error_file.name == "error.json":  # there is a folder for the logs of this worker
+    is_worker = "TORCHELASTIC_RUN_ID" in os.environ and "RANK" in os.environ
+    if is_worker and error_file.name == "error.json":  # there is a folder for the logs of this worker
         _open_journal(error_file.with_name("journal.jsonl"))
+
+
+def agent_begins() -> None:
+    """Leave the metrics of this process to an agent that runs in it."""
+    global _agents
+    with _guard:
+        _agents += 1
+        if _metrics is not None:
+            _metrics.stop()
+
+
+def agent_ends() -> None:
+    """Go on telling where no other agent does."""
+    global _agents
+    with _guard:
+        _agents -= 1
+        if _metrics is not None and not _agents:
+            _metrics.start()
 
 
 def _open_journal(path: Path) -> None:
