@@ -8,10 +8,11 @@ if TYPE_CHECKING:
     from holdfast.train.coordinator import Coordinator, SimpleWorkerStats, WorkerStats
     from holdfast.train.errors import NonRetryableException, RoundOver, StopException
     from holdfast.train.loop import run_train
+    from holdfast.train.pytree import PytreeState
     from holdfast.train.run import elastic
     from holdfast.train.state import NumpyState, State, TreeState
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 #: What programs use, and the module that it comes from; nothing of it is imported before it is asked for.
 _NAMES = {
@@ -19,6 +20,7 @@ _NAMES = {
     "pause": "holdfast.timer.heartbeat",
     "elastic": "holdfast.train.run",
     "NumpyState": "holdfast.train.state",
+    "PytreeState": "holdfast.train.pytree",
     "State": "holdfast.train.state",
     "TreeState": "holdfast.train.state",
     "run_train": "holdfast.train.loop",
@@ -33,6 +35,7 @@ __all__ = [
     "Coordinator",
     "NonRetryableException",
     "NumpyState",
+    "PytreeState",
     "RoundOver",
     "SimpleWorkerStats",
     "State",

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast.errors import HoldfastError
-from holdfast.facts import facts
 
 
 class PluginBroken(HoldfastError):
@@ -139,17 +138,6 @@ def find(*groups: str) -> Iterator[Plugin]:
 def get(name: str, *groups: str) -> Plugin | None:
     """Return the plugin of this name, or None."""
     return next((plugin for plugin in find(*groups) if plugin.name == name), None)
-
-
-def load_all(*groups: str) -> dict[str, Any]:
-    """Load every plugin of these groups; broken ones are reported and left out."""
-    loaded = {}
-    for plugin in find(*groups):
-        try:
-            loaded[plugin.name] = plugin.load()
-        except PluginBroken as error:
-            facts.warn("plugin_broken", str(error), plugin=plugin.name, group=plugin.group)
-    return loaded
 
 
 def forget() -> None:

@@ -129,4 +129,6 @@ def test_child_failed_error_names_the_first_failure(tmp_path):
     assert error.get_first_failure() == (5, early)
     text = error.format_msg()
     assert "train.py FAILED" in text
-    assert text.index("rank      : 4") < text.index("Root Cause (first observed failure):") < text.index("rank      : 5")
+    assert (
+        text.index("rank      : 4") < text.index("Root Cause (first observed failure):") < text.index("rank      : 5")
+    )

@@ -243,11 +243,10 @@ def test_signals_can_be_passed_on_without_a_stop(start, script, console, wait_al
     gang = start(
         script(
             """
-            import signal, threading
-            warned = threading.Event()
-            signal.signal(signal.SIGUSR1, lambda *_: warned.set())
+            import signal
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
             print("ready", flush=True)
-            warned.wait()
+            signal.sigwait({signal.SIGUSR1})
             print("warned", flush=True)
             """
         )

@@ -1,7 +1,9 @@
 """Names of others that lead to Holdfast, for programs written against them. Tables and thin adapters; no logic.
 
-`install()` is for programs that ask for it: from then on `import torchx` is answered by Holdfast even where TorchX is
-installed. `torchx_where_missing()` is what the command line does before it loads components and plugins.
+`install()` is for programs that ask for it: from then on `import torch.distributed.elastic` and `import torchx` are
+answered by Holdfast even where the real ones are installed; the rest of torch stays what it is. `python -m
+holdfast.compat script.py` asks for a program that does not, `holdfast launch --compat` for its workers.
+`torchx_where_missing()` is what the command line does before it loads components and plugins.
 """
 
 from __future__ import annotations
@@ -10,34 +12,65 @@ import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 
-from holdfast.compat.finder import AliasFinder, drop
-from holdfast.compat.names import MODULES, ROOTS
+from holdfast.compat.finder import AliasFinder, ParentFinder, SetAside
+from holdfast.compat.names import FAMILIES, OF_OTHERS, table
+from holdfast.errors import UsageError
+from holdfast.workers.bootstrap import COMPAT_VARIABLE as VARIABLE
 
-__all__ = ["install", "torchx_where_missing"]
+__all__ = ["VARIABLE", "install", "install_from_environment", "torchx_where_missing"]
 
 
-def install() -> Callable[[], None]:
-    """Let `torchx` and what is below it lead to Holdfast from now on; returns the function that takes it back.
+def install(*families: str) -> Callable[[], None]:
+    """Let the names of these families lead to Holdfast from now on; returns the function that takes it back.
 
-    What was imported under these names before is set aside; whoever holds it keeps it.
+    The families are `torch` (`torch.distributed.elastic`, `.run`, `.launch`, `.launcher`) and `torchx`; without a word,
+    both. `torchelastic` asks for itself when it is imported. What was imported under these names before is set aside;
+    whoever holds it keeps it.
     """
-    if any(isinstance(finder, AliasFinder) for finder in sys.meta_path):
-        return lambda: None
-    finder = AliasFinder(ROOTS, MODULES)
-    set_aside = drop(finder)
-    sys.meta_path.insert(0, finder)
+    for family in families:
+        if family not in FAMILIES:
+            raise UsageError(f"'{family}' is no family of names: choose among {', '.join(FAMILIES)}")
+    undo = [_install_one(family) for family in families or OF_OTHERS]
 
     def take_back() -> None:
-        sys.meta_path.remove(finder)
-        drop(finder)
-        sys.modules.update(set_aside)
+        for each in reversed(undo):
+            each()
 
     return take_back
 
 
+def _install_one(family: str) -> Callable[[], None]:
+    modules = table(family)
+    if any(isinstance(each, AliasFinder) and each.modules is modules for each in sys.meta_path):
+        return lambda: None
+    finder = AliasFinder(modules)
+    last = ParentFinder(finder.parents())
+    set_aside = SetAside(finder)
+    sys.meta_path.insert(0, finder)
+    sys.meta_path.append(last)
+    sys.path_hooks.append(finder.hook)
+    set_aside.lead_anew()
+
+    def take_back() -> None:
+        sys.meta_path.remove(finder)
+        sys.meta_path.remove(last)
+        sys.path_hooks.remove(finder.hook)
+        last.drop()
+        set_aside.put_back()
+
+    return take_back
+
+
+def install_from_environment(value: str) -> None:
+    """Install what `HOLDFAST_COMPAT` says: names of families, or `all`."""
+    names = [name.strip() for name in value.split(",") if name.strip()]
+    if names:
+        install(*(() if "all" in names else names))
+
+
 def torchx_where_missing() -> Callable[[], None]:
     """Let `torchx` lead to Holdfast unless TorchX is installed; returns the function that takes it back."""
-    return (lambda: None) if _is_installed("torchx") else install()
+    return (lambda: None) if _is_installed("torchx") else install("torchx")
 
 
 def _is_installed(package: str) -> bool:

@@ -156,7 +156,7 @@ class Member:
         except (HandshakeError, FrameError) as error:
             self.handle(LinkDown(str(error), final=True))
         except (HoldfastError, OSError) as error:
-            # Also a descriptor that code of others in this process has closed under us: the next try has a new one.
+            # Also what the system refuses for now, as when it has no descriptors left: the next try may go better.
             self.handle(LinkDown(str(error)))
         else:
             self._may_host = self._link.kind == EMBEDDED

@@ -126,6 +126,23 @@ class Gateway:
         put = {"request_put": {"key": _b64(key), "value": _b64(value), "lease": str(lease)}}
         return bool(self._ask("kv/txn", {"compare": [compare], "success": [put]}).get("succeeded"))
 
+    def read(self, key: str) -> tuple[bytes, int] | None:
+        """Return a key's value and its revision, or None."""
+        found = self._ask("kv/range", {"key": _b64(key)}).get("kvs", [])
+        return (base64.b64decode(found[0].get("value", "")), int(found[0]["mod_revision"])) if found else None
+
+    def write(self, key: str, value: bytes) -> None:
+        """Set a key, whatever it was before."""
+        self._ask("kv/put", {"key": _b64(key), "value": base64.b64encode(value).decode()})
+
+    def write_if(self, key: str, value: bytes, revision: int, lease: int = 0) -> int | None:
+        """Set a key that still has this revision, 0 for none; returns the new one, or None where it had another."""
+        compare = {"key": _b64(key), "target": "MOD", "mod_revision": str(revision)}
+        text = base64.b64encode(value).decode()
+        put = {"request_put": {"key": _b64(key), "value": text, "lease": str(lease)}}
+        answer = self._ask("kv/txn", {"compare": [compare], "success": [put]})
+        return int(answer["header"]["revision"]) if answer.get("succeeded") else None
+
     def delete_if(self, key: str, value: str) -> None:
         """Remove a key that still has this value."""
         compare = {"key": _b64(key), "target": "VALUE", "value": _b64(value)}

@@ -368,15 +368,20 @@ class HoldfastRendezvousHandler(RendezvousHandler):
             case RunEnded():
                 raise RendezvousClosedError(f"run '{self._run_id}' is closed: {outcome.reason}")
             case AskFailed(connected=False):
-                raise RendezvousConnectionError(
-                    f"no coordinator at {self.endpoint} for run '{self._run_id}': {outcome.reason}"
-                )
+                reason = outcome.reason
+                if reason.endswith(TRYING_AGAIN):
+                    reason = reason.removesuffix(TRYING_AGAIN) + NOBODY_THERE
+                raise RendezvousConnectionError(f"no coordinator at {self.endpoint} for run '{self._run_id}': {reason}")
             case AskFailed():
                 raise RendezvousTimeoutError(
                     f"run '{self._run_id}' did not come together within {self._node.join_timeout_s:g} s: "
                     f"{outcome.reason}"
                 )
         raise RendezvousError(f"unexpected outcome {outcome}")
+
+
+#: What a member that cannot reach anybody says as long as it has time, and what is said when it has given up.
+TRYING_AGAIN, NOBODY_THERE = "; trying again", "; check the endpoint, or start one there with `holdfast serve`"
 
 
 def create_handler(params: RendezvousParameters) -> HoldfastRendezvousHandler:

@@ -57,18 +57,27 @@ class _GlobalRegistry(RendezvousHandlerRegistry):
     def __init__(self) -> None:
         super().__init__()
         self._discovered = False
+        #: Installed plugins that cannot be used, by name, with the reason as a sentence.
+        self._broken: dict[str, str] = {}
 
     def create_handler(self, params: RendezvousParameters) -> RendezvousHandler:
         """Make the handler that the parameters name, looking among installed plugins as well."""
         if params.backend not in self._creators:
-            self.discover(params.backend)
+            self._discover(params.backend)
+        if params.backend not in self._creators and params.backend in self._broken:
+            raise UsageError(self._broken[params.backend])
         if params.backend not in self._creators and not self._discovered:
             self._discovered = True
             self.discover()
         return super().create_handler(params)
 
-    def discover(self, backend: str | None = None) -> None:
-        """Register installed plugins, all or those of one name; a broken one is reported and costs only itself."""
+    def discover(self) -> None:
+        """Register every installed plugin; a broken one is reported and costs only itself."""
+        self._discover()
+        for name, sentence in self._broken.items():
+            facts.warn("plugin_broken", sentence, plugin=name)
+
+    def _discover(self, backend: str | None = None) -> None:
         for group, unwrap in ((GROUP, False), (TORCHRUN_GROUP, True)):
             for plugin in plugins.find(group):
                 if plugin.name not in self._creators and backend in (None, plugin.name):
@@ -79,8 +88,11 @@ class _GlobalRegistry(RendezvousHandlerRegistry):
             loaded = plugin.load()
             self.register(plugin.name, loaded() if unwrap else loaded)
         except Exception as error:  # noqa: BLE001 - a plugin may fail in any way
-            sentence = f"the rendezvous plugin '{plugin.name}' ({plugin.value}) cannot be loaded: {error!r}"
-            facts.warn("plugin_broken", sentence, plugin=plugin.name)
+            self._broken[plugin.name] = (
+                str(error)
+                if isinstance(error, plugins.PluginBroken)
+                else f"the rendezvous plugin '{plugin.name}' ({plugin.value}) cannot be used: {error!r}"
+            )
 
 
 #: The registry of this process.

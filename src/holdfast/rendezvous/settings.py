@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from holdfast.coordinator.messages import DROP_GRACE_S, Admit, RunSettings
 from holdfast.errors import UsageError
+from holdfast.quantities import parse_duration
 from holdfast.rendezvous.api import RendezvousParameters
 from holdfast.wire.tls import TlsFiles
 
@@ -14,9 +14,15 @@ LEASE_S = 5.0
 JOIN_TIMEOUT_S = 600.0
 #: A round that lasted this long counts as progress.
 PROGRESS_S = 60.0
-
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h)?")
-_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
+#: Every setting that has a meaning here, and those of torchrun that need none.
+SETTINGS = frozenset(
+    """
+    admit crash_loop drop_grace expected fixed_ranks is_host join_timeout keep_alive_interval keep_alive_max_attempt
+    last_call_timeout lease local_world_size max_restarts node_rank progress_after quiet recovery_timeout
+    rejoin_timeout require_secret reset_restarts role secret_file spares timeout tls_ca tls_cert tls_key
+    close_timeout heartbeat_timeout rank read_timeout store_type use_libuv
+    """.split()  # noqa: SIM905 - one name a line would fill the page
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +88,6 @@ def parse_admit(text: str) -> tuple[Admit, float]:
     if name == Admit.EVERY and period:
         return Admit.EVERY, parse_duration(period)
     raise UsageError(f"'{text}' is no admission policy: write at-once, restart, or every:TIME as in every:10m")
-
-
-def parse_duration(text: str | float) -> float:
-    """Read a length of time in seconds: `2.5`, `300ms`, `10m`, `1h`."""
-    match = _DURATION.fullmatch(str(text).strip().lower())
-    if match is None:
-        raise UsageError(f"'{text}' is no length of time: write seconds, or 300ms, 10m, 1h")
-    return float(match[1]) * _UNIT_S[match[2]]
 
 
 def _tls(params: RendezvousParameters) -> TlsFiles | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from holdfast.errors import UsageError
 from holdfast.rendezvous.api import RendezvousParameters
 from holdfast.rendezvous.native import HoldfastRendezvousHandler
-from holdfast.wire.address import parse_endpoint
+from holdfast.wire.address import Endpoint, parse_endpoint
 
 MASTER_PORT = 29500
 
@@ -24,15 +24,28 @@ def create_handler(params: RendezvousParameters) -> HoldfastRendezvousHandler:
     rank = params.get_as_int("node_rank", params.get_as_int("rank", 0)) or 0
     if not 0 <= rank < params.max_nodes:
         raise UsageError(f"--node-rank {rank} does not fit {params.max_nodes} nodes: use 0 to {params.max_nodes - 1}")
+    return HoldfastRendezvousHandler(_fixed(params, parse_endpoint(params.endpoint, MASTER_PORT), rank))
+
+
+class StaticTCPRendezvous(HoldfastRendezvousHandler):
+    """The same for launchers that make a handler by themselves, as TorchElastic has it."""
+
+    def __init__(
+        self, master_addr: str, master_port: int, rank: int, world_size: int, run_id: str, timeout: int
+    ) -> None:
+        params = RendezvousParameters("static", "", run_id, world_size, world_size, timeout=timeout)
+        super().__init__(_fixed(params, Endpoint(master_addr, master_port), rank))
+
+
+def _fixed(params: RendezvousParameters, where: Endpoint, rank: int) -> RendezvousParameters:
+    """Leave nothing to choose: where to meet, and as which rank."""
     config = {"is_host": rank == 0, **params.config, "node_rank": rank, "fixed_ranks": True}
-    return HoldfastRendezvousHandler(
-        RendezvousParameters(
-            backend=params.backend,
-            endpoint=str(parse_endpoint(params.endpoint, MASTER_PORT)),
-            run_id=params.run_id,
-            min_nodes=params.min_nodes,
-            max_nodes=params.max_nodes,
-            local_addr=params.local_addr,
-            **config,
-        )
+    return RendezvousParameters(
+        backend=params.backend,
+        endpoint=str(where),
+        run_id=params.run_id,
+        min_nodes=params.min_nodes,
+        max_nodes=params.max_nodes,
+        local_addr=params.local_addr,
+        **config,
     )

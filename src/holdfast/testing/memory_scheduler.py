@@ -168,7 +168,7 @@ class MemoryScheduler(Scheduler[MemoryRequest]):
         options.add("queue", type_=str, help="where the job waits", default="default")
         return options
 
-    def _validate(self, app: AppDef, scheduler: str, cfg: Mapping[str, CfgVal]) -> None:
+    def _validate(self, app: AppDef, scheduler: str, cfg: Mapping[str, CfgVal] | None = None) -> None:
         """Anything runs here."""
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[MemoryRequest]:

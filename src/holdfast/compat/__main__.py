@@ -1,0 +1,36 @@
+"""`python -m holdfast.compat script.py args`, or `-m module args`: run a program with the names of others leading here.
+
+So `python -m holdfast.compat -m torch.distributed.run --nproc-per-node 2 train.py` is torchrun's command line on our
+launcher, and the workers find ours behind the names as well.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from holdfast.compat import VARIABLE, install
+from holdfast.workers import bootstrap
+
+USAGE = "usage: python -m holdfast.compat SCRIPT [ARGS...]\n       python -m holdfast.compat -m MODULE [ARGS...]\n"
+
+
+def main() -> None:
+    """Run what the command line names, as `python` itself would."""
+    arguments = sys.argv[1:]
+    if arguments[:1] in (["-h"], ["--help"]):
+        sys.stdout.write(f"{USAGE}\n{(__doc__ or '').strip()}\n")
+        return
+    kind, arguments = ("module", arguments[1:]) if arguments[:1] == ["-m"] else ("script", arguments)
+    if not arguments or arguments[0].startswith("-"):
+        sys.stderr.write(USAGE)
+        sys.exit(2)
+    if not sys.flags.safe_path:
+        del sys.path[0]  # where we were started; the program gets its own
+    os.environ[VARIABLE] = "all"  # for the workers that it starts
+    install()
+    bootstrap.run(kind, arguments[0], arguments[1:])
+
+
+if __name__ == "__main__":
+    main()

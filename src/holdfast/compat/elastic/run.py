@@ -1,0 +1,152 @@
+"""TorchElastic's `run`: torchrun's command line for `holdfast launch`, as functions that launchers call.
+
+`python -m torch.distributed.run` is `holdfast launch`. The parser is made of the options of that command, so there is
+one list of them.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from argparse import REMAINDER, ArgumentParser, Namespace
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+import click
+
+from holdfast.agent.environment import LOCAL_RANK_MACRO
+from holdfast.compat.elastic.argparse_util import check_env, env
+from holdfast.compat.elastic.logging import get_logger
+from holdfast.compat.elastic.utils import macros
+from holdfast.failures import record
+from holdfast.launcher.api import LaunchConfig, elastic_launch
+from holdfast.launcher.config import LaunchOptions, config_from_options, meeting_place, parse_nnodes
+from holdfast.workers import DefaultLogsSpecs, LogsSpecs, Std, local_world_size
+from holdfast.workers.starter import command_line
+
+__all__ = [
+    "REMAINDER",
+    "DefaultLogsSpecs",
+    "LaunchConfig",
+    "LogsSpecs",
+    "Std",
+    "check_env",
+    "config_from_args",
+    "determine_local_world_size",
+    "elastic_launch",
+    "env",
+    "get_args_parser",
+    "get_logger",
+    "get_rdzv_endpoint",
+    "get_use_env",
+    "macros",
+    "main",
+    "parse_args",
+    "parse_min_max_nnodes",
+    "record",
+    "run",
+    "run_script_path",
+]
+
+#: How torchrun's parser calls what ours calls otherwise.
+_THEIRS = {"script": "training_script", "script_args": "training_script_args"}
+#: Options of the screen, which is the command's own.
+_SCREEN = ("quiet", "as_json", "compat")
+
+
+def get_args_parser() -> ArgumentParser:
+    """Return a parser of torchrun's flags, and of ours; a launcher may add its own."""
+    from holdfast.cli.launch import command
+
+    parser = ArgumentParser(description="Torch Distributed Elastic Training Launcher, answered by Holdfast")
+    for option in command.params:
+        if isinstance(option, click.Option) and option.name not in _SCREEN:
+            _add(parser, option)
+    parser.add_argument("training_script", type=str, help="The script, module or program to run.")
+    parser.add_argument("training_script_args", nargs=REMAINDER)
+    return parser
+
+
+def _add(parser: ArgumentParser, option: click.Option) -> None:
+    names = [*option.opts, *(name.replace("-", "_") for name in option.opts if "-" in name.lstrip("-"))]
+    names = [f"--{name.lstrip('-_')}" if name.startswith(("--", "__")) else name for name in names]
+    settings: dict[str, Any] = {"dest": option.name, "help": (option.help or "").replace("%", "%%")}
+    if option.is_flag:
+        parser.add_argument(*names, action=check_env, **settings)
+    elif option.multiple:
+        parser.add_argument(*names, action="append", default=[], **settings)
+    else:
+        settings["type"] = {"integer": int, "integer range": int, "float": float}.get(option.type.name, str)
+        parser.add_argument(*names, action=env, default=_default(option), **settings)
+
+
+def _default(option: click.Option) -> Any:
+    """The default of an option, which click marks in its own way where there is none."""
+    return option.default if isinstance(option.default, str | int | float) else None
+
+
+def parse_args(args: Sequence[str]) -> Namespace:
+    """Read torchrun's command line."""
+    return get_args_parser().parse_args(args)
+
+
+def parse_min_max_nnodes(nnodes: str) -> tuple[int, int]:
+    """Read `N` or `MIN:MAX`."""
+    return parse_nnodes(nnodes)
+
+
+def determine_local_world_size(nproc_per_node: str) -> int:
+    """Say how many workers a node has: a number, or what `auto`, `cpu` and `gpu` mean here."""
+    return local_world_size(nproc_per_node)
+
+
+def get_rdzv_endpoint(args: Namespace) -> str:
+    """Say where nodes meet."""
+    options = _options(args)
+    return meeting_place(options, *parse_nnodes(options.nnodes))[1]
+
+
+def get_use_env(args: Namespace) -> bool:
+    """Whether workers learn their local rank from the environment alone; only `launch` knows another way."""
+    return bool(getattr(args, "use_env", True))
+
+
+def config_from_args(args: Namespace) -> tuple[LaunchConfig, str, list[str]]:
+    """Return what an agent needs, and the command of each worker: a program and its arguments."""
+    config, entry = config_from_options(_options(args))
+    program, *rest = command_line(entry)
+    return config, program, rest
+
+
+def _options(args: Namespace) -> LaunchOptions:
+    known = {each.name: _THEIRS.get(each.name, each.name) for each in fields(LaunchOptions)}
+    given = {ours: getattr(args, theirs) for ours, theirs in known.items() if hasattr(args, theirs)}
+    for name in ("script_args", "metrics"):
+        given[name] = tuple(given.get(name) or ())
+    if not get_use_env(args):
+        given["script_args"] = (f"--local-rank={LOCAL_RANK_MACRO}", *given["script_args"])
+    return LaunchOptions(**given)
+
+
+def run_script_path(training_script: str, *training_script_args: str) -> None:
+    """Run a script in this process as `__main__`."""
+    sys.argv = [training_script, *training_script_args]
+    runpy.run_path(training_script, run_name="__main__")
+
+
+def run(args: Namespace) -> None:
+    """Run this node's workers to their end; raises `ChildFailedError` where they fail."""
+    config, program, rest = config_from_args(args)
+    elastic_launch(config=config, entrypoint=program)(*rest)
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Be `holdfast launch` with torchrun's command line: its screen, its report, its exit code."""
+    from holdfast.cli import main as holdfast
+
+    holdfast(["launch", *(sys.argv[1:] if args is None else args)])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""Which module of ours stands behind which name of TorchElastic. Data only. Pure."""
+
+from __future__ import annotations
+
+from holdfast.compat.names import Table, View, view
+
+_ELASTIC = "torch.distributed.elastic"
+_ADAPTERS = "holdfast.compat.elastic"
+_LOGGER = f"{_ADAPTERS}.logging"
+_UTILS = f"{_ADAPTERS}.utils"
+_MEETING = ("holdfast.rendezvous", "holdfast.rendezvous.dynamic", "holdfast.events", f"{_ADAPTERS}.rendezvous_utils")
+
+#: Packages are views, so that no module of ours gets a child of theirs as an attribute.
+MODULES: Table = {
+    _ELASTIC: View(doc="TorchElastic's names, answered by Holdfast."),
+    # -- agent
+    f"{_ELASTIC}.agent": View(),
+    f"{_ELASTIC}.agent.server": view("holdfast.agent"),
+    f"{_ELASTIC}.agent.server.api": view(
+        "holdfast.agent.api",
+        "holdfast.agent.simple",
+        "holdfast.agent.ranks",
+        "holdfast.events",
+        "holdfast.metrics",
+        _LOGGER,
+        _RoleInstanceInfo="holdfast.agent.ranks:RoleInstanceInfo",
+        _get_fq_hostname="socket:getfqdn",
+    ),
+    f"{_ELASTIC}.agent.server.local_elastic_agent": view(
+        "holdfast.agent.local",
+        "holdfast.agent",
+        "holdfast.workers",
+        "holdfast.health",
+        "holdfast.metrics",
+        _LOGGER,
+        _UTILS,
+        TORCHELASTIC_HEALTH_CHECK_PORT="holdfast.health:PORT_VARIABLE",
+    ),
+    f"{_ELASTIC}.agent.server.health_check_server": view("holdfast.health.server", _LOGGER),
+    # -- rendezvous
+    f"{_ELASTIC}.rendezvous": view("holdfast.rendezvous"),
+    f"{_ELASTIC}.rendezvous.api": view(
+        "holdfast.rendezvous.api", "holdfast.rendezvous.registry", "holdfast.rendezvous", "holdfast.wire.ports"
+    ),
+    f"{_ELASTIC}.rendezvous.registry": view(
+        "holdfast.rendezvous.registry", "holdfast.rendezvous", "holdfast.rendezvous.dynamic"
+    ),
+    f"{_ELASTIC}.rendezvous.dynamic_rendezvous": view("holdfast.rendezvous.dynamic", *_MEETING),
+    f"{_ELASTIC}.rendezvous.c10d_rendezvous_backend": view(
+        "holdfast.rendezvous.store_backend", *_MEETING, create_backend="holdfast.torch.c10d:create_backend"
+    ),
+    f"{_ELASTIC}.rendezvous.static_tcp_rendezvous": view(
+        "holdfast.rendezvous.static", *_MEETING, create_rdzv_handler="holdfast.rendezvous.static:create_handler"
+    ),
+    f"{_ELASTIC}.rendezvous.etcd_rendezvous": view(
+        "holdfast.rendezvous.etcd",
+        "holdfast.store.etcd",
+        *_MEETING,
+        create_rdzv_handler="holdfast.rendezvous.etcd:create_handler",
+    ),
+    f"{_ELASTIC}.rendezvous.etcd_rendezvous_backend": view("holdfast.rendezvous.etcd_backend", *_MEETING),
+    f"{_ELASTIC}.rendezvous.etcd_server": view(
+        "holdfast.rendezvous.etcd_server", find_free_port="holdfast.wire.ports:get_socket_with_port"
+    ),
+    f"{_ELASTIC}.rendezvous.etcd_store": "holdfast.store.etcd",
+    f"{_ELASTIC}.rendezvous.utils": f"{_ADAPTERS}.rendezvous_utils",
+    # -- what is told
+    f"{_ELASTIC}.metrics": view("holdfast.metrics"),
+    f"{_ELASTIC}.metrics.api": "holdfast.metrics.api",
+    f"{_ELASTIC}.events": view("holdfast.events", _LOGGER),
+    f"{_ELASTIC}.events.api": "holdfast.events.api",
+    f"{_ELASTIC}.events.handlers": f"{_ADAPTERS}.event_handlers",
+    # -- timers
+    f"{_ELASTIC}.timer": view("holdfast.timer"),
+    f"{_ELASTIC}.timer.api": view("holdfast.timer.api", "holdfast.timer.requests"),
+    f"{_ELASTIC}.timer.local_timer": view("holdfast.timer.local_timer", "holdfast.timer"),
+    f"{_ELASTIC}.timer.file_based_local_timer": view(
+        "holdfast.timer.file_client",
+        "holdfast.timer.file_server",
+        "holdfast.timer.requests",
+        "holdfast.timer",
+        f"{_ADAPTERS}.debug_info",
+    ),
+    f"{_ELASTIC}.timer.debug_info_logging": f"{_ADAPTERS}.debug_info",
+    # -- processes
+    f"{_ELASTIC}.multiprocessing": view("holdfast.workers", "holdfast.failures", _LOGGER),
+    f"{_ELASTIC}.multiprocessing.api": view(
+        "holdfast.workers.context",
+        "holdfast.workers.logs",
+        "holdfast.workers.std",
+        "holdfast.workers.redirects",
+        "holdfast.workers.tail",
+        "holdfast.workers.subprocess_handler",
+        "holdfast.workers",
+        "holdfast.failures",
+    ),
+    f"{_ELASTIC}.multiprocessing.errors": view(
+        "holdfast.failures", "holdfast.failures.handler", "holdfast.failures.process", _LOGGER
+    ),
+    f"{_ELASTIC}.multiprocessing.errors.error_handler": "holdfast.failures.handler",
+    f"{_ELASTIC}.multiprocessing.errors.handlers": "holdfast.failures.handler",
+    f"{_ELASTIC}.multiprocessing.redirects": "holdfast.workers.redirects",
+    f"{_ELASTIC}.multiprocessing.subprocess_handler": view("holdfast.workers.subprocess_handler"),
+    f"{_ELASTIC}.multiprocessing.subprocess_handler.handlers": "holdfast.workers.subprocess_handler",
+    f"{_ELASTIC}.multiprocessing.subprocess_handler.subprocess_handler": "holdfast.workers.subprocess_handler",
+    f"{_ELASTIC}.multiprocessing.tail_log": "holdfast.workers.tail",
+    f"{_ELASTIC}.control_plane": f"{_ADAPTERS}.control_plane",
+    # -- helpers
+    f"{_ELASTIC}.utils": view(_UTILS),
+    f"{_ELASTIC}.utils.api": _UTILS,
+    f"{_ELASTIC}.utils.data": view("holdfast.torch.data"),
+    f"{_ELASTIC}.utils.data.cycling_iterator": "holdfast.torch.data",
+    f"{_ELASTIC}.utils.data.elastic_distributed_sampler": "holdfast.torch.data",
+    f"{_ELASTIC}.utils.distributed": view(
+        "holdfast.wire.ports",
+        "holdfast.store.agree",
+        _LOGGER,
+        create_c10d_store="holdfast.torch.c10d:create_c10d_store",
+    ),
+    f"{_ELASTIC}.utils.log_level": _LOGGER,
+    f"{_ELASTIC}.utils.logging": _LOGGER,
+    f"{_ELASTIC}.utils.process_state": _UTILS,
+    f"{_ELASTIC}.utils.store": "holdfast.store.agree",
+    # -- launching
+    "torch.distributed.launcher": view("holdfast.launcher"),
+    "torch.distributed.launcher.api": view(
+        "holdfast.launcher.api",
+        "holdfast.health",
+        _LOGGER,
+        f"{_ADAPTERS}.rendezvous_utils",
+        TORCHELASTIC_HEALTH_CHECK_PORT="holdfast.health:PORT_VARIABLE",
+    ),
+    "torch.distributed.run": f"{_ADAPTERS}.run",
+    "torch.distributed.launch": f"{_ADAPTERS}.launch",
+    "torch.distributed.argparse_util": f"{_ADAPTERS}.argparse_util",
+}

@@ -1,0 +1,1 @@
+"""TorchX's command line: its commands as classes, each of which calls ours."""

@@ -1,0 +1,1 @@
+"""The small helpers of TorchX that programs import."""

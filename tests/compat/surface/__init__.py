@@ -1,0 +1,1 @@
+"""The public surface of others, as tables, and how ours compares with it."""
