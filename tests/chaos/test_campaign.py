@@ -1,24 +1,48 @@
-"""A few runs of the campaign; `make campaign` has two hundred."""
+"""A few runs of the campaign; `make campaign` has two hundred for each of its trainings."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
 
-from holdfast.chaos.campaign import check, run_one, undisturbed
+from holdfast.chaos.campaign import GLOO, RING, Training, Undisturbed, run_one
 from holdfast.chaos.schedule import Fault, Kind, Moment, Schedule
 
 pytest.importorskip("numpy")
 
+# Each is two runs of a whole job, whose agents and workers start from nothing.
+pytestmark = pytest.mark.timeout(400)
+
 STEPS = 24
+#: An even seed lets survivors wait for a replacement, an odd one lets them go on.
+WAIT, GO_ON = 0, 1
+SEEDS = {"wait": WAIT, "go on": GO_ON, "wait, with DDP": 2, "go on, with DDP": 3}
+
+
+def schedule(seed: int, agents: int, workers: int, *faults: tuple[Kind, Moment, int, int]) -> Schedule:
+    return Schedule(seed, agents, workers, STEPS, tuple(Fault(n, *fault) for n, fault in enumerate(faults)))
 
 
 @pytest.fixture(scope="module")
-def expected() -> dict[str, Any]:
-    return undisturbed()
+def ring() -> Undisturbed:
+    return Undisturbed(RING)
+
+
+@pytest.fixture(scope="module")
+def gloo() -> Undisturbed:
+    if find_spec("torch") is None:
+        pytest.skip("needs torch")
+    return Undisturbed(GLOO)
+
+
+def run(made: Schedule, undisturbed: Undisturbed) -> Any:
+    """Run a schedule in which every fault strikes, to a good end."""
+    verdict = run_one(made, undisturbed.training, undisturbed.result(made))
+    assert verdict.complaints == [], verdict.folder
+    assert verdict.struck == len(made.faults)
+    return verdict
 
 
 @pytest.mark.slow
@@ -32,39 +56,45 @@ def expected() -> dict[str, Any]:
     ids=["killed and stopped", "exit in the sync and a restarted coordinator", "a killed agent"],
 )
 def test_a_run_with_faults_ends_as_if_nothing_had_happened(
-    expected: dict[str, Any], agents: int, workers: int, faults: list[tuple[Kind, Moment, int, int]]
+    ring: Undisturbed, agents: int, workers: int, faults: list[tuple[Kind, Moment, int, int]]
 ) -> None:
-    schedule = Schedule(-1, agents, workers, STEPS, tuple(Fault(n, *fault) for n, fault in enumerate(faults)))
-
-    verdict = run_one(schedule, expected)
-
-    assert verdict.complaints == [], verdict.folder
-    assert verdict.struck == len(faults)
+    assert run(schedule(-1, agents, workers, *faults), ring).is_bit_equal
 
 
-def result(folder: Path, name: str, **changes: Any) -> None:
-    whole = {"weights": "aa", "momentum": "bb", "used": [2, 2, 2], "steps": 3, "world_size": 1, "rank": 0}
-    (folder / f"result-{name}.json").write_text(json.dumps({**whole, **changes}))
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.parametrize("how", ["wait", "wait, with DDP"])
+def test_with_torch_not_a_bit_is_different_where_every_step_is_done_at_full_size(gloo: Undisturbed, how: str) -> None:
+    faults = (Kind.SIGKILL, Moment.REDUCE, 5, 1), (Kind.SIGSTOP, Moment.OPTIMIZER, 12, 0)
+
+    assert run(schedule(SEEDS[how], 1, 2, *faults), gloo).is_bit_equal
 
 
-@pytest.mark.parametrize(
-    ("changes", "complaint"),
-    [
-        ({"weights": "ab"}, "another model"),
-        ({"used": [2, 3, 2]}, "not used equally often"),
-        ({"used": [3, 3, 3]}, "every sample was used 3 times"),
-    ],
-)
-def test_the_campaign_sees_what_is_wrong(tmp_path: Path, changes: dict[str, Any], complaint: str) -> None:
-    good = {"weights": "aa", "momentum": "bb", "used": [2, 2, 2]}
-    result(tmp_path, "1", **changes)
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.parametrize("how", ["go on", "go on, with DDP"])
+def test_with_torch_a_run_that_changed_its_size_ends_as_good_as_equal(gloo: Undisturbed, how: str) -> None:
+    faults = (Kind.SHRINK, Moment.FORWARD, 6, 1), (Kind.EXCEPTION, Moment.CHECKPOINT, 14, 0)
 
-    assert any(complaint in each for each in check(tmp_path, good))
+    assert not run(schedule(SEEDS[how], 2, 1, *faults), gloo).is_bit_equal
 
 
-def test_workers_that_differ_or_leave_nothing_are_seen(tmp_path: Path) -> None:
-    assert check(tmp_path, None) == ["no worker has left a result"]
-    result(tmp_path, "1")
-    assert check(tmp_path, None) == []
-    result(tmp_path, "2", weights="ff", rank=1)
-    assert any("different models" in each for each in check(tmp_path, None))
+@pytest.mark.slow
+@pytest.mark.torch
+def test_a_worker_that_dies_while_it_writes_a_checkpoint_leaves_none_that_anybody_takes(gloo: Undisturbed) -> None:
+    """Each of the two in turn: the first while it writes, the second soon after."""
+    faults = (Kind.SIGKILL, Moment.CHECKPOINT, 10, 0), (Kind.SIGKILL, Moment.CHECKPOINT, 10, 1)
+
+    assert run(schedule(WAIT, 1, 2, *faults), gloo).is_bit_equal
+
+
+def test_what_a_schedule_must_end_with_depends_on_how_it_trains() -> None:
+    calm = [GLOO.calm(schedule(seed, 1, 2)) for seed in SEEDS.values()]
+
+    assert len(set(calm)) == len(calm)
+    for seed, each in zip(SEEDS.values(), calm, strict=True):
+        assert GLOO.arguments(each) == GLOO.arguments(schedule(seed, 1, 2))
+    grown = schedule(WAIT, 2, 1, (Kind.GROW, Moment.FORWARD, 3, 0))
+    assert GLOO.arguments(grown) == GLOO.arguments(GLOO.calm(grown))
+    one: Training = RING
+    assert one.calm(schedule(5, 2, 2)) == one.calm(schedule(6, 1, 4))

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-WAIT_S = 60.0
+WAIT_S = 100.0
 
 
 class Worker:

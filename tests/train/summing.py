@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+import warnings
 from typing import Any
 
 import numpy as np
@@ -105,13 +106,30 @@ class Worker:
                 raise NonRetryableException("there is no hope")
             if fate == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
+            if fate == "orphan":
+                self.leave_child()
+                os.kill(os.getpid(), signal.SIGKILL)
             if fate == "loop":
                 while True:
                     pass
             if fate.startswith("await"):
-                # Stay in this step until so many newcomers have knocked.
-                while self.coordinator.party.membership.newcomers < int(fate.partition(":")[2]):
-                    self.coordinator.party.membership.wait_broken(0.01)
+                # Stay in this step until so many are in the round or have knocked.
+                party = self.coordinator.party
+                while party.world_size + party.membership.newcomers < int(fate.partition(":")[2]):
+                    party.membership.wait_broken(0.01)
+
+    def leave_child(self) -> None:
+        """Fork, as a data loader does, a child that lives on when its parent is killed."""
+        with warnings.catch_warnings(action="ignore"):  # newer Pythons warn of the threads that such a parent has
+            pid = os.fork()
+        if pid:
+            tell("forked", pid=pid)
+            return
+        with open(os.devnull, "w") as null:  # noqa: PTH123 - whoever reads our output waits for its end
+            os.dup2(null.fileno(), 1)
+            os.dup2(null.fileno(), 2)
+        while True:
+            signal.pause()
 
     def run(self) -> None:
         import logging

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +14,9 @@ import pytest
 from tests.train.conftest import Worker
 
 pytest.importorskip("numpy")
+
+# Four processes that import torch at once take long on a busy machine.
+pytestmark = pytest.mark.timeout(240)
 
 TOTAL = 410
 BACKENDS = [
@@ -101,6 +106,18 @@ def test_two_of_four_are_killed(crew: Crew) -> None:
     assert [done(worker) for worker in workers[2:]] == [TOTAL] * 2
 
 
+def test_children_that_outlive_the_killed_do_not_hide_their_death(crew: Crew) -> None:
+    """No lease would end in time: only the end of a connection tells, and no child holds one open."""
+    workers = crew({"at": {4: "orphan"}}, {"at": {4: "orphan"}}, {}, {}, url_extra="&lease=3600")
+    children = [worker.wait_for("forked")["pid"] for worker in workers[:2]]
+    try:
+        assert [done(worker) for worker in workers[2:]] == [TOTAL] * 2
+        assert [worker.end() for worker in workers[:2]] == [-9, -9]
+    finally:
+        for pid in children:
+            os.kill(pid, signal.SIGKILL)
+
+
 def test_two_of_four_are_stuck_and_the_rest_is_saved_by_the_timeout(crew: Crew) -> None:
     workers = crew({"at": {4: "loop"}}, {"at": {4: "loop"}}, {}, {}, timeout_ms=3000)
 
@@ -116,8 +133,8 @@ def test_without_rollback_a_failed_step_is_not_undone(crew: Crew) -> None:
 
 
 def test_newcomers_are_let_in_between_two_steps(crew: Crew) -> None:
-    first = crew({"at": {4: "await:2"}}, {}, url_extra="&last_call_timeout=0.2")
-    first[0].wait_for("fate", fate="await:2")
+    first = crew({"at": {4: "await:4"}}, {}, url_extra="&last_call_timeout=0.2")
+    first[0].wait_for("fate", fate="await:4")
     newcomers = crew({}, {})
 
     workers = [*first, *newcomers]
@@ -126,9 +143,9 @@ def test_newcomers_are_let_in_between_two_steps(crew: Crew) -> None:
 
 
 def test_the_killed_come_back_and_take_the_state_of_the_others(crew: Crew) -> None:
-    first = crew({"at": {4: "kill"}}, {"at": {8: "await:1"}}, most=2)
+    first = crew({"at": {4: "kill"}}, {"at": {8: "await:2"}}, most=2)
     first[0].end()
-    first[1].wait_for("fate", fate="await:1")
+    first[1].wait_for("fate", fate="await:2")
     (again,) = crew({}, most=2)
 
     assert done(first[1]) == done(again) == TOTAL

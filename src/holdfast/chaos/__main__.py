@@ -5,32 +5,46 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 
 import click
 
-from holdfast.chaos.campaign import Verdict, run_seed, undisturbed
+from holdfast.chaos.campaign import TRAININGS, Undisturbed, Verdict, run_seed
 
 
 @click.command()
 @click.option("--seeds", default=200, show_default=True, help="How many schedules.")
 @click.option("--first", default=0, show_default=True, help="The first seed.")
 @click.option("--seed", type=int, help="Run this one alone and keep its folder.")
+@click.option(
+    "--backend", type=click.Choice([*TRAININGS]), default="ring", show_default=True, help="What sums the gradients."
+)
 @click.option("--at-once", default=2, show_default=True, help="How many jobs run side by side.")
-def main(seeds: int, first: int, seed: int | None, at_once: int) -> None:
-    """Train under seeded faults; every run must end with the bits of the undisturbed one and every sample used once."""
-    expected = undisturbed()
+def main(seeds: int, first: int, seed: int | None, backend: str, at_once: int) -> None:
+    """Train under seeded faults; every run must end as the undisturbed one does, with every sample used once.
+
+    On the ring that means the same bits. On gloo it means the same bits where every step was done by as many workers,
+    and the same numbers but for rounding where it was not.
+    """
+    if backend == "gloo" and find_spec("torch") is None:
+        raise click.UsageError("--backend gloo trains with torch: pip install 'holdfast[torch]'")
+    undisturbed = Undisturbed(TRAININGS[backend])
     if seed is not None:
-        verdict = run_seed(seed, expected, keep=True)
+        verdict = run_seed(seed, undisturbed, keep=True)
         tell(verdict)
         click.echo(f"folder: {verdict.folder}")
         sys.exit(not verdict.is_good)
     counts: Counter[str] = Counter()
     with ThreadPoolExecutor(at_once) as pool:
-        for verdict in pool.map(lambda each: run_seed(each, expected), range(first, first + seeds)):
+        for verdict in pool.map(lambda each: run_seed(each, undisturbed), range(first, first + seeds)):
             tell(verdict)
             counts["good" if verdict.is_good else "bad"] += 1
             counts["faults"] += verdict.struck
-    click.echo(f"{counts['good']} of {seeds} ended as if nothing had happened; {counts['faults']} faults")
+            counts["bit-equal"] += verdict.is_good and verdict.is_bit_equal
+    click.echo(
+        f"{backend}: {counts['good']} of {seeds} ended as if nothing had happened, {counts['bit-equal']} of them bit "
+        f"by bit; {counts['faults']} faults"
+    )
     sys.exit(bool(counts["bad"]))
 
 

@@ -10,21 +10,62 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from holdfast.chaos import inject
+from holdfast.chaos.judge import is_same_size, judge
 from holdfast.chaos.schedule import BY_WORKER, Fault, Kind, Schedule, choose
 from holdfast.wire.ports import HeldPort
 
 #: A run that takes longer than this has failed.
-RUN_TIMEOUT_S = 120.0
+RUN_TIMEOUT_S = 180.0
 LOOK_S = 0.02
 #: How long a worker may be silent; hangs are among the faults.
 HANG = "3s"
-PAUSE_S = 0.02
+
+
+@dataclass(frozen=True)
+class Training:
+    """One of the programs that the campaign runs."""
+
+    module: str
+    preload: str
+    #: How long a step takes at least: long enough for a replacement to come while there is something left to do.
+    pause_s: float
+
+    def arguments(self, schedule: Schedule) -> tuple[str, ...]:
+        """Return what its command line says of a schedule, beside the number of steps and how long each takes."""
+        del schedule
+        return ()
+
+    def calm(self, schedule: Schedule) -> Schedule:
+        """Return the schedule without faults that must end alike: here that of one worker, as for any other number."""
+        return Schedule(-1, 1, 1, schedule.steps, ())
+
+
+@dataclass(frozen=True)
+class GlooTraining(Training):
+    """Training with torch over gloo, every second schedule through DistributedDataParallel."""
+
+    def arguments(self, schedule: Schedule) -> tuple[str, ...]:
+        """Random numbers are only for those who keep their size: others draw them differently."""
+        mode = ("reduce", "ddp")[schedule.seed // 2 % 2]
+        return (mode, str(schedule.world_size), "0.2") if schedule.keeps_size else (mode, "1", "0.0")
+
+    def calm(self, schedule: Schedule) -> Schedule:
+        """As many workers, on one node; the seed says how they train."""
+        kind = schedule.seed % 4 if schedule.keeps_size else schedule.seed % 4 | 1
+        return Schedule(kind, 1, schedule.world_size, schedule.steps, ())
+
+
+RING = Training("holdfast.chaos.training", "numpy", 0.02)
+GLOO = GlooTraining("holdfast.chaos.gloo_training", "torch,torch._dynamo,torch.nn.parallel", 0.06)
+#: By the name of what the workers sum their gradients with.
+TRAININGS = {"ring": RING, "gloo": GLOO}
 
 
 @dataclass
@@ -36,6 +77,8 @@ class Verdict:
     struck: int = 0
     seconds: float = 0.0
     folder: str = ""
+    #: Whether it had to be equal to the undisturbed run bit by bit, since every step was done by as many workers.
+    is_bit_equal: bool = False
 
     @property
     def is_good(self) -> bool:
@@ -46,8 +89,9 @@ class Verdict:
 class Job:
     """One live job: a coordinator of its own and one or more agents."""
 
-    def __init__(self, schedule: Schedule, folder: Path) -> None:
+    def __init__(self, schedule: Schedule, training: Training, folder: Path) -> None:
         self.schedule = schedule
+        self.training = training
         self.folder = folder
         (folder / inject.SCHEDULE_FILE).write_text(json.dumps(schedule.to_json()))
         self._held = HeldPort()
@@ -116,9 +160,16 @@ class Job:
         command = [
             *("launch", "--nnodes", nodes, "--nproc-per-node", str(schedule.workers_per_agent)),
             *("--rdzv-backend", "holdfast", "--rdzv-endpoint", f"127.0.0.1:{self._held.port}", "--rdzv-id", "chaos"),
-            *("--rdzv-conf", "is_host=false", "--max-restarts", "50", "--last-call", "0.5", "--preload", "numpy"),
+            *("--rdzv-conf", "is_host=false", "--max-restarts", "50", "--last-call", "0.5"),
+            *("--preload", self.training.preload),
             *("--hang", HANG, "--log-dir", str(self.folder / "logs"), "--shutdown-timeout", "2", "--json"),
-            *("-m", "holdfast.chaos.training", str(schedule.steps), str(PAUSE_S)),
+            *(
+                "-m",
+                self.training.module,
+                str(schedule.steps),
+                str(self.training.pause_s),
+                *self.training.arguments(schedule),
+            ),
         ]
         return self._start(command, f"agent-{number}")
 
@@ -141,51 +192,51 @@ class Job:
         self._held.close()
 
 
-def check(folder: Path, expected: dict[str, Any] | None) -> list[str]:
-    """Look at what the workers left: the same bits for all, every sample as often as there were epochs."""
-    results = [json.loads(path.read_text()) for path in sorted(folder.glob("result-*.json"))]
-    if not results:
-        return ["no worker has left a result"]
-    complaints = []
-    first = results[0]
-    for one in results:
-        if (one["weights"], one["momentum"]) != (first["weights"], first["momentum"]):
-            complaints.append(f"ranks {first['rank']} and {one['rank']} ended with different models")
-        if expected is not None and (one["weights"], one["momentum"]) != (expected["weights"], expected["momentum"]):
-            complaints.append(f"rank {one['rank']} ended with another model than the undisturbed run")
-        if len(set(one["used"])) != 1:
-            wrong = {index: count for index, count in enumerate(one["used"]) if count != one["used"][0]}
-            complaints.append(f"rank {one['rank']}: samples were not used equally often: {str(wrong)[:200]}")
-        elif expected is not None and one["used"] != expected["used"]:
-            complaints.append(f"rank {one['rank']}: every sample was used {one['used'][0]} times")
-    return complaints
+def read_results(folder: Path) -> list[dict[str, Any]]:
+    """Return what the workers left that trained to the end."""
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("result-*.json"))]
 
 
-def undisturbed() -> dict[str, Any]:
-    """Return the result of one worker that nothing happens to."""
-    schedule = Schedule(-1, 1, 1, choose(0, random.Random(0)).steps, ())
-    verdict = run_one(schedule, None, keep=True)
-    try:
+class Undisturbed:
+    """The results of runs to which nothing happens; each is made when it is first asked for."""
+
+    def __init__(self, training: Training) -> None:
+        self.training = training
+        self._lock = threading.Lock()
+        self._results: dict[Schedule, dict[str, Any]] = {}
+
+    def result(self, schedule: Schedule) -> dict[str, Any]:
+        """Return what a schedule must end with."""
+        calm = self.training.calm(schedule)
+        with self._lock:
+            if calm not in self._results:
+                self._results[calm] = self._run(calm)
+            return self._results[calm]
+
+    def _run(self, calm: Schedule) -> dict[str, Any]:
+        verdict = run_one(calm, self.training, None, keep=True)
         if verdict.complaints:
             raise RuntimeError(f"the undisturbed run failed: {verdict.complaints}; see {verdict.folder}")
-        result: dict[str, Any] = json.loads(next(Path(verdict.folder).glob("result-*.json")).read_text())
-        return result
-    finally:
+        result = read_results(Path(verdict.folder))[0]
         shutil.rmtree(verdict.folder, ignore_errors=True)
+        return result
 
 
-def run_seed(seed: int, expected: dict[str, Any], *, keep: bool = False) -> Verdict:
+def run_seed(seed: int, undisturbed: Undisturbed, *, keep: bool = False) -> Verdict:
     """Run the schedule of one seed."""
-    return run_one(choose(seed, random.Random(seed)), expected, keep=keep)
+    schedule = choose(seed, random.Random(seed))
+    return run_one(schedule, undisturbed.training, undisturbed.result(schedule), keep=keep)
 
 
-def run_one(schedule: Schedule, expected: dict[str, Any] | None, *, keep: bool = False) -> Verdict:
+def run_one(schedule: Schedule, training: Training, expected: dict[str, Any] | None, *, keep: bool = False) -> Verdict:
     """Run one schedule; its folder stays where something is wrong, or where that is asked for."""
     folder = Path(tempfile.mkdtemp(prefix="holdfast_chaos_"))
     began = time.monotonic()
-    job = Job(schedule, folder)
-    complaints = job.run() or check(folder, expected)
-    verdict = Verdict(schedule, complaints, job.struck(), time.monotonic() - began, str(folder))
+    job = Job(schedule, training, folder)
+    complaints, results = job.run(), read_results(folder)
+    verdict = Verdict(schedule, complaints or judge(results, expected), job.struck(), folder=str(folder))
+    verdict.is_bit_equal = expected is not None and all(is_same_size(one, expected) for one in results)
+    verdict.seconds = time.monotonic() - began
     if verdict.is_good and not keep:
         shutil.rmtree(folder, ignore_errors=True)
     return verdict

@@ -40,6 +40,8 @@ class Moment(enum.StrEnum):
 BY_WORKER = (Kind.SIGKILL, Kind.SIGSTOP, Kind.EXCEPTION, Kind.EXIT, Kind.HANG)
 #: Need a second agent.
 OF_AGENTS = (Kind.AGENT_KILL, Kind.SHRINK, Kind.GROW)
+#: After these there are fewer workers, or more, than at the beginning.
+OF_SIZE = (Kind.SHRINK, Kind.GROW)
 
 
 class Choice(Protocol):
@@ -77,6 +79,11 @@ class Schedule:
     def world_size(self) -> int:
         """How many workers there are at the beginning."""
         return self.agents * self.workers_per_agent
+
+    @property
+    def keeps_size(self) -> bool:
+        """Whether survivors wait for a replacement: in every second schedule where each who goes is replaced."""
+        return self.seed % 2 == 0 and not any(fault.kind in OF_SIZE for fault in self.faults)
 
     def to_json(self) -> dict[str, Any]:
         """Describe the schedule as plain data."""

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from holdfast.checkpoint import snapshot, telling
-from holdfast.checkpoint.choose import NEAREST, Choice, Group, choose
+from holdfast.checkpoint.choose import Choice, Group, choose, distance
 from holdfast.checkpoint.keys import Entry, Key, make_origin
 from holdfast.checkpoint.loading import load_dealt, load_whole
 from holdfast.checkpoint.memory import MemoryTier
@@ -311,7 +311,7 @@ class Checkpointer:
             finally:
                 for each in opened.values():
                     each.close()
-            tiers = sorted({entry.tier for entry in used.values()}, key=_distance)
+            tiers = sorted({entry.tier for entry in used.values()}, key=distance)
             took_ms = (time.monotonic() - began) * 1000
             nbytes = sum(entry.nbytes for entry in used.values())
             data = {**choice.data, "shard": rank, "of": world, "from": tiers}
@@ -402,10 +402,6 @@ def _tree_of(state: Any) -> Any:
         if callable(method):
             return method()
     return state
-
-
-def _distance(tier: str) -> int:
-    return NEAREST.index(tier) if tier in NEAREST else len(NEAREST)
 
 
 def _origin_from_environ() -> str:

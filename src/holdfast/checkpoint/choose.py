@@ -59,7 +59,7 @@ def group_up(entries: Iterable[Entry]) -> list[Group]:
             holders.append(entry)
     for group in groups.values():
         for holders in group.holders.values():
-            holders.sort(key=lambda entry: (_distance(entry.tier), entry.place))
+            holders.sort(key=lambda entry: (distance(entry.tier), entry.place))
     return sorted(groups.values(), key=lambda group: (group.step, _recency(group.origin), group.world), reverse=True)
 
 
@@ -89,7 +89,7 @@ def choose(
 
 def _chosen(group: Group, passed: Sequence[str]) -> Choice:
     tiers = [holders[0].tier for _, holders in sorted(group.holders.items())]
-    counts = {tier: tiers.count(tier) for tier in sorted(set(tiers), key=_distance)}
+    counts = {tier: tiers.count(tier) for tier in sorted(set(tiers), key=distance)}
     from_where = ", ".join(
         tier if group.world == 1 else f"{count} of {group.world} shards in {tier}" for tier, count in counts.items()
     )
@@ -123,7 +123,8 @@ def _recency(origin: str) -> tuple[int, str]:
     return (int(last) if last.isdecimal() else -1), origin
 
 
-def _distance(tier: str) -> int:
+def distance(tier: str) -> int:
+    """How far away a tier is: 0 for this node's memory; tiers of others come last."""
     return NEAREST.index(tier) if tier in NEAREST else len(NEAREST)
 
 

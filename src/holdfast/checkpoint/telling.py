@@ -7,6 +7,7 @@ from typing import Any
 from holdfast import guest
 from holdfast.checkpoint.keys import Key
 from holdfast.facts import DEBUG, INFO, WARNING, Fact, facts
+from holdfast.quantities import size
 
 
 def written(key: Key, tier: str, nbytes: int, duration_ms: float, blocked_ms: float) -> None:
@@ -14,7 +15,7 @@ def written(key: Key, tier: str, nbytes: int, duration_ms: float, blocked_ms: fl
     _tell(
         Fact(
             "checkpoint_written",
-            f"step {key.step}: shard {key.shard} of {key.world} is in {tier} ({_size(nbytes)}) "
+            f"step {key.step}: shard {key.shard} of {key.world} is in {tier} ({size(nbytes)}) "
             f"after {duration_ms:.0f} ms; training waited {blocked_ms:.0f} ms",
             {**key.as_data(), "tier": tier, "bytes": nbytes, "duration_ms": duration_ms, "blocked_ms": blocked_ms},
             DEBUG if tier == "memory" else INFO,
@@ -27,7 +28,7 @@ def read(data: dict[str, Any], tier: str, nbytes: int, duration_ms: float, sente
     _tell(
         Fact(
             "checkpoint_read",
-            f"{sentence}; read from {tier} in {duration_ms:.0f} ms ({_size(nbytes)})",
+            f"{sentence}; read from {tier} in {duration_ms:.0f} ms ({size(nbytes)})",
             {**data, "tier": tier, "bytes": nbytes, "duration_ms": duration_ms},
         )
     )
@@ -66,12 +67,3 @@ def absent(sentence: str, data: dict[str, Any]) -> None:
 def _tell(fact: Fact) -> None:
     guest.tell_facts()
     facts.publish(fact)
-
-
-def _size(nbytes: int) -> str:
-    value = float(nbytes)
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if value < 1000 or unit == "GB":
-            return f"{value:.0f} {unit}" if unit == "bytes" else f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{nbytes} bytes"

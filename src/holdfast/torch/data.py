@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sized
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, Sampler
@@ -45,7 +45,7 @@ class ElasticDistributedSampler(DistributedSampler[Any]):
         return self.num_samples
 
 
-class CyclingIterator(Generic[T]):
+class CyclingIterator(Iterator[T]):
     """Goes through `generator_fn(epoch)` for every epoch from `start_epoch` up to, but not including, `n`."""
 
     def __init__(self, n: int, generator_fn: Callable[[int], Iterable[T]], start_epoch: int = 0) -> None:

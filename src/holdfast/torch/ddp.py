@@ -51,7 +51,7 @@ class ElasticDDP(torch.nn.Module):  # type: ignore[misc, unused-ignore]
         # All workers take the same state before the first step, so there is no need to send it from here too.
         if "init_sync" in _OPTIONS:
             options.setdefault("init_sync", False)
-        object.__setattr__(self, "_wrapped", DistributedDataParallel(self.module, **options))
+        object.__setattr__(self, "_wrapped", _SteadyDDP(self.module, **options))
 
     def unwrap(self) -> None:
         """End a round. What hooks into the parameters is let go of at once: it must not hear of the next round."""
@@ -72,6 +72,27 @@ class ElasticDDP(torch.nn.Module):  # type: ignore[misc, unused-ignore]
         object.__setattr__(self, "_wrapped", None)
 
     _wrapped: Any
+
+
+class _SteadyDDP(DistributedDataParallel):
+    """Lays gradients out alike from the first step of every round on.
+
+    torch learns from a first step in which order gradients come, and changes how they lie in its buckets. Where they
+    lie decides in which order gloo adds up what three workers or more have, so the first step of a round would give
+    other bits than the same step in the midst of one. Here the order is that of the parameters, the last first.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        # With these torch has an order of its own, or knows none before every step.
+        self._steady = not options.get("find_unused_parameters") and not options.get("static_graph")
+        super().__init__(*args, **options)
+        if self._steady:
+            self.reducer._push_all_rebuilt_params()
+            self.reducer._rebuild_buckets()
+
+    def _build_params_for_reducer(self) -> Any:
+        parameters, sparse = super()._build_params_for_reducer()  # type: ignore[no-untyped-call, unused-ignore]
+        return (parameters[::-1], sparse[::-1]) if self._steady else (parameters, sparse)
 
 
 class _Weighted(torch.autograd.Function):  # type: ignore[misc, unused-ignore]

@@ -35,7 +35,6 @@ from holdfast.torch.state import TorchState
 from holdfast.train.errors import RoundOver
 from holdfast.train.ledger import MicroBatch, Portion
 from holdfast.train.membership import Membership, from_environ
-from holdfast.train.party import Votes
 from holdfast.train.run import Run, Step
 from holdfast.train.state import State
 
@@ -43,10 +42,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.checkpoint import Checkpointer, Notices
-
-#: Votes are so far apart, or a step; and never more than so many steps.
-VOTE_EVERY_S = 0.05
-VOTE_STEPS_MAX = 5
 
 
 class TorchRun(Run):
@@ -61,8 +56,6 @@ class TorchRun(Run):
         self.groups = groups
         self.present: TorchStep | None = None
         self.ring_sums = 0
-        #: The step after which all hear of each other again.
-        self._vote_at = 0
         self._wrapped: list[ElasticDDP] = []
         self._reducers: weakref.WeakKeyDictionary[torch.nn.Module, Reducer] = weakref.WeakKeyDictionary()
         if isinstance(state, TorchState):
@@ -127,13 +120,6 @@ class TorchRun(Run):
             raise UsageError("there are no process groups with backend='ring'")
         return self.groups.new_group(ranks, **options)
 
-    def stop(self, reason: str = "asked to stop") -> None:
-        """Have the training end for everybody: after this step or, where steps are short, one of the next few.
-
-        To end after a certain step, leave the loop on every worker: `if run.progress == 1000: break`.
-        """
-        super().stop(reason)
-
     # -- rounds --------------------------------------------------------------------------------------------------------
 
     def make_step(self, portion: Portion) -> Step:
@@ -143,7 +129,7 @@ class TorchRun(Run):
 
     def on_round(self) -> None:
         """Form the process group, and wrap what stands on it."""
-        self._vote_at = 0
+        super().on_round()
         if self.groups is None:
             return
         self.groups.form(self.circle, self.membership)
@@ -177,20 +163,6 @@ class TorchRun(Run):
             torch.cuda.current_stream().synchronize()
         if self.groups.aborted is not None:
             raise RoundOver(self.groups.aborted)
-
-    def vote(self, number: int, *, stop: bool = False, seconds: float = 0.0) -> Votes:
-        """Hear what all say of a step; where steps are short, of every few.
-
-        A step is done without that, for the sums were complete. It is for newcomers and for the end, which can wait for
-        a moment, while every vote makes all workers wait for the slowest once more. All know the same figures, so all
-        find the same step for the next one.
-        """
-        if number < self._vote_at and self.votes is not None:
-            return Votes(newcomers=False, stop=False, seconds=self.votes.seconds)
-        votes = super().vote(number, stop=stop, seconds=seconds)
-        step_s = max(*votes.seconds, VOTE_EVERY_S / VOTE_STEPS_MAX)
-        self._vote_at = number + max(int(VOTE_EVERY_S / step_s), 1)
-        return votes
 
     def _operations(self) -> int:
         return self.ring_sums + (self.groups.operations() if self.groups is not None else 0)

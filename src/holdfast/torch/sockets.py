@@ -52,9 +52,14 @@ class GlooSockets:
 
     def close_in_child(self) -> None:
         """In a forked child: close its copies, which would keep the connections of a dead parent open."""
-        for fd in [*self._loops, *(fd for fd, _ in self._watched())]:
+        watched = self._watched()  # a loop tells only while it is open
+        for fd in self._loops:
             with contextlib.suppress(OSError):
                 os.close(fd)
+        for fd, inode in watched:
+            with contextlib.suppress(OSError):
+                if os.fstat(fd).st_ino == inode:  # the number may have been given to somebody else since
+                    os.close(fd)
         self.forget()
 
     def _watched(self) -> set[tuple[int, int]]:

@@ -20,25 +20,25 @@ def _ring() -> Ring:
     return party.ring
 
 
-def broadcast_long(value: int, src: int) -> int:
-    """Give all workers the integer of the worker `src`."""
-    return int(bytes(_ring().broadcast(str(value).encode(), src)))
+def broadcast_long(value: int, src_rank: int) -> int:
+    """Give all workers the integer of the worker `src_rank`."""
+    return int(bytes(_ring().broadcast(str(value).encode(), src_rank)))
 
 
-def broadcast_bool(value: bool, src: int) -> bool:
-    """Give all workers the truth value of the worker `src`."""
-    return bool(broadcast_long(int(value), src))
+def broadcast_bool(value: bool, src_rank: int) -> bool:
+    """Give all workers the truth value of the worker `src_rank`."""
+    return bool(broadcast_long(int(value), src_rank))
 
 
-def broadcast_float_list(values: list[float], src: int) -> list[float]:
-    """Give all workers the numbers of the worker `src`."""
-    data = bytes(_ring().broadcast(struct.pack(f"<{len(values)}d", *values), src))
+def broadcast_float_list(values: list[float], src_rank: int) -> list[float]:
+    """Give all workers the numbers of the worker `src_rank`."""
+    data = bytes(_ring().broadcast(struct.pack(f"<{len(values)}d", *values), src_rank))
     return list(struct.unpack(f"<{len(data) // 8}d", data))
 
 
-def broadcast_binary(data: bytes | None, src: int) -> bytes:
-    """Give all workers the bytes of the worker `src`; the others may give None."""
-    return bytes(_ring().broadcast(data, src))
+def broadcast_binary(data: bytes | None, src_rank: int) -> bytes:
+    """Give all workers the bytes of the worker `src_rank`; the others may give None."""
+    return bytes(_ring().broadcast(data, src_rank))
 
 
 def all_gather_return_max_long(value: int) -> tuple[int, int]:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from holdfast.errors import UsageError
 from holdfast.timer.heartbeat import pause, resume
 from holdfast.train.errors import RoundOver
+from holdfast.wire.forks import keep_from_children
 
 if TYPE_CHECKING:
     import numpy as np
@@ -185,6 +186,7 @@ class Ring:
 
     @staticmethod
     def _tune(sock: socket.socket) -> socket.socket:
+        keep_from_children(sock)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setblocking(False)
         return sock
@@ -492,9 +494,10 @@ def make_token(secret: bytes, nonce: str, rank: int) -> bytes:
 def listen(address: str = "") -> socket.socket:
     """Open a port for neighbours, on one address or on all of this host."""
     if not address and socket.has_dualstack_ipv6():
-        return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=64)
+        everywhere = socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=64)
+        return keep_from_children(everywhere)
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    return socket.create_server((address, 0), family=family, backlog=64)
+    return keep_from_children(socket.create_server((address, 0), family=family, backlog=64))
 
 
 def _knock(where: tuple[str, int]) -> socket.socket | None:

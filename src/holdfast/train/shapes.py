@@ -1,25 +1,27 @@
-"""Gradients as users bring them, one array or several in a list or a dict, and what they look like as plain data."""
+"""Gradients as users bring them, one array or a tree of them, and what they look like as plain data.
+
+A tree is made of dicts, lists and tuples, one inside the other as often as need be.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 
 def arrays_of(gradient: Any) -> list[Any]:
     """Return the arrays in a fixed order."""
     if isinstance(gradient, Mapping):
-        return [gradient[key] for key in sorted(gradient)]
-    return list(gradient) if isinstance(gradient, list | tuple) else [gradient]
+        return [array for key in sorted(gradient) for array in arrays_of(gradient[key])]
+    if isinstance(gradient, list | tuple):
+        return [array for item in gradient for array in arrays_of(item)]
+    return [gradient]
 
 
 def describe(gradient: Any) -> dict[str, Any]:
     """Say what a gradient looks like, without its numbers."""
-    return {
-        "keys": sorted(gradient) if isinstance(gradient, Mapping) else None,
-        "kind": type(gradient).__name__ if isinstance(gradient, list | tuple) else None,
-        "arrays": [(str(array.dtype), list(array.shape)) for array in arrays_of(gradient)],
-    }
+    arrays = [(str(array.dtype), list(array.shape)) for array in arrays_of(gradient)]
+    return {"tree": _outline(gradient), "arrays": arrays}
 
 
 def blanks(shape: Mapping[str, Any]) -> list[Any]:
@@ -31,6 +33,23 @@ def blanks(shape: Mapping[str, Any]) -> list[Any]:
 
 def rebuild(shape: Mapping[str, Any], arrays: list[Any]) -> Any:
     """Put arrays together to what was described."""
-    if shape["keys"] is not None:
-        return dict(zip(shape["keys"], arrays, strict=True))
-    return {"list": list, "tuple": tuple}[shape["kind"]](arrays) if shape["kind"] else arrays[0]
+    return _filled(shape["tree"], iter(arrays))
+
+
+def _outline(gradient: Any) -> Any:
+    """A list that begins with what it is; None where an array goes."""
+    if isinstance(gradient, Mapping):
+        return ["dict", *([key, _outline(gradient[key])] for key in sorted(gradient))]
+    if isinstance(gradient, list | tuple):
+        return ["tuple" if isinstance(gradient, tuple) else "list", *map(_outline, gradient)]
+    return None
+
+
+def _filled(outline: Any, arrays: Iterator[Any]) -> Any:
+    if outline is None:
+        return next(arrays)
+    kind, *items = outline
+    if kind == "dict":
+        return {key: _filled(item, arrays) for key, item in items}
+    found = [_filled(item, arrays) for item in items]
+    return tuple(found) if kind == "tuple" else found
