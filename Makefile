@@ -15,7 +15,7 @@ help:
 	@echo "make sim       10,000 seeds of simulated faults against the real machines"
 	@echo "make bench     comparisons with torchrun and others, side by side"
 	@echo "make soak      long runs with real processes"
-	@echo "make campaign  200 schedules of seeded faults on live jobs"
+	@echo "make campaign  200 schedules of seeded faults on live jobs, on our ring and on gloo"
 	@echo "make lint      ruff and mypy only;   make format  let ruff rewrite"
 
 setup: $(VENV)/.ready
@@ -67,6 +67,7 @@ bench: setup
 
 campaign: setup
 	$(BIN)/python -m holdfast.chaos --seeds 200
+	$(BIN)/python -m holdfast.chaos --seeds 200 --backend gloo
 
 clean:
 	rm -rf .venv .venv-3.* build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis

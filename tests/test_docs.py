@@ -31,7 +31,17 @@ TIMEOUT_S = 100
 #: What some pages import, and not every environment has.
 OPTIONAL = ("fsspec", "numpy", "torch")
 #: What would make a command behave otherwise than in a fresh shell.
-NOT_OURS = ("HOLDFAST_", "PET_", "TORCHELASTIC_", "TORCHX", "PYTEST_", "LOGLEVEL", "NO_COLOR", "COLUMNS")
+NOT_OURS = (
+    "PYTHONUNBUFFERED",
+    "HOLDFAST_",
+    "PET_",
+    "TORCHELASTIC_",
+    "TORCHX",
+    "PYTEST_",
+    "LOGLEVEL",
+    "NO_COLOR",
+    "COLUMNS",
+)
 
 
 class Block(NamedTuple):

@@ -17,7 +17,6 @@ import torch
 from torch import nn
 
 import holdfast.torch
-from holdfast.train.membership import from_environ
 
 STEP_S = 0.02
 
@@ -38,8 +37,7 @@ def main() -> None:
     model = nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 256)).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     state = holdfast.torch.TorchState(model=model, optimizer=optimizer)
-    membership = from_environ(min_nodes=min_workers)
-    with holdfast.torch.elastic(state, backend="gloo", membership=membership) as run:
+    with holdfast.torch.elastic(state, backend="gloo", min_workers=min_workers) as run:
         for step in run.steps(4096, 64, epochs=None):
             with step:
                 if step.number == kill_at and run.rank == 1 and not (folder / "struck").exists():

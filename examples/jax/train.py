@@ -18,25 +18,6 @@ import holdfast
 SAMPLES, FEATURES, WIDTH = 2400, 8, 32
 
 
-class JaxState(holdfast.TreeState):
-    """A tree of arrays; JAX never changes an array, so a new tree takes the place of the old one."""
-
-    def __init__(self, parameters: Any) -> None:
-        self.parameters = parameters
-
-    def tree(self) -> Any:
-        return self.parameters
-
-    def replace(self, tree: Any) -> None:
-        self.parameters = tree
-
-    def capture_snapshot(self) -> Any:
-        return self.parameters  # nobody can change it, so it need not be copied
-
-    def apply_snapshot(self, snapshot: Any) -> None:
-        self.parameters = snapshot
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=10)
@@ -54,8 +35,8 @@ def main() -> None:
     random = np.random.default_rng(0)
     inputs = random.normal(size=(SAMPLES, FEATURES)).astype(np.float32)
     wanted = np.sin(inputs.sum(1)).astype(np.float32)
-    state = JaxState(
-        {
+    state = holdfast.PytreeState(
+        parameters={
             "in": jnp.asarray(random.normal(size=(FEATURES, WIDTH)).astype(np.float32) / 3),
             "out": jnp.asarray(random.normal(size=WIDTH).astype(np.float32) / 6),
         }

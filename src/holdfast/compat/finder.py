@@ -151,7 +151,7 @@ class _ViewLoader(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         assert isinstance(module, ViewModule)
-        module.load()
+        module._load()
 
 
 class _AliasLoader(Loader):

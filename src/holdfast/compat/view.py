@@ -29,7 +29,7 @@ class ViewModule(ModuleType):
         for slot, value in (("_what", what), ("_children", children), ("_homes", ()), ("_covered", {})):
             super().__setattr__(slot, value)
 
-    def load(self) -> None:
+    def _load(self) -> None:
         """Import the modules behind this one."""
         homes = tuple(import_module(name) for name in self._what.modules)
         super().__setattr__("_homes", homes)

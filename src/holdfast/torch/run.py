@@ -271,6 +271,7 @@ def elastic(
     membership: Membership | None = None,
     checkpoints: Checkpointer | None = None,
     notices: Notices | None = None,
+    min_workers: int = 1,
 ) -> TorchRun:
     """Take part in a training with torch that outlives its workers; use it as a context manager.
 
@@ -281,7 +282,7 @@ def elastic(
     if backend == "auto":
         backend = "nccl" if _on_gpu(state) else "gloo"
     groups = None if backend == "ring" else RoundGroups(backend, timeout)
-    made = membership if membership is not None else from_environ()
+    made = membership if membership is not None else from_environ(min_nodes=min_workers)
     return TorchRun(state, made, groups, checkpoints=checkpoints, notices=notices)
 
 

@@ -189,6 +189,8 @@ def from_environ(environ: Mapping[str, str] | None = None, **settings: Any) -> M
                 int(environ.get("WORLD_SIZE", "1")),
                 int(environ.get(MAX_WORKERS_VARIABLE, "0")),
                 is_host=False,
+                # Only a wish, but mostly granted: people expect a worker to have one rank, not two.
+                **({"node_rank": int(environ["RANK"])} if "RANK" in environ else {}),
                 **settings,
             ),
         )

@@ -383,6 +383,7 @@ def elastic(
     membership: Membership | None = None,
     checkpoints: Checkpointer | None = None,
     notices: Notices | None = None,
+    min_workers: int = 1,
     **torch_options: Any,
 ) -> TorchRun: ...
 
@@ -394,6 +395,7 @@ def elastic(
     membership: Membership | None = None,
     checkpoints: Checkpointer | None = None,
     notices: Notices | None = None,
+    min_workers: int = 1,
 ) -> Run: ...
 
 
@@ -403,21 +405,30 @@ def elastic(
     membership: Membership | None = None,
     checkpoints: Checkpointer | None = None,
     notices: Notices | None = None,
+    min_workers: int = 1,
     **torch_options: Any,
 ) -> Run:
     """Take part in a training that outlives its workers; use it as a context manager.
 
     Under `holdfast launch` everything needed is in the environment. With `checkpoints` rank 0 saves when they are due,
     and a training that begins goes on from the newest. With `notices` a worker that is told to leave does so after the
-    step, having saved. With a `TorchState` this is `holdfast.torch.elastic`, and takes its `backend` and `timeout`.
+    step, having saved. Fewer than `min_workers` wait for others instead of going on. With a `TorchState` this is
+    `holdfast.torch.elastic`, and takes its `backend` and `timeout`.
     """
     if is_torch_state(state):
         from holdfast.torch.run import elastic as elastic_torch
 
-        return elastic_torch(state, membership=membership, checkpoints=checkpoints, notices=notices, **torch_options)
+        return elastic_torch(
+            state,
+            membership=membership,
+            checkpoints=checkpoints,
+            notices=notices,
+            min_workers=min_workers,
+            **torch_options,
+        )
     if torch_options:
         raise UsageError(f"{', '.join(torch_options)}: only for a training with a TorchState")
-    made = membership if membership is not None else from_environ()
+    made = membership if membership is not None else from_environ(min_nodes=min_workers)
     return Run(state, made, checkpoints=checkpoints, notices=notices)
 
 
