@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 #: How long after an error the news may take that a peer is gone, which then explains it.
 NEWS_WAIT_S = 2.0
 #: Votes are so far apart, or a step; and never more than so many steps.
-VOTE_EVERY_S = 0.05
-VOTE_STEPS_MAX = 5
+VOTE_EVERY_S = 0.1
+VOTE_STEPS_MAX = 10
 #: How long a worker that leaves the loop waits for the others to do the same.
 LEAVE_WAIT_S = 5.0
 #: So many attempts at one step, without any worker getting further, and the error is the step's own.
