@@ -83,6 +83,17 @@ def test_a_worker_of_the_node_without_the_coordinator_is_killed_after_the_given_
     assert acts(teller.step(3, 1)) == [KillWorker(103)]
 
 
+def test_a_round_breaks_once_whoever_tells_it_again() -> None:
+    teller = Teller(steps_between=1)
+    teller.step(1, 1)
+
+    assert told(teller.say(RoundBroke(1, "rank 3 died"))) == ["round 1 broke: rank 3 died"]
+    assert told(teller.say(RoundBroke(1, "rank 3 died"))) == []
+    assert told(teller.say(RoundBroke(2, "a node joined"), RoundBroke(1, "rank 3 died"))) == [
+        "round 2 broke: a node joined"
+    ]
+
+
 def test_a_round_trains_only_when_its_last_worker_has_finished_a_step() -> None:
     teller = Teller(steps_between=1)
     teller.step(1, 1)

@@ -81,6 +81,23 @@ def test_workers_without_a_sample_get_the_same_sum(port: int, micro_batch: int, 
         assert first.tolist() == [1.0] * 5
 
 
+@pytest.mark.parametrize("make", [float, np.float32, np.asarray], ids=["float", "scalar", "array without dimensions"])
+def test_plain_numbers_are_summed_beside_gradients(port: int, make: Callable[[float], Any]) -> None:
+    """As a loss is, for one; also where some worker has nothing to bring."""
+
+    def work(_: int) -> Any:
+        with elastic(holdfast.NumpyState(used=np.zeros(1)), membership=member(port, 2)) as run:
+            for step in run.steps(1, 1):
+                with step:
+                    for _micro in step.micro_batches:
+                        step.add({"gradient": np.ones(3), "loss": make(2.5)})
+                    total = step.total()
+        return total
+
+    for total in together(port, 2, work):
+        assert (total["gradient"].tolist(), float(total["loss"])) == ([1.0] * 3, 2.5)
+
+
 def test_a_sum_without_a_gradient_says_what_to_do(port: int) -> None:
     def work() -> None:
         with elastic(holdfast.NumpyState(), membership=member(port, 1)) as run:

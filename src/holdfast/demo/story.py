@@ -208,6 +208,8 @@ class StoryMachine:
         self._rounds: dict[int, _Round] = {}
         #: The latest round that a worker has spoken of; 0 before the first.
         self._round = 0
+        #: The latest round that is known to be over.
+        self._broken = 0
         self._alive: set[str] = set()
         self._rows: dict[tuple[str, int], Row] = {}
         self._acts = [self._kill_worker, self._kill_node, self._replace_node]
@@ -321,6 +323,9 @@ class StoryMachine:
         self._since = round_.done
 
     def _on_broken(self, event: RoundBroke) -> None:
+        if event.round <= self._broken:
+            return  # every node tells it, and one that comes later hears of it, too
+        self._broken = event.round
         self._out.append(Tell(f"round {event.round} broke: {event.reason}"))
         for key, row in self._rows.items():
             if row.state == "training":

@@ -1,6 +1,6 @@
 """Gradients as users bring them, one array or a tree of them, and what they look like as plain data.
 
-A tree is made of dicts, lists and tuples, one inside the other as often as need be.
+A tree is made of dicts, lists and tuples, one inside the other as often as need be; a plain number is an array, too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ def arrays_of(gradient: Any) -> list[Any]:
 
 def describe(gradient: Any) -> dict[str, Any]:
     """Say what a gradient looks like, without its numbers."""
-    arrays = [(str(array.dtype), list(array.shape)) for array in arrays_of(gradient)]
+    import numpy as np
+
+    arrays = [(str(array.dtype), list(array.shape)) for array in map(np.asarray, arrays_of(gradient))]
     return {"tree": _outline(gradient), "arrays": arrays}
 
 
@@ -28,7 +30,7 @@ def blanks(shape: Mapping[str, Any]) -> list[Any]:
     """Return arrays that look as described and weigh nothing."""
     import numpy as np
 
-    return [np.broadcast_to(np.zeros(1, dtype), size) for dtype, size in shape["arrays"]]
+    return [np.broadcast_to(np.zeros((), dtype), size) for dtype, size in shape["arrays"]]
 
 
 def rebuild(shape: Mapping[str, Any], arrays: list[Any]) -> Any:
