@@ -34,6 +34,8 @@ class TestAsked:
 
     def test_every_listed_name_leads_to_the_very_module(self) -> None:
         for name, ours in MODULES.items():
+            if name == "torchx.distributed" and importlib.util.find_spec("torch") is None:
+                continue  # it is about torch
             if isinstance(ours, View):
                 assert importlib.import_module(name).__name__ == name
             else:
