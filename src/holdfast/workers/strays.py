@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 _PROC = Path("/proc")
 
+#: How often, and how far apart, a process without an environment is looked at again.
+EXEC_LOOKS_MAX, EXEC_LOOK_S = 20, 0.001
+
 
 @dataclass(frozen=True, slots=True)
 class Stat:
@@ -118,8 +121,17 @@ def _wait_end(stat: Stat, timeout: float) -> None:
 
 def has_token(pid: int, token: str) -> bool:
     """Whether the process was started with this gang's token in its environment."""
-    try:
-        environment = (_PROC / str(pid) / "environ").read_bytes()
-    except OSError:
-        return False
-    return f"{GANG_VARIABLE}={token}".encode() in environment.split(b"\0")
+    wanted = f"{GANG_VARIABLE}={token}".encode()
+    for _ in range(EXEC_LOOKS_MAX):
+        try:
+            environment = (_PROC / str(pid) / "environ").read_bytes()
+        except OSError:
+            return False
+        if environment:
+            return wanted in environment.split(b"\0")
+        stat = read_stat(pid)
+        if stat is None or stat.state in "ZX":
+            return False
+        # In the midst of an exec a process shows no environment; looked at then, it would be taken for a stranger.
+        time.sleep(EXEC_LOOK_S)
+    return False
