@@ -15,6 +15,7 @@ from holdfast.agent.machine import (
     End,
     LeaveRun,
     Outcome,
+    ReplaceWorkers,
     RoundLost,
     RunOver,
     Signalled,
@@ -25,7 +26,9 @@ from holdfast.agent.machine import (
     StopWorkers,
     TellFailure,
     TellFinished,
+    TellLoss,
     WorkerFailed,
+    WorkerLost,
     WorkersFinished,
     WorkersStarted,
     WorkersStopped,
@@ -64,6 +67,18 @@ def test_it_starts_by_asking_for_a_round() -> None:
 
 def test_a_failure_is_told_before_workers_are_stopped(running: Agent) -> None:
     assert running.do(WorkerFailed(BOOM)) == [TellFailure(BOOM), StopWorkers(SIGTERM, 30.0, "rank 1: boom")]
+
+
+def test_a_worker_that_is_lost_in_process_is_replaced_while_the_others_go_on(running: Agent) -> None:
+    assert running.do(WorkerLost(BOOM)) == [TellLoss(BOOM), ReplaceWorkers()]
+    assert running.machine.stage is Stage.RUNNING
+
+
+def test_a_worker_that_is_lost_is_not_replaced_where_there_are_no_restarts() -> None:
+    agent = Agent(replaces=False)
+    agent.do(Begin(), WorkersStarted())
+
+    assert agent.do(WorkerLost(BOOM)) == [TellFailure(BOOM), StopWorkers(SIGTERM, 30.0, "rank 1: boom")]
 
 
 def test_after_the_stop_it_asks_again_with_the_cause(running: Agent) -> None:

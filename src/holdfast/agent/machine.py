@@ -55,6 +55,8 @@ class AgentRules:
 
     #: Restarts that this agent grants itself; None where the coordinator counts them for the whole job.
     max_restarts: int | None = None
+    #: Whether a single worker that is lost may be replaced; pointless where the job has no restart to give.
+    replaces: bool = True
     shutdown_timeout_s: float = 30.0
     exit_barrier_timeout_s: float = 300.0
     #: The pause before the first restart after a failure here; it doubles with each one up to the maximum.
@@ -364,7 +366,8 @@ class AgentMachine:
 
     def _on_lost_worker(self, cause: Cause) -> None:
         limit = self.rules.max_restarts
-        if self.stage is not Stage.RUNNING or (limit is not None and self.restarts >= limit):
+        spent_all = not self.rules.replaces or (limit is not None and self.restarts >= limit)
+        if self.stage is not Stage.RUNNING or spent_all:
             self._on_failure(cause)
             return
         self.restarts += 1

@@ -121,6 +121,7 @@ class SimpleElasticAgent(StatusEvents, ElasticAgent):
         spec = self._worker_group.spec
         return AgentRules(
             max_restarts=None if self._meeting.counts_restarts else spec.max_restarts,
+            replaces=spec.max_restarts > 0,
             shutdown_timeout_s=self._shutdown_timeout,
             exit_barrier_timeout_s=self._exit_barrier_timeout,
         )
