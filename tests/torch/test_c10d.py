@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -34,6 +35,16 @@ def test_a_server_picks_a_port_and_a_client_joins() -> None:
     assert client.get("k") == b"v"
     with pytest.raises(UsageError, match="server_port must be specified"):
         create_c10d_store(True, "localhost", world_size=2)
+
+
+def test_a_port_that_was_taken_in_between_is_left_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("", 0)) as taken:
+        ports = iter([taken.getsockname()[1], get_free_port()])
+        monkeypatch.setattr("holdfast.torch.c10d.get_free_port", lambda: next(ports))
+
+        server = create_c10d_store(is_server=True, server_addr="localhost", timeout=60)
+
+        assert server.port != taken.getsockname()[1]
 
 
 def test_a_barrier_through_torchs_store_names_who_is_missing() -> None:

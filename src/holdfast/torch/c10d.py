@@ -17,8 +17,8 @@ from holdfast.wire.ports import get_free_port
 
 dist: Any = torch.distributed  # which does not say what it exports
 
-#: What torch says of a port that somebody else took in between.
-_TAKEN = "Address already in use"
+#: What torch says of a port that somebody else took in between; its versions differ in the first letter.
+_TAKEN = "ddress already in use"
 
 
 def create_c10d_store(
