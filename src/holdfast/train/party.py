@@ -34,10 +34,6 @@ class Votes:
     #: How long each rank took, without the wait for the others.
     seconds: tuple[float, ...]
 
-    def slowest(self) -> int:
-        """The rank that took longest."""
-        return max(range(len(self.seconds)), key=self.seconds.__getitem__)
-
 
 class Party:
     """What a worker has while it trains with others; `rank` and `world_size` change with every round."""
