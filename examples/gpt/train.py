@@ -94,7 +94,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     state = holdfast.torch.TorchState(model=model, optimizer=optimizer)
     with holdfast.torch.elastic(state) as run:
-        for step, (letters, wanted) in run.batches(data, options.batch, epochs=None, drop_last=True):
+        for step, (letters, wanted) in run.batches(data, options.batch, steps=options.steps, drop_last=True):
             with step:
                 if step.number == options.kill_at and run.rank == run.world_size - 1 > 0:
                     os.kill(os.getpid(), signal.SIGKILL)
@@ -107,8 +107,6 @@ def main() -> None:
                 optimizer.step()
             if step.committed and run.rank == 0 and step.number % 25 == 0:
                 print(f"step {step.number}: {run.world_size} workers, loss {mean:.3f}", flush=True)
-            if run.progress >= options.steps:
-                break
         if run.rank == 0:
             written = model.write(data.encode("The "), 80).tolist()
             print("done: it writes:", "".join(data.alphabet[code] for code in written).replace("\n", " "))

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.timer.hang import LOOK_S, Beat, BeatsSeen, GangStarted, GangStuck, HangMachine, HangOptions
+from holdfast.timer.hang import (
+    LOOK_S,
+    AskOthers,
+    Beat,
+    BeatsSeen,
+    GangStarted,
+    GangStuck,
+    HangMachine,
+    HangOptions,
+    NoBeatsYet,
+    OthersSeen,
+)
 
 FIXED = HangOptions(limit_s=60.0)
 LEARNED = HangOptions(floor_s=30.0, multiple=10.0, warm_up_beats=3, warm_up_s=600.0)
@@ -17,6 +28,12 @@ class Gang:
         self.machine = HangMachine(options)
         self.now = 1000.0
         self.beats: dict[int, Beat] = {}
+        #: When workers here and on other nodes last moved; None: they move all the time, or it cannot be seen.
+        self.still_since: float | None = None
+        self.others_still_s: float | None = float("inf")
+        self.can_see = True
+        self.asked: list[float] = []
+        self.told: list[NoBeatsYet] = []
         self.machine.handle(GangStarted(), self.now)
 
     def restart(self) -> None:
@@ -26,10 +43,16 @@ class Gang:
         until = self.now + seconds
         while (wakeup := self.machine.wakeup()) is not None and wakeup <= until:
             self.now = max(self.now, wakeup)
-            found = self.machine.handle(BeatsSeen(self.beats), self.now)
+            still_s = 0.0 if self.still_since is None else self.now - self.still_since
+            effects = self.machine.handle(BeatsSeen(self.beats, still_s if self.can_see else None), self.now)
+            if AskOthers() in effects:
+                self.asked.append(self.now)
+                effects += self.machine.handle(OthersSeen(self.others_still_s), self.now)
             self.machine.check()
-            if found:
-                return found[0]
+            self.told += [effect for effect in effects if isinstance(effect, NoBeatsYet)]
+            for effect in effects:
+                if isinstance(effect, GangStuck):
+                    return effect
         self.now = until
         return None
 
@@ -184,3 +207,101 @@ def test_a_gang_of_which_one_beats_has_begun() -> None:
     gang.beats = {0: Beat(1, 1000.0), 1: Beat()}
 
     assert gang.run(100_000) is None
+
+
+# -- workers that never beat -----------------------------------------------------------------------------------------
+
+
+def still_gang(options: HangOptions = FIXED) -> Gang:
+    gang = Gang(options)
+    gang.beats = {0: Beat(), 1: Beat()}
+    gang.still_since = gang.now
+    return gang
+
+
+def test_a_gang_that_never_beats_is_stuck_once_nothing_has_moved_for_the_limit() -> None:
+    gang = still_gang()
+
+    stuck = gang.run(1000)
+
+    assert stuck is not None
+    assert stuck.is_still
+    assert (stuck.limit_s, set(stuck.suspects)) == (60.0, {0, 1})
+    assert stuck.silent_s >= 60.0
+
+
+def test_a_gang_that_never_beats_and_moves_is_not_judged() -> None:
+    gang = still_gang()
+    gang.still_since = None
+
+    assert gang.run(100_000) is None
+    assert gang.asked == []
+
+
+def test_a_learned_limit_gives_a_still_gang_its_own_time() -> None:
+    gang = still_gang(HangOptions(floor_s=30.0, still_s=600.0))
+
+    assert gang.run(590) is None
+    assert gang.run(20) is not None
+
+
+def test_nothing_is_stuck_while_a_worker_of_another_node_moves_and_it_is_asked_rarely() -> None:
+    gang = still_gang()
+    gang.others_still_s = 3.0
+
+    assert gang.run(600) is None
+    assert 2 <= len(gang.asked) <= 10
+    assert all(later - earlier >= 60.0 for earlier, later in zip(gang.asked, gang.asked[1:], strict=False))
+
+    gang.others_still_s = 300.0
+    assert gang.run(100) is not None
+
+
+def test_nothing_is_stuck_where_another_node_does_not_say_whether_its_workers_move() -> None:
+    gang = still_gang()
+    gang.others_still_s = None
+
+    assert gang.run(100_000) is None
+
+
+def test_a_gang_that_beats_is_judged_by_its_beats_alone() -> None:
+    gang = still_gang()
+    gang.beats = {0: Beat(100, None), 1: Beat(100, None)}  # both have said that they pause
+
+    assert gang.run(100_000) is None
+
+
+def test_stillness_during_our_own_pause_does_not_count() -> None:
+    gang = still_gang()
+    gang.run(10)
+    gang.now += 5000.0  # the agent was stopped, and so were the workers
+
+    assert gang.run(59) is None
+    assert gang.run(10) is not None
+
+
+def test_that_nobody_beats_is_told_once_with_what_will_be_found() -> None:
+    gang = still_gang()
+    gang.still_since = None
+    gang.run(1000)
+    gang.restart()
+    gang.run(1000)
+
+    assert gang.told == [NoBeatsYet(60.0)]
+
+
+def test_that_nothing_can_be_found_is_told_at_once() -> None:
+    gang = still_gang()
+    gang.can_see = False
+
+    assert gang.run(1000) is None
+    assert gang.told == [NoBeatsYet(None)]
+
+
+def test_an_answer_that_comes_when_the_gang_has_begun_to_beat_changes_nothing() -> None:
+    gang = still_gang()
+    gang.others_still_s = None
+    gang.run(100)
+    gang.machine.handle(BeatsSeen({0: Beat(1, gang.now), 1: Beat()}, 0.0), gang.now)
+
+    assert gang.machine.handle(OthersSeen(1000.0), gang.now) == []

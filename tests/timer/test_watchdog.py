@@ -137,6 +137,96 @@ def test_a_gang_that_hangs_before_its_first_beat_is_found_where_a_start_has_its_
     assert "hangs_here" in err
 
 
+#: A script that knows nothing of Holdfast. In its first attempt rank 1 stands still while the others wait for it.
+NO_BEATS = """
+import os, threading, time
+
+def hangs_here():
+    threading.Event().wait()
+
+def waits_for_the_other():
+    threading.Event().wait()
+
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    hangs_here() if os.environ["RANK"] == "1" else waits_for_the_other()
+print("finished", os.environ["RANK"])
+"""
+
+
+def test_a_hang_is_found_in_a_script_that_never_beats(launch: StartLaunch) -> None:
+    code, out, err = launch("--nproc-per-node=3", "--max-restarts=1", "--hang=2s", script=NO_BEATS).end()
+
+    assert code == 0, err
+    assert sorted(out.splitlines()) == ["finished 0", "finished 1", "finished 2"]
+    assert "no worker computed, wrote or communicated for" in err
+    assert "rank 1's stack differs from the others\nrank 1:" in err
+    assert "hangs_here" in err
+    assert "waits_for_the_other" in err
+
+
+@pytest.mark.parametrize(
+    "work",
+    ["sum(range(1000))", "print(end='.', flush=True); time.sleep(0.1)"],
+    ids=["computes", "writes"],
+)
+def test_a_gang_that_never_beats_is_left_alone_while_one_of_its_workers_does_something(
+    launch: StartLaunch, work: str
+) -> None:
+    busy = f"""
+import os, time
+if os.environ["RANK"] == "0":
+    until = time.monotonic() + 5
+    while time.monotonic() < until:
+        {work}
+    open("done", "w").close()
+while not os.path.exists("done"):
+    time.sleep(1.5)
+"""
+    code, _, err = launch("--nproc-per-node=2", "--hang=3s", script=busy).end()
+
+    assert code == 0, err
+    assert "no worker has called holdfast.heartbeat(): --hang acts only when" in err
+    assert "no worker computed" not in err
+
+
+def test_nodes_whose_workers_wait_for_one_that_computes_elsewhere_are_left_alone(
+    node: StartNode, tmp_path: Path
+) -> None:
+    with socket.socket() as sock:
+        sock.bind(("localhost", 0))
+        endpoint = f"localhost:{sock.getsockname()[1]}"
+    work = f"""
+import os, time
+done = {str(tmp_path / "done")!r}
+if os.environ["RANK"] == "0":
+    until = time.monotonic() + 5
+    while time.monotonic() < until:
+        pass
+    open(done, "w").close()
+while not os.path.exists(done):
+    time.sleep(1.5)
+"""
+    config = {"min_nodes": 2, "max_nodes": 2, "rdzv_endpoint": endpoint, "run_id": "still"}
+    nodes = [node(work, {"limit_s": 1.5}, workers=1, **config) for _ in range(2)]
+    ends = [each.wait_fact("end")["data"]["exit_code"] for each in nodes]
+
+    assert ends == [0, 0]
+    assert not [fact for each in nodes for fact in each.facts if fact["kind"] == "hang"]
+
+
+def test_a_hang_across_nodes_is_found_in_a_script_that_never_beats(node: StartNode) -> None:
+    with socket.socket() as sock:
+        sock.bind(("localhost", 0))
+        endpoint = f"localhost:{sock.getsockname()[1]}"
+    config = {"min_nodes": 2, "max_nodes": 2, "rdzv_endpoint": endpoint, "run_id": "still", "max_restarts": 1}
+    config["rdzv_configs"] = {"max_restarts": 1}
+    nodes = [node(NO_BEATS, {"limit_s": 2.0}, workers=1, **config) for _ in range(2)]
+    ends = [each.wait_fact("end")["data"]["exit_code"] for each in nodes]
+
+    assert ends == [0, 0]
+    assert any(fact["kind"] == "hang" for each in nodes for fact in each.facts)
+
+
 def test_the_failure_of_a_silent_worker_names_its_step_and_has_all_stacks(node: StartNode) -> None:
     running = node(script("deadlock", UNDER_HEARTBEAT), {"limit_s": 0.5}, workers=2, max_restarts=0)
     end = running.wait_fact("end")["data"]
@@ -157,7 +247,7 @@ def test_of_many_the_odd_one_out_is_named_and_equal_stacks_stand_together(node: 
     running = node(script("deadlock", body), {"limit_s": 1.0}, workers=4, max_restarts=1)
     told = running.wait_fact("hang")
 
-    assert "rank 2 is elsewhere than the others\nrank 2:" in told["sentence"]
+    assert "rank 2's stack differs from the others\nrank 2:" in told["sentence"]
     assert functions(told["data"]["stacks"]) == {(2,): "hangs_here", (0, 1, 3): "waits_for_the_other"}
     assert running.wait_fact("end")["data"]["exit_code"] == 0
 
@@ -202,7 +292,7 @@ def test_a_hang_that_its_own_node_does_not_see_is_broken_up_by_the_others(node: 
     for each in (waiting, hanging):
         cause = each.wait_fact("end")["data"]["verdict"]["cause"]
         assert cause["kind"] == "victim"
-        assert f"rank {culprit} is elsewhere than the others" in cause["message"]
+        assert f"rank {culprit}'s stack differs from the others" in cause["message"]
 
 
 def test_workers_that_beat_on_or_pause_are_left_alone(node: StartNode) -> None:

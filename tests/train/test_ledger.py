@@ -102,3 +102,54 @@ def test_a_ledger_of_another_data_set_is_refused() -> None:
 def test_a_recipe_that_cannot_be_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(UsageError):
         Recipe(**{"samples": 10, "batch": 2, **wrong})
+
+
+@pytest.mark.parametrize(("samples", "steps"), [(10, 1), (10, 5), (10, 6), (7, 23), (3, 0)])
+def test_with_steps_exactly_so_many_are_done_over_as_many_epochs_as_they_take(samples: int, steps: int) -> None:
+    ledger = Ledger(Recipe.of(samples, 2, steps=steps, epochs="auto", scale_batch=False))
+    done = 0
+    while (portion := ledger.next()) is not None:
+        ledger.commit(portion)
+        done += 1
+
+    assert done == steps
+    assert ledger.step == steps
+
+
+def test_steps_count_those_that_were_done_before_a_restore() -> None:
+    ledger = Ledger(Recipe.of(10, 2, steps=8, epochs="auto", scale_batch=False))
+    ledger.restore({"epoch": 1, "position": 2, "step": 6})
+    for _ in range(2):
+        portion = ledger.next()
+        assert portion is not None
+        ledger.commit(portion)
+
+    assert ledger.next() is None
+
+
+def test_steps_and_epochs_end_at_the_first_of_them() -> None:
+    ledger = Ledger(Recipe.of(10, 2, steps=100, epochs=1, scale_batch=False))
+    while (portion := ledger.next()) is not None:
+        ledger.commit(portion)
+
+    assert ledger.step == 5
+
+
+@pytest.mark.parametrize("world", [1, 3, 64])
+def test_with_steps_alone_every_worker_has_a_number_of_its_own_in_each_step(world: int) -> None:
+    ledger = Ledger(Recipe.of(None, None, steps=5, epochs="auto", scale_batch=False))
+    seen: list[int] = []
+    while (portion := ledger.next(world)) is not None:
+        for rank in range(world):
+            (micro,) = ledger.deal(portion, rank, world)
+            seen += micro.indices
+        ledger.commit(portion)
+
+    assert len(seen) == len(set(seen)) == 5 * world
+
+
+def test_a_training_without_an_end_must_be_asked_for() -> None:
+    with pytest.raises(UsageError, match="say how long to train"):
+        Recipe.of(None, 4, steps=None, epochs="auto", scale_batch=False)
+    with pytest.raises(UsageError, match="cannot be negative"):
+        Recipe.of(10, 4, steps=-1, epochs="auto", scale_batch=False)

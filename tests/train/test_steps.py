@@ -204,6 +204,22 @@ def test_a_training_that_begins_goes_on_from_the_newest_checkpoint(port: int, tm
     assert state.used.tolist() == [2.0] * 8
 
 
+def test_with_steps_all_workers_end_after_exactly_so_many(port: int) -> None:
+    def work(rank: int) -> list[int]:
+        done = []
+        with elastic(holdfast.NumpyState(total=np.zeros(1)), membership=member(port, 2)) as run:
+            for step in run.steps(steps=7):
+                with step:
+                    step.add(np.ones(1))
+                    run.state.total = run.state.total + step.total()
+                done.append(step.number)
+            assert run.progress == 7
+            assert run.state.total.tolist() == [14.0]
+        return done
+
+    assert together(port, 2, work) == [list(range(7))] * 2
+
+
 def test_a_training_does_not_begin_anew_over_checkpoints_that_cannot_be_read(port: int, tmp_path: Path) -> None:
     train_with(tmp_path / "kept", port, epochs=1)
     for path in (tmp_path / "kept").rglob("*.state"):

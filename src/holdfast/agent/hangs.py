@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
 import time
@@ -25,19 +26,27 @@ if TYPE_CHECKING:
 
 #: Set to 1, it has the agent watch the timers that workers set; see `holdfast.timer`.
 TORCHELASTIC_ENABLE_FILE_TIMER = "TORCHELASTIC_ENABLE_FILE_TIMER"
-#: What nodes ask each other when a gang is stuck.
-STACKS_TOPIC = "stacks"
+#: What nodes ask each other when a gang seems stuck: how long all workers have been still, and where they are.
+STILL_TOPIC, STACKS_TOPIC = "still", "stacks"
 
 #: How long the other nodes have to take their workers' stacks and send them.
 ANSWER_TIMEOUT_S = stacks.TIMEOUT_S + 2.0
+#: How long they have to say whether their workers move.
+STILL_TIMEOUT_S = 5.0
 
 
 class Hangs:
     """What one agent knows of hangs: a watchdog where one is wanted, and the stacks of the present gang."""
 
-    def __init__(self, hang: HangOptions | None, gather: Callable[[dict[int, Stack]], dict[int, Stack]]) -> None:
+    def __init__(
+        self,
+        hang: HangOptions | None,
+        gather: Callable[[dict[int, Stack]], dict[int, Stack]],
+        others_still: Callable[[], float | None],
+    ) -> None:
         self._options = hang
         self._gather = gather
+        self._others_still = others_still
         self._watchdog: Watchdog | None = None
         #: Pid and stacks file of each worker by rank; replaced as a whole, since other threads read it.
         self._workers: dict[int, tuple[int, str]] = {}
@@ -50,7 +59,14 @@ class Hangs:
         if self._watchdog is None and (timers or self._options is not None):
             from holdfast.timer.watchdog import Watchdog  # few launches want it, and all would wait for the import
 
-            self._watchdog = Watchdog(run_id, role, timers=timers, hang=self._options, gather=self._gather)
+            self._watchdog = Watchdog(
+                run_id,
+                role,
+                timers=timers,
+                hang=self._options,
+                gather=self._gather,
+                others_still=self._others_still,
+            )
         if self._watchdog is not None:
             for local_rank, env in envs.items():
                 env.update(self._watchdog.variables(local_rank, len(envs)))
@@ -109,10 +125,12 @@ class Hangs:
         return {rank: by_pid[pid] for rank, (pid, _) in workers.items()}
 
     def answer(self, topic: str, body: str) -> str:
-        """Answer another node that asks where our workers are."""
+        """Answer another node that asks whether our workers move, or where they are."""
         del body
+        if topic == STILL_TOPIC:
+            return json.dumps(self._watchdog.still_s() if self._watchdog is not None else None)
         if topic != STACKS_TOPIC:
-            raise PeerError(f"nobody here knows about '{topic}'")
+            raise PeerError(f"this node cannot answer a question about '{topic}'")
         return json.dumps({str(rank): stack.to_json() for rank, stack in self.take_stacks().items()})
 
     def tell_half_finished(self, sentence: str, running: list[int]) -> None:
@@ -135,6 +153,19 @@ def ask_others(questions: Questions | None) -> dict[int, Stack]:
         except (PeerError, ValueError, AttributeError) as error:
             facts.warn("stacks_incomplete", f"another node's stacks could not be read: {error}")
     return found
+
+
+def ask_others_still(questions: Questions | None, group: WorkerGroup) -> float | None:
+    """Return how long all workers of the round's other nodes have been still; None where one of them does not say."""
+    others = group.group_world_size - 1 if group.group_world_size is not None else 0
+    if others <= 0:
+        return math.inf
+    answers = questions.ask(STILL_TOPIC, "", STILL_TIMEOUT_S) if questions is not None else {}
+    try:
+        still = [float(json.loads(answer)) for answer in answers.values()]
+    except (TypeError, ValueError):  # a node that cannot see its workers answers null
+        return None
+    return min(still) if len(still) == others else None
 
 
 def explain_hang(failure: Failure, hang: Hang) -> Failure:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.agent.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from holdfast.agent.environment import RoundView, WorkerView, worker_environment
-from holdfast.agent.hangs import Hangs, ask_others, explain_hang
+from holdfast.agent.hangs import Hangs, ask_others, ask_others_still, explain_hang
 from holdfast.agent.machine import AgentRules, Signalled
 from holdfast.agent.plans import make_log_options, make_plans
 from holdfast.agent.preloading import Preloading
@@ -105,7 +105,11 @@ class LocalElasticAgent(SimpleElasticAgent):
             options.preload, several=spec.local_world_size > 1, is_interrupted=lambda: self._inbox.holds(Signalled)
         )
         self._keeping: Keeping | None = None
-        self._hangs = Hangs(options.hang, self._gather_stacks)
+        self._hangs = Hangs(
+            options.hang,
+            self._gather_stacks,
+            lambda: ask_others_still(self._meeting.questions, self._worker_group),
+        )
         if self._meeting.questions is not None:
             self._meeting.questions.answerer = self._hangs.answer
         self._health = health_check_server or self._make_health(options.health)

@@ -113,7 +113,8 @@ def _option(name: str, **settings: Any) -> Callable[[F], F]:
     "--hang",
     default="off",
     show_default=True,
-    help="Restart workers that stop calling holdfast.heartbeat(), and say where they hang: off, auto, or a time (90s); "
+    help="Find, explain and restart workers that hang: off, auto, or a time (90s) without a call of "
+    "holdfast.heartbeat(), or without any sign of life of any worker in scripts that never call it; "
     "behind a colon, how long the first call may take (auto:30m).",
 )
 @_option(

@@ -14,7 +14,9 @@ from holdfast.launcher.api import LaunchReport
 from holdfast.quantities import count
 
 #: Facts of an agent that are shown as lines; warnings are shown whatever they are.
-SHOWN = frozenset({"workers_started", "workers_stopping", "agent_left", "health_started", "workers_replaced"})
+SHOWN = frozenset(
+    {"workers_started", "workers_stopping", "agent_left", "health_started", "workers_replaced", "no_heartbeats"}
+)
 #: What a coordinator inside this process notes about nodes; their agents and ours tell the same from their side. How
 #: the run ended is said by `conclude`, with the report.
 HIDDEN = frozenset(

@@ -18,6 +18,9 @@ The rules:
    ranks has beaten in a gang before: then it may take as long as the first beats, and `multiple` times as long as any
    start so far.
 6. Time in which we ourselves were not running is nobody's fault: after a look that came late, silence counts anew.
+7. A gang that has not begun to beat is also judged by its stillness: when none of its workers has computed, written or
+   communicated for `limit_s`, or for `still_s` where the limit is learned. A worker of another node may be at work
+   while ours wait for it, so the other nodes are asked first; while one of theirs moves, nothing is stuck.
 """
 
 from __future__ import annotations
@@ -48,6 +51,8 @@ class HangOptions:
     warm_up_beats: int = 3
     warm_up_s: float = 1800.0
     start_s: float | None = None
+    #: How long a gang that does not beat may do nothing at all, where the limit is learned.
+    still_s: float = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,21 +72,51 @@ class GangStarted:
 
 @dataclass(frozen=True, slots=True)
 class BeatsSeen:
-    """The beats of all workers that run, by rank, as they are now."""
+    """The beats of all workers that run, by rank, as they are now, and how long all of them have been still.
+
+    `still_s` is None where that cannot be seen.
+    """
 
     beats: Mapping[int, Beat] = field(default_factory=dict)
+    still_s: float | None = None
 
 
-HangEvent = GangStarted | BeatsSeen
+@dataclass(frozen=True, slots=True)
+class OthersSeen:
+    """The other nodes' answers: how long all their workers have been still; None where one did not say."""
+
+    still_s: float | None
+
+
+HangEvent = GangStarted | BeatsSeen | OthersSeen
+
+
+@dataclass(frozen=True, slots=True)
+class AskOthers:
+    """All workers here are still: ask the other nodes how long theirs have been. `OthersSeen` brings the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoBeatsYet:
+    """The gang does not beat. Its hangs are found by stillness (`limit_s`), or not at all where that is None."""
+
+    limit_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class GangStuck:
-    """The gang has come to a halt. `suspects` are all ranks, those that have come least far first."""
+    """The gang has come to a halt. `suspects` are all ranks, those that have come least far first.
+
+    `is_still` says that no heartbeat was missed, since there was none: the workers do nothing at all.
+    """
 
     suspects: tuple[int, ...]
     silent_s: float
     limit_s: float
+    is_still: bool = False
+
+
+HangEffect = GangStuck | AskOthers | NoBeatsYet
 
 
 class HangMachine:
@@ -100,21 +135,31 @@ class HangMachine:
         #: Silence before this moment does not count.
         self._since = 0.0
         self._next_limit = float("inf")
+        #: Stillness: what was seen last, since when, and the moment from which on the other nodes may be asked again.
+        self._beats: Mapping[int, Beat] = {}
+        self._still_since: float | None = None
+        self._ask_from = 0.0
+        self._told_no_beats = False
 
-    def handle(self, event: HangEvent, now: float) -> list[GangStuck]:
+    def handle(self, event: HangEvent, now: float) -> list[HangEffect]:
         """Decide what one event means."""
         if isinstance(event, GangStarted):
             self._told, self._begun = False, False
             self._started = self._last_look = self._since = now
             self._next_limit = float("inf")
+            self._still_since, self._ask_from = None, now
             return []
+        if isinstance(event, OthersSeen):
+            return self._judge_stillness(event, now)
         if self._last_look is not None and now - self._last_look > self._look_s() + LATE_S:
             self._since = now
         self._last_look = now
         self._note_start(event.beats, now)
         if self._told or not event.beats:
             return []
-        return self._judge(event.beats, now) if self._begun else self._judge_start(event.beats, now)
+        if self._begun:
+            return self._judge(event.beats, now)
+        return self._judge_start(event.beats, now) or self._look_for_stillness(event, now)
 
     def wakeup(self) -> float | None:
         """Say when to look at the beats next; None while there is nothing to find."""
@@ -141,6 +186,11 @@ class HangMachine:
             return None
         return max(options.warm_up_s, options.multiple * self._slowest_start_s) * 2.0**self._reports
 
+    def still_limit_s(self) -> float:
+        """How long a gang that does not beat may do nothing at all."""
+        options = self.options
+        return options.limit_s if options.limit_s is not None else options.still_s * 2.0**self._reports
+
     def check(self) -> None:
         """Assert every invariant."""
         assert 0 <= self._reports <= DOUBLINGS_MAX
@@ -156,12 +206,12 @@ class HangMachine:
             self._slowest_start_s = max(self._slowest_start_s, now - self._started)
         self._beaten.update(beating)
 
-    def _judge_start(self, beats: Mapping[int, Beat], now: float) -> list[GangStuck]:
+    def _judge_start(self, beats: Mapping[int, Beat], now: float) -> list[HangEffect]:
         limit = self.start_limit_s(beats)
         self._next_limit = float("inf") if limit is None else self._since + limit
         return [] if limit is None or now < self._next_limit else self._stuck(beats, now - self._started, limit)
 
-    def _judge(self, beats: Mapping[int, Beat], now: float) -> list[GangStuck]:
+    def _judge(self, beats: Mapping[int, Beat], now: float) -> list[HangEffect]:
         self._next_limit = float("inf")
         for rank, beat in beats.items():
             if beat.last is None:
@@ -173,10 +223,33 @@ class HangMachine:
             self._next_limit = min(self._next_limit, silent_since + limit)
         return []
 
-    def _stuck(self, beats: Mapping[int, Beat], silent_s: float, limit_s: float) -> list[GangStuck]:
+    def _look_for_stillness(self, seen: BeatsSeen, now: float) -> list[HangEffect]:
+        """Ask the other nodes once all workers here have been still for long enough; tell once that none has beaten."""
+        limit, effects = self.still_limit_s(), list[HangEffect]()
+        can_see = seen.still_s is not None
+        if not self._told_no_beats and (now - self._since >= limit or not can_see):
+            self._told_no_beats = True
+            effects.append(NoBeatsYet(limit if can_see else None))
+        self._beats = seen.beats
+        self._still_since = None if seen.still_s is None else max(now - seen.still_s, self._since)
+        if self._still_since is not None and now - self._still_since >= limit and now >= self._ask_from:
+            self._ask_from = now + limit  # one rank may evaluate for hours while all others wait: ask rarely
+            effects.append(AskOthers())
+        return effects
+
+    def _judge_stillness(self, others: OthersSeen, now: float) -> list[HangEffect]:
+        limit = self.still_limit_s()
+        if self._told or self._begun or self._still_since is None or others.still_s is None:
+            return []
+        still_s = min(now - self._still_since, others.still_s)
+        return self._stuck(self._beats, still_s, limit, is_still=True) if still_s >= limit else []
+
+    def _stuck(
+        self, beats: Mapping[int, Beat], silent_s: float, limit_s: float, *, is_still: bool = False
+    ) -> list[HangEffect]:
         self._told = True
         self._reports = min(self._reports + 1, DOUBLINGS_MAX)
-        return [GangStuck(_by_progress(beats), silent_s, limit_s)]
+        return [GangStuck(_by_progress(beats), silent_s, limit_s, is_still)]
 
     def _look_s(self) -> float:
         limit = self.options.limit_s if self.options.limit_s is not None else self.options.floor_s

@@ -1,8 +1,9 @@
 """The agent's watchdog: finds workers that hang, says where they are, and ends them.
 
-Two things tell of a hang: a timer that a worker has set and not released, and a heartbeat that does not come. Either
-way the stacks of all local workers are taken, the reason is kept for the failure report, and the worker that hangs is
-ended. Its end takes the ordinary path: the agent's loop sees a worker die, asks `found` for the reason, and goes on.
+Three things tell of a hang: a timer that a worker has set and not released, a heartbeat that does not come, and, in a
+gang that never beats, workers that do nothing at all. Either way the stacks of all local workers are taken, the reason
+is kept for the failure report, and the worker that hangs is ended. Its end takes the ordinary path: the agent's loop
+sees a worker die, asks `found` for the reason, and goes on.
 
 All this happens in threads of its own, because taking stacks and waiting for a process to end take time, and the
 agent's loop has none to give. A worker that cannot be ended, because the kernel holds it, makes `fileno` readable.
@@ -11,6 +12,7 @@ agent's loop has none to give. A worker that cannot be ended, because the kernel
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import shutil
@@ -18,7 +20,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,8 +30,21 @@ from holdfast.failures.stacks import Group, Stack, kept, merge, name_ranks, odd_
 from holdfast.timer.api import TIMER_FILE_VARIABLE
 from holdfast.timer.beats import BeatBook
 from holdfast.timer.file_server import FileTimerServer, is_watched
-from holdfast.timer.hang import Beat, BeatsSeen, GangStarted, GangStuck, HangMachine, HangOptions
+from holdfast.timer.hang import (
+    AskOthers,
+    Beat,
+    BeatsSeen,
+    GangStarted,
+    GangStuck,
+    HangEffect,
+    HangMachine,
+    HangOptions,
+    NoBeatsYet,
+    OthersSeen,
+)
 from holdfast.timer.machine import TimersExpired
+from holdfast.timer.signs import read_signs
+from holdfast.timer.stillness import Stillness
 from holdfast.workers import stacks
 from holdfast.workers.lines import readable
 from holdfast.workers.strays import read_stat
@@ -43,6 +58,8 @@ ELSEWHERE_WAIT_S = 20.0
 LOOK_S_MAX = 10.0
 
 Gather = Callable[[dict[int, Stack]], dict[int, Stack]]
+#: Says how long all workers of the other nodes have been still; None where a node does not say.
+OthersStill = Callable[[], float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +94,11 @@ class Watchdog:
         timers: bool = False,
         hang: HangOptions | None = None,
         gather: Gather = lambda local: local,
+        others_still: OthersStill = lambda: math.inf,
     ) -> None:
         self._role = role
         self._gather = gather
+        self.others_still = others_still
         self._lock = threading.RLock()
         self._workers: dict[int, Watched] = {}  # by local rank
         self._found: dict[int, Hang] = {}
@@ -152,6 +171,10 @@ class Watchdog:
         """What is readable while `immovable` has something to tell."""
         return self._told
 
+    def still_s(self) -> float | None:
+        """How long all workers here have been still, as it was last seen; None where that is not known."""
+        return self._hangs.still_s if self._hangs is not None else None
+
     def get_last_progress_time(self) -> int:
         """When all threads of the watchdog last moved, in whole seconds of the wall clock."""
         times = [int(time.time())]
@@ -202,14 +225,15 @@ class Watchdog:
             self._end(worker, Hang(worker.local_rank, sentence, groups), timer.signal)
 
     def on_stuck(self, stuck: GangStuck, beats: Mapping[int, Beat]) -> None:
-        """A gang does not beat any more: find out who holds it up, and end that one."""
+        """A gang has come to a halt: find out which rank holds it up, and end that one."""
         groups = merge(self._take_stacks())
         running, odd = self.running(), odd_ones(groups)
         # Where the stacks do not tell, the one that has come least far holds the others up.
         culprits = [rank for rank in odd if rank in running] or [rank for rank in stuck.suspects if rank in running][:1]
         elsewhere = bool(odd) and not set(odd) & set(running)
-        reason = f"no heartbeat for {stuck.silent_s:.3g} s, the limit is {stuck.limit_s:.3g} s"
-        blame = f"; {name_ranks(odd)} {'is' if len(odd) == 1 else 'are'} elsewhere than the others" if odd else ""
+        what = "no worker computed, wrote or communicated" if stuck.is_still else "no heartbeat"
+        reason = f"{what} for {stuck.silent_s:.3g} s, the limit is {stuck.limit_s:.3g} s"
+        blame = f"; {_differ(odd)}" if odd else ""
         groups = kept(groups)
         self._tell(
             "hang",
@@ -223,11 +247,19 @@ class Watchdog:
         )
         for rank in culprits:
             beat = beats.get(rank, Beat())
-            last = f"last at step {beat.step}" if beat.step else f"after {beat.count} beats"
-            sentence = f"{reason}, {last}{blame if elsewhere else ''}"
+            last = f", last at step {beat.step}" if beat.step else f", after {beat.count} beats"
+            sentence = f"{reason}{'' if stuck.is_still else last}{blame if elsewhere else ''}"
             hang = Hang(running[rank].local_rank, sentence, groups, is_victim=elsewhere)
             if not (elsewhere and self._wait_over(running[rank])):
                 self._end(running[rank], hang, signal.SIGKILL)
+
+    def tell_no_beats(self, limit_s: float | None, why: str) -> None:
+        """Say once how hangs of workers that do not beat are found, or that they are not."""
+        if limit_s is None:
+            how = f"--hang finds nothing, because /proc does not show whether workers move ({why}): call it once a step"
+        else:
+            how = f"--hang acts only when no worker computes, writes or communicates for {limit_s:.3g} s"
+        facts.publish(Fact("no_heartbeats", f"no worker has called holdfast.heartbeat(): {how}", {"limit_s": limit_s}))
 
     def _owner(self, pid: object) -> Watched | None:
         """Find the worker that a process is, or in whose session it is, as a data loader's process would be."""
@@ -299,6 +331,10 @@ class _HangThread:
         self._machine = HangMachine(options)
         self._changed = threading.Condition()
         self._book: BeatBook | None = None
+        self._stillness = Stillness()
+        self._blind_why = ""
+        #: How long all workers have been still at the last look; None where that could not be seen.
+        self.still_s: float | None = None
         self._is_on = False  # a gang runs
         self._closing = False
         self._last_progress = time.monotonic()
@@ -316,6 +352,7 @@ class _HangThread:
         """A gang has been started."""
         with self._changed:
             self._machine.handle(GangStarted(), time.monotonic())
+            self._stillness = Stillness()
             self._is_on = True
             self._changed.notify()
 
@@ -345,20 +382,50 @@ class _HangThread:
                 self._last_progress = time.monotonic()
                 if self._closing:
                     return
-                beats = self._read()
-                found = self._machine.handle(BeatsSeen(beats), time.monotonic()) if self._is_on else []
-            for stuck in found:
-                self._watchdog.on_stuck(stuck, beats)
+                running = self._watchdog.running()
+                beats = self._read(running)
+                self.still_s = self._look_still({rank: worker.pid for rank, worker in running.items()})
+                seen = BeatsSeen(beats, self.still_s)
+                found = self._machine.handle(seen, time.monotonic()) if self._is_on else []
+            self._carry_out(found, beats)
+
+    def _carry_out(self, effects: list[HangEffect], beats: Mapping[int, Beat]) -> None:
+        """Do what the machine asks for, without the lock: each of these may take seconds."""
+        for effect in effects:
+            match effect:
+                case GangStuck():
+                    self._watchdog.on_stuck(effect, beats)
+                case NoBeatsYet():
+                    self._watchdog.tell_no_beats(effect.limit_s, self._blind_why)
+                case AskOthers():
+                    seen = OthersSeen(self._watchdog.others_still())
+                    with self._changed:
+                        then = self._machine.handle(seen, time.monotonic()) if self._is_on else []
+                    self._carry_out(then, beats)
+
+    def _look_still(self, pids: dict[int, int]) -> float | None:
+        try:
+            return self._stillness.look(read_signs(pids), time.monotonic())
+        except OSError as error:
+            self._blind_why = str(error)
+            return None
 
     def _wait_s(self) -> float:
         wakeup = self._machine.wakeup() if self._is_on else None
         return LOOK_S_MAX if wakeup is None else min(max(wakeup - time.monotonic(), 0.0), LOOK_S_MAX)
 
-    def _read(self) -> dict[int, Beat]:
+    def _read(self, running: Mapping[int, Watched]) -> dict[int, Beat]:
         book = self._book
-        if book is None:
-            return {}
-        return {rank: book.read(worker.local_rank) for rank, worker in self._watchdog.running().items()}
+        return {rank: book.read(worker.local_rank) for rank, worker in running.items()} if book is not None else {}
+
+
+def _differ(ranks: Sequence[int]) -> str:
+    """Say that these ranks are in another place than the rest."""
+    return (
+        f"{name_ranks(ranks)}'s stack differs from the others"
+        if len(ranks) == 1
+        else (f"the stacks of {name_ranks(ranks)} differ from the others")
+    )
 
 
 def _wait_end(pidfd: int, timeout_s: float) -> bool:

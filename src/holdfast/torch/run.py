@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Iterator
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 
@@ -75,8 +75,9 @@ class TorchRun(Run):
         dataset: Any,
         batch: int,
         *,
+        steps: int | None = None,
         micro_batch: int = 0,
-        epochs: int | None = 1,
+        epochs: int | Literal["auto"] | None = "auto",
         shuffle: bool = True,
         seed: int = 0,
         drop_last: bool = False,
@@ -92,6 +93,7 @@ class TorchRun(Run):
         for step in self.steps(
             len(dataset),
             batch,
+            steps=steps,
             micro_batch=micro_batch,
             epochs=epochs,
             shuffle=shuffle,

@@ -13,10 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from holdfast.errors import UsageError
 from holdfast.train.shuffle import Shuffle
+
+#: How many samples there are where a program names none: every step then gets numbers that no other step has.
+SAMPLES_UNNAMED = 2**40
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,8 @@ class Recipe:
     seed: int = 0
     drop_last: bool = False
     scale_batch: bool = False
+    #: The training ends after exactly so many steps, where it has not ended before.
+    steps: int | None = None
 
     def __post_init__(self) -> None:
         if self.samples < 1 or self.batch < 1:
@@ -63,6 +68,30 @@ class Recipe:
             raise UsageError("neither a micro-batch nor the number of epochs can be negative")
         if self.drop_last and self.batch > self.samples:
             raise UsageError(f"with drop_last no step is left: {self.samples} samples, batches of {self.batch}")
+        if self.steps is not None and self.steps < 0:
+            raise UsageError(f"steps={self.steps}: the number of steps cannot be negative")
+
+    @classmethod
+    def of(
+        cls,
+        samples: int | None,
+        batch: int | None,
+        *,
+        steps: int | None,
+        epochs: int | Literal["auto"] | None,
+        scale_batch: bool,
+        **options: Any,
+    ) -> Recipe:
+        """Fill in what a program did not name: one epoch, or as many as `steps` take; one sample a worker and step."""
+        if (samples is None or batch is None) and steps is None:
+            raise UsageError("say how long to train: give `samples` and `batch`, or `steps`")
+        if epochs == "auto":
+            epochs = 1 if steps is None else None
+        if samples is None:
+            samples, options["shuffle"] = SAMPLES_UNNAMED, False
+        if batch is None:
+            batch, scale_batch = 1, True
+        return cls(samples, batch, epochs=epochs, scale_batch=scale_batch, steps=steps, **options)
 
 
 class Ledger:
@@ -78,8 +107,10 @@ class Ledger:
         self._order: tuple[int, Shuffle] | None = None
 
     def next(self, world_size: int = 1) -> Portion | None:
-        """Return the samples of the next step, or None when all epochs are over. Nothing is used up yet."""
+        """Return the samples of the next step, or None when all steps or epochs are over. Nothing is used up yet."""
         recipe = self.recipe
+        if recipe.steps is not None and self.step >= recipe.steps:
+            return None
         if recipe.epochs is not None and self.epoch >= recipe.epochs:
             return None
         batch = recipe.batch * world_size if recipe.scale_batch else recipe.batch

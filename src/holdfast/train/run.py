@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from holdfast.checkpoint.layout import pack, unpack
 from holdfast.errors import RendezvousClosedError, UsageError
@@ -98,7 +98,7 @@ class Run(Party):
     def stop(self, reason: str = "asked to stop") -> None:
         """Have the training end for everybody: after this step or, where steps are short, one of the next few.
 
-        To end after a certain step, leave the loop on every worker: `if run.progress == 1000: break`.
+        To end after a certain step, give `steps` to `Run.steps`.
         """
         self._stop_reason = reason
 
@@ -106,23 +106,39 @@ class Run(Party):
 
     def steps(
         self,
-        samples: int,
-        batch: int,
+        samples: int | None = None,
+        batch: int | None = None,
         *,
+        steps: int | None = None,
         micro_batch: int = 0,
-        epochs: int | None = 1,
+        epochs: int | Literal["auto"] | None = "auto",
         shuffle: bool = True,
         seed: int = 0,
         drop_last: bool = False,
         scale_batch: bool = False,
     ) -> Iterator[Step]:
-        """Yield the steps that are left, each to be done inside `with step:`, until all epochs are over.
+        """Yield the steps that are left, each to be done inside `with step:`, until all steps or epochs are over.
 
         `batch` samples make a step, however many workers share them; `micro_batch` cuts it into pieces that do not
         depend on the number of workers. With `scale_batch` each worker takes `batch` samples instead.
+
+        With `steps` the training ends after exactly so many, counted from its beginning, whatever was lost and restored
+        on the way; `epochs` is then unlimited unless given, and 1 otherwise (None: no end). A program that draws its
+        data at random gives `steps` alone.
         """
-        recipe = Recipe(samples, batch, micro_batch, epochs, shuffle, seed, drop_last, scale_batch)
-        self.ledger = Ledger(recipe)
+        self.ledger = Ledger(
+            Recipe.of(
+                samples,
+                batch,
+                steps=steps,
+                micro_batch=micro_batch,
+                epochs=epochs,
+                shuffle=shuffle,
+                seed=seed,
+                drop_last=drop_last,
+                scale_batch=scale_batch,
+            )
+        )
         while self._prepare():
             assert self.ledger is not None
             portion = self.ledger.next(self.world_size)
