@@ -30,7 +30,7 @@ KEY = Key(1, "run.0", 1, 0)
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Path:
-    """A place like /tmp: every user may make things, and nobody may rename what is another's."""
+    """A place like /tmp: every user may make things, and rename only their own."""
     place = tmp_path / "shared"
     place.mkdir()
     place.chmod(0o1777)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from holdfast.health import desk
-from holdfast.health.desk import House, Question
+from holdfast.health.desk import Policy, Question
 from holdfast.health.http import Reply, Request
 from holdfast.health.vitals import Part, Vitals
 
@@ -18,7 +18,7 @@ ILL = Vitals((Part("the agent's loop", NOW - 0.5), Part("the watchdog", NOW - 75
 
 
 def answer(path: str, vitals: Vitals = WELL, asked: frozenset[str] = ALL, *, json: bool = False) -> Reply | Question:
-    return desk.answer(Request("GET", path, wants_json=json), vitals, House(asked), NOW)
+    return desk.answer(Request("GET", path, wants_json=json), vitals, Policy(asked), NOW)
 
 
 def reply(path: str, vitals: Vitals = WELL, asked: frozenset[str] = ALL, *, json: bool = False) -> Reply:
@@ -73,7 +73,7 @@ def test_without_a_way_to_tell_ready_means_alive() -> None:
 
 
 def test_metrics_that_are_missing_say_why() -> None:
-    found = desk.answer(Request("GET", "/metrics"), WELL, House(no_metrics="pip install it"), NOW)
+    found = desk.answer(Request("GET", "/metrics"), WELL, Policy(no_metrics="pip install it"), NOW)
 
     assert isinstance(found, Reply)
     assert found.status == 404
@@ -87,7 +87,7 @@ NAMES = frozenset(["localhost", "node7", "node7.cluster"])
     "host", ["", "localhost", "localhost.", "node7", "node7.cluster", "127.0.0.1", "10.1.2.3", "[::1]", "[fe80::1]"]
 )
 def test_addresses_and_known_names_are_answered(host: str) -> None:
-    found = desk.answer(Request("GET", "/healthz", host=host), WELL, House(names=NAMES), NOW)
+    found = desk.answer(Request("GET", "/healthz", host=host), WELL, Policy(names=NAMES), NOW)
 
     assert isinstance(found, Reply)
     assert found.status == 200
@@ -100,7 +100,7 @@ def test_addresses_and_known_names_are_answered(host: str) -> None:
 @pytest.mark.parametrize("path", ["/", "/healthz", "/status", "/metrics", "/nothing"])
 def test_other_names_are_refused_without_telling_anything(host: str, path: str) -> None:
     """A page whose name leads here must learn nothing, not even what this host is called."""
-    found = desk.answer(Request("GET", path, host=host), WELL, House(ALL, NAMES), NOW)
+    found = desk.answer(Request("GET", path, host=host), WELL, Policy(ALL, NAMES), NOW)
 
     assert isinstance(found, Reply)
     assert found.status == 421
@@ -128,7 +128,7 @@ def test_an_unknown_path_is_told_what_there_is() -> None:
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "get"])
 def test_other_methods_are_told_which_are_answered(method: str) -> None:
-    found = desk.answer(Request(method, "/healthz"), WELL, House(ALL), NOW)
+    found = desk.answer(Request(method, "/healthz"), WELL, Policy(ALL), NOW)
 
     assert isinstance(found, Reply)
     assert (found.status, found.allow) == (405, "GET, HEAD")

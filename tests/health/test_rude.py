@@ -213,7 +213,7 @@ def test_where_there_are_too_many_the_one_that_waited_longest_makes_room(serve: 
 
 
 @pytest.mark.usefixtures("many_files")
-def test_five_thousand_silent_connections_hold_up_nobody(serve: Serve) -> None:
+def test_five_thousand_silent_connections_delay_no_answer(serve: Serve) -> None:
     """They never say a word, and the server keeps no more of them than its limit."""
     patient = Limits(request_timeout_s=10 * PATIENCE_S, idle_timeout_s=10 * PATIENCE_S)
     server = serve(limits=patient)

@@ -303,7 +303,7 @@ def remove_folder(folder: Path) -> None:
 
 
 def sweep(root: Path, *, stale_s: float = STALE_S) -> list[Path]:
-    """Remove the folders of runs that ended without removing theirs, and that nobody has used for long.
+    """Remove the folders of runs that ended without removing theirs, and that were not used for long.
 
     Only a folder that holds nothing but slots is removed: whatever else is there, no run left it. Raises `UsageError`
     where the root is not this user's alone.

@@ -32,8 +32,8 @@ class Question(NamedTuple):
     kind: str
 
 
-class House(NamedTuple):
-    """What the agent said of its server at the start."""
+class Policy(NamedTuple):
+    """What the agent has decided for its server at the start."""
 
     #: The questions that the agent takes.
     asked: frozenset[str] = frozenset()
@@ -43,9 +43,9 @@ class House(NamedTuple):
     no_metrics: str = NO_METRICS
 
 
-def answer(request: Request, vitals: Vitals, house: House, now: float) -> Reply | Question:
+def answer(request: Request, vitals: Vitals, policy: Policy, now: float) -> Reply | Question:
     """Answer a request or say what to ask of the agent."""
-    if not is_known(request.host, house.names):
+    if not is_known(request.host, policy.names):
         # The names are not listed: a page that was led here could read them.
         return refusal(
             request,
@@ -60,10 +60,10 @@ def answer(request: Request, vitals: Vitals, house: House, now: float) -> Reply 
     if request.path not in ENDPOINTS:
         return refusal(request, 404, f"there is no {request.path[:80]} here, only {', '.join(ENDPOINTS)}")
     kind = QUESTIONS.get(request.path)
-    if kind in house.asked:
+    if kind in policy.asked:
         return Question(kind)
     if kind == "metrics":
-        return refusal(request, 404, house.no_metrics)
+        return refusal(request, 404, policy.no_metrics)
     # Who was given no way to say when it is ready is ready while it is alive.
     return _say(request, not vitals.trouble(now), "ready" if kind else "alive", vitals.sentence(now))
 

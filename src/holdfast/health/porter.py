@@ -62,7 +62,7 @@ class Settings(NamedTuple):
     control: int
     listener: int
     timeout_s: float
-    house: desk.House
+    policy: desk.Policy
     limits: Limits
 
 
@@ -99,7 +99,7 @@ class Porter:
     def __init__(self, settings: Settings) -> None:
         self._limits = settings.limits
         self._agent = settings.agent
-        self._house = settings.house
+        self._policy = settings.policy
         self._vitals = Vitals((), settings.timeout_s)
         self._listener = socket.socket(fileno=settings.listener)
         self._control = socket.socket(fileno=settings.control)
@@ -143,9 +143,9 @@ class Porter:
             act(*arguments)
         except Exception:  # noqa: BLE001 - whatever it is, the others are still answered
             self._drop(client)
-            self._confess()
+            self._report()
 
-    def _confess(self) -> None:
+    def _report(self) -> None:
         """Tell the agent of the exception that is being handled, a few times at most."""
         self._mistakes += 1
         if self._mistakes > MISTAKES_TOLD_MAX:
@@ -298,7 +298,7 @@ class Porter:
 
     def _handle(self, client: Client, request: Request) -> None:
         now = time.monotonic()
-        answer = desk.answer(request, self._look(now), self._house, now)
+        answer = desk.answer(request, self._look(now), self._policy, now)
         if isinstance(answer, Reply):
             self._reply(client, request, answer)
         else:
@@ -401,8 +401,8 @@ def main(text: str) -> None:
         # Whoever signals all processes of a job at once still gets answers while the agent ends.
         signal.signal(number, signal.SIG_IGN)
     agent, control, listener, timeout_s, asked, names, no_metrics, limits = json.loads(text)
-    house = desk.House(frozenset(asked), frozenset(names), no_metrics)
-    Porter(Settings(agent, control, listener, timeout_s, house, Limits(*limits))).run()
+    policy = desk.Policy(frozenset(asked), frozenset(names), no_metrics)
+    Porter(Settings(agent, control, listener, timeout_s, policy, Limits(*limits))).run()
 
 
 if __name__ == "__main__":

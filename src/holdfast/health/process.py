@@ -17,7 +17,7 @@ from holdfast.errors import Unavailable
 from holdfast.health.frames import FrameCutter, pack
 
 if TYPE_CHECKING:
-    from holdfast.health.desk import House
+    from holdfast.health.desk import Policy
     from holdfast.health.limits import Limits
 
 PORTER = str(Path(__file__).with_name("porter.py"))
@@ -31,9 +31,9 @@ LAST_WORDS_BYTES = 4000
 class PorterProcess:
     """One porter at a time on one listening socket, which it takes over and closes in the end."""
 
-    def __init__(self, listener: socket.socket, timeout_s: float, house: House, limits: Limits) -> None:
+    def __init__(self, listener: socket.socket, timeout_s: float, policy: Policy, limits: Limits) -> None:
         self._listener = listener
-        self._settings = (timeout_s, sorted(house.asked), sorted(house.names), house.no_metrics, limits)
+        self._settings = (timeout_s, sorted(policy.asked), sorted(policy.names), policy.no_metrics, limits)
         self._sending = threading.Lock()
         #: Held while the process is being replaced or ended, never while anything is waited for on the socket.
         self._changing = threading.Lock()

@@ -23,7 +23,7 @@ from typing import Any, Self
 from holdfast.errors import Unavailable
 from holdfast.facts import Fact, facts
 from holdfast.health.address import HOST_DEFAULT
-from holdfast.health.desk import NO_METRICS, House
+from holdfast.health.desk import NO_METRICS, Policy
 from holdfast.health.hosts import known_names
 from holdfast.health.http import JSON
 from holdfast.health.limits import Limits
@@ -116,10 +116,10 @@ class HealthCheckServer:
         listener = listen(self._host, self._port)
         self._port = listener.getsockname()[1]
         try:
-            house = House(
+            policy = Policy(
                 frozenset(self._questions()), frozenset(known_names(self._host, self._names)), self._no_metrics
             )
-            porter = PorterProcess(listener, self._timeout, house, self._limits)
+            porter = PorterProcess(listener, self._timeout, policy, self._limits)
         except BaseException:
             listener.close()
             raise

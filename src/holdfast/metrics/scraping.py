@@ -25,7 +25,7 @@ SINK = "prometheus"
 
 
 class Scraping:
-    """Keeps an agent's metrics and those of its workers for whoever scrapes; between `start` and `close`."""
+    """Keeps an agent's metrics and those of its workers to be scraped, between `start` and `close`."""
 
     def __init__(self, role: str) -> None:
         from holdfast.metrics.sinks.prometheus import PrometheusMetricHandler

@@ -22,7 +22,7 @@ def make_folder(prefix: str) -> tuple[str, int]:
     """Make a fresh folder and return it with a descriptor that holds it until that is closed."""
     try:
         home = make_private(Path(tempfile.gettempdir()), user_folder_name())
-    except UsageError:  # another user has made that; a fresh one can be nobody else's
+    except UsageError:  # another user has made that one first
         return _make_in(tempfile.mkdtemp(prefix="holdfast_"), prefix)
     with home:
         path, held = _make_in(str(home.path), prefix)
