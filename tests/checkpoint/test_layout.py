@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.checkpoint.layout import Torn, pack, unpack
+from holdfast.checkpoint.layout import Torn, opening, pack, unpack
 from holdfast.errors import UsageError
 
 np = pytest.importorskip("numpy")
@@ -107,6 +108,44 @@ def test_what_is_no_data_is_refused_with_its_place(tree: Any, place: str) -> Non
 def test_something_else_is_not_taken_for_a_state() -> None:
     with pytest.raises(Torn, match="no state of holdfast"):
         unpack(b"PK\x03\x04" + bytes(100))
+
+
+def header_of(header: Any) -> bytes:
+    """Return a state with a header that no program of ours would write, and with the right checksum."""
+    return opening(header if isinstance(header, bytes) else json.dumps(header).encode()) + bytes(64)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"no json",
+        b"[" * 100_000,
+        [],
+        {},
+        {"tree": None},
+        {"tree": None, "arrays": 1},
+        {"arrays": []},
+        {"tree": None, "arrays": [{}]},
+        {"tree": ["array", 0], "arrays": [{"kind": "numpy", "dtype": "|O", "shape": [1], "nbytes": 8}]},
+        {"tree": ["array", 0], "arrays": [{"kind": "numpy", "dtype": "__class__", "shape": [1], "nbytes": 8}]},
+        {"tree": ["array", 0], "arrays": [{"kind": "numpy", "dtype": "<f8", "shape": [-1], "nbytes": 8}]},
+        {"tree": ["array", 0], "arrays": [{"kind": "numpy", "dtype": "<f8", "shape": [1 << 62], "nbytes": 8}]},
+        {"tree": ["array", 0], "arrays": [{"kind": "numpy", "dtype": "<f8", "shape": ["1"], "nbytes": 8}]},
+        {"tree": ["array", 0], "arrays": [{"kind": "numpy", "dtype": "<f8", "shape": [1], "nbytes": -8}]},
+        {"tree": ["array", 0], "arrays": [{"kind": "os", "dtype": "<f8", "shape": [1], "nbytes": 8}]},
+        {"tree": ["array", 7], "arrays": []},
+        {"tree": ["array"], "arrays": []},
+        {"tree": [], "arrays": []},
+        {"tree": ["dict", [["list"], 1]], "arrays": []},
+        {"tree": ["dict", 3], "arrays": []},
+        {"tree": ["bytes", "A"], "arrays": []},
+        {"tree": ["float", "x"], "arrays": []},
+        {"tree": ["code", "import os"], "arrays": []},
+    ],
+)
+def test_a_header_that_describes_no_state_is_refused(header: Any) -> None:
+    with pytest.raises(Torn):
+        unpack(header_of(header))
 
 
 def test_torch_is_not_imported_for_arrays_of_numpy() -> None:

@@ -209,12 +209,12 @@ def test_a_run_has_a_folder_of_its_own_that_only_its_user_can_read() -> None:
         default_folder({"TORCHELASTIC_RUN_ID": "none"})
 
     assert folder == run_folder("../up")
-    assert folder.name == "..-up"
+    assert folder.name == "%2E.%2Fup"
 
 
 def test_folders_that_runs_left_behind_are_swept_unless_somebody_uses_them(tmp_path: Path) -> None:
     for name in ("dead", "alive", "young"):
-        (tmp_path / name).mkdir()
+        (tmp_path / name).mkdir(mode=0o700)
     alive = Slot.create(tmp_path / "alive", 10)
     Slot.create(tmp_path / "dead", 10).close(remove=False)
     for path in [*tmp_path.rglob("*.slot"), tmp_path / "dead", tmp_path / "alive"]:

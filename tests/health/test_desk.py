@@ -7,7 +7,7 @@ import json
 import pytest
 
 from holdfast.health import desk
-from holdfast.health.desk import Question
+from holdfast.health.desk import Policy, Question
 from holdfast.health.http import Reply, Request
 from holdfast.health.vitals import Part, Vitals
 
@@ -18,7 +18,7 @@ ILL = Vitals((Part("the agent's loop", NOW - 0.5), Part("the watchdog", NOW - 75
 
 
 def answer(path: str, vitals: Vitals = WELL, asked: frozenset[str] = ALL, *, json: bool = False) -> Reply | Question:
-    return desk.answer(Request("GET", path, wants_json=json), vitals, asked, NOW)
+    return desk.answer(Request("GET", path, wants_json=json), vitals, Policy(asked), NOW)
 
 
 def reply(path: str, vitals: Vitals = WELL, asked: frozenset[str] = ALL, *, json: bool = False) -> Reply:
@@ -72,11 +72,45 @@ def test_without_a_way_to_tell_ready_means_alive() -> None:
     assert reply("/readyz", ILL, frozenset()).status == 503
 
 
-def test_metrics_that_are_off_say_how_to_switch_them_on() -> None:
-    found = reply("/metrics", asked=frozenset(["status"]))
+def test_metrics_that_are_missing_say_why() -> None:
+    found = desk.answer(Request("GET", "/metrics"), WELL, Policy(no_metrics="pip install it"), NOW)
 
+    assert isinstance(found, Reply)
     assert found.status == 404
-    assert b"--metrics prometheus" in found.body
+    assert b"pip install it" in found.body
+
+
+NAMES = frozenset(["localhost", "node7", "node7.cluster"])
+
+
+@pytest.mark.parametrize(
+    "host", ["", "localhost", "localhost.", "node7", "node7.cluster", "127.0.0.1", "10.1.2.3", "[::1]", "[fe80::1]"]
+)
+def test_addresses_and_known_names_are_answered(host: str) -> None:
+    found = desk.answer(Request("GET", "/healthz", host=host), WELL, Policy(names=NAMES), NOW)
+
+    assert isinstance(found, Reply)
+    assert found.status == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "localhost.evil.example", "node7.evil.example", "cluster", "127.0.0.1.evil", "1.2.3", "999.1.1.1"],
+)
+@pytest.mark.parametrize("path", ["/", "/healthz", "/status", "/metrics", "/nothing"])
+def test_other_names_are_refused_without_telling_anything(host: str, path: str) -> None:
+    """A page whose name leads here must learn nothing, not even what this host is called."""
+    found = desk.answer(Request("GET", path, host=host), WELL, Policy(ALL, NAMES), NOW)
+
+    assert isinstance(found, Reply)
+    assert found.status == 421
+    assert host.encode() in found.body
+    assert b"HOLDFAST_HEALTH_HOSTS" in found.body
+    assert b"node7" not in found.body.replace(host.encode(), b"")
+
+
+def test_every_name_is_answered_where_the_user_says_so() -> None:
+    assert desk.is_known("evil.example", frozenset(["*"]))
 
 
 def test_the_index_lists_every_endpoint() -> None:
@@ -94,7 +128,7 @@ def test_an_unknown_path_is_told_what_there_is() -> None:
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "get"])
 def test_other_methods_are_told_which_are_answered(method: str) -> None:
-    found = desk.answer(Request(method, "/healthz"), WELL, ALL, NOW)
+    found = desk.answer(Request(method, "/healthz"), WELL, Policy(ALL), NOW)
 
     assert isinstance(found, Reply)
     assert (found.status, found.allow) == (405, "GET, HEAD")

@@ -25,7 +25,10 @@ def read(*pieces: bytes) -> tuple[list[Request], int | None]:
 
 
 def test_a_request_is_a_method_and_a_path() -> None:
-    assert read(b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n") == ([Request("GET", "/healthz", False, True)], None)
+    assert read(b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n") == (
+        [Request("GET", "/healthz", False, True, "here")],
+        None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -41,7 +44,7 @@ def test_a_request_is_a_method_and_a_path() -> None:
     ],
 )
 def test_the_path_is_what_the_target_means(target: bytes, path: str) -> None:
-    requests, _ = read(b"GET " + target + b" HTTP/1.1\r\n\r\n")
+    requests, _ = read(b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n")
 
     assert [each.path for each in requests] == [path]
 
@@ -49,9 +52,9 @@ def test_the_path_is_what_the_target_means(target: bytes, path: str) -> None:
 @pytest.mark.parametrize(
     ("head", "keeps"),
     [
-        (b"GET / HTTP/1.1\r\n\r\n", True),
-        (b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n", False),
-        (b"GET / HTTP/1.1\r\nconnection: Upgrade, Close\r\n\r\n", False),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", True),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", False),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nconnection: Upgrade, Close\r\n\r\n", False),
         (b"GET / HTTP/1.0\r\n\r\n", False),
         (b"GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n", True),
     ],
@@ -75,9 +78,27 @@ def test_a_connection_is_kept_as_its_version_and_header_say(head: bytes, keeps: 
     ],
 )
 def test_json_is_wanted_where_it_is_named(accept: str, wants: bool) -> None:
-    requests, _ = read(f"GET / HTTP/1.1\r\nAccept: {accept}\r\n\r\n".encode())
+    requests, _ = read(f"GET / HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\n\r\n".encode())
 
     assert [each.wants_json for each in requests] == [wants]
+
+
+@pytest.mark.parametrize(
+    ("head", "host"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: LocalHost:8080\r\n\r\n", "localhost"),
+        (b"GET / HTTP/1.1\r\nhost:[::1]:80\r\n\r\n", "[::1]"),
+        (b"GET / HTTP/1.1\r\nHost: 10.0.0.1\r\n\r\n", "10.0.0.1"),
+        (b"GET / HTTP/1.1\r\nHost:\r\n\r\n", ""),
+        (b"GET / HTTP/1.0\r\n\r\n", ""),
+        (b"GET / HTTP/1.0\r\nHost: evil.example\r\n\r\n", "evil.example"),
+        (b"GET http://evil.example:1/x HTTP/1.1\r\nHost: localhost\r\n\r\n", "evil.example"),
+    ],
+)
+def test_the_host_is_what_the_target_or_the_header_says(head: bytes, host: str) -> None:
+    requests, _ = read(head)
+
+    assert [each.host for each in requests] == [host]
 
 
 def test_lines_may_end_without_a_carriage_return_and_be_preceded_by_empty_ones() -> None:
@@ -88,7 +109,7 @@ def test_lines_may_end_without_a_carriage_return_and_be_preceded_by_empty_ones()
 
 
 def test_pipelined_requests_come_out_in_their_order() -> None:
-    requests, _ = read(b"".join(b"GET /%d HTTP/1.1\r\n\r\n" % number for number in range(5)))
+    requests, _ = read(b"".join(b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n" % number for number in range(5)))
 
     assert [each.path for each in requests] == ["/0", "/1", "/2", "/3", "/4"]
 
@@ -98,24 +119,31 @@ def test_pipelined_requests_come_out_in_their_order() -> None:
     [
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\n\n", 400),  # somebody speaks TLS
         (b"GET /healthz\r\n\r\n", 400),
-        (b"GET  / HTTP/1.1\r\n\r\n", 400),
+        (b"GET  / HTTP/1.1\r\nHost: x\r\n\r\n", 400),
         (b"GET / HTTP/1.1 \r\n\r\n", 400),
-        (b"G\xc3T / HTTP/1.1\r\n\r\n", 400),
-        (b"GET /\x7f HTTP/1.1\r\n\r\n", 400),
+        (b"G\xc3T / HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+        (b"GET /\x7f HTTP/1.1\r\nHost: x\r\n\r\n", 400),
         (b"GET / FTP/1.1\r\n\r\n", 400),
         (b"GET / HTTP/2.0\r\n\r\n", 505),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
-        (b"GET / HTTP/1.1\r\nno colon\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\nA: b\r\n folded\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\n: b\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\nA : b\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\nA: \0\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello", 413),
-        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", 413),
-        (b"GET / HTTP/1.1\r\n" + b"A:\r\n" * 101 + b"\r\n", 431),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nno colon\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nA: b\r\n folded\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n: b\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nA : b\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nA: \0\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello", 413),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n", 413),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n" + b"A:\r\n" * 101 + b"\r\n", 431),
         (b"GET /" + b"a" * HEAD_BYTES_MAX, 431),
-        (b"GET /" + b"a" * HEAD_BYTES_MAX + b" HTTP/1.1\r\n\r\n", 431),
+        (b"GET /" + b"a" * HEAD_BYTES_MAX + b" HTTP/1.1\r\nHost: x\r\n\r\n", 431),
         (b"\r\n" * 100, 400),
+        (b"GET / HTTP/1.1\r\n\r\n", 400),  # which host?
+        (b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a b\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: user@a\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a:b\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: [::1\r\n\r\n", 400),
+        (b"GET http:/// HTTP/1.1\r\nHost: a\r\n\r\n", 400),
     ],
 )
 def test_what_is_not_a_request_of_ours_is_refused(data: bytes, status: int) -> None:
@@ -123,7 +151,7 @@ def test_what_is_not_a_request_of_ours_is_refused(data: bytes, status: int) -> N
 
 
 def test_a_head_of_exactly_the_limit_is_taken() -> None:
-    head = b"GET / HTTP/1.1\r\nA: ".ljust(HEAD_BYTES_MAX, b"a")
+    head = b"GET / HTTP/1.1\r\nHost: x\r\nA: ".ljust(HEAD_BYTES_MAX, b"a")
 
     assert len(read(head + b"\r\n\r\n")[0]) == 1
     assert read(head + b"a\r\n\r\n") == ([], 431)

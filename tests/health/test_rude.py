@@ -27,8 +27,8 @@ HASTY = Limits(request_timeout_s=0.3, idle_timeout_s=0.3)
 def many_files() -> Iterator[None]:
     """Allow as many open sockets as a crowd needs."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < 4096:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    if soft != resource.RLIM_INFINITY and soft < 8192:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(8192, hard), hard))
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
@@ -56,7 +56,7 @@ def test_pipelined_requests_are_answered_in_order(serve: Serve) -> None:
     server = serve(ready=lambda: (True, "in round 7"))
     paths = ["/healthz", "/readyz", "/nothing", "/readyz", "/healthz"] * 40
     with connect(server.port) as client:
-        client.sendall(b"".join(f"HEAD {path} HTTP/1.1\r\n\r\n".encode() for path in paths))
+        client.sendall(b"".join(f"HEAD {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() for path in paths))
         client.sendall(b"GET /readyz HTTP/1.0\r\n\r\n")
         answers = read_all(client).split(b"HTTP/1.1 ")[1:]
 
@@ -75,7 +75,8 @@ def test_a_flood_of_pipelined_requests_is_held_up_and_not_held(serve: Serve) -> 
         most = 0
         with connect(server.port) as client:
             sender = threading.Thread(
-                target=client.sendall, args=(b"HEAD / HTTP/1.1\r\n\r\n" * requests + b"HEAD / HTTP/1.0\r\n\r\n",)
+                target=client.sendall,
+                args=(b"HEAD / HTTP/1.1\r\nHost: localhost\r\n\r\n" * requests + b"HEAD / HTTP/1.0\r\n\r\n",),
             )
             sender.start()
             while client.recv(1_000_000):
@@ -91,7 +92,9 @@ def test_a_flood_of_pipelined_requests_is_held_up_and_not_held(serve: Serve) -> 
 def test_a_client_that_half_closes_after_asking_is_answered(serve: Serve) -> None:
     server = serve(ready=lambda: (True, "in round 7"))
     with connect(server.port) as client:
-        client.sendall(b"GET /healthz HTTP/1.1\r\n\r\nGET /readyz HTTP/1.1\r\n\r\n")
+        client.sendall(
+            b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        )
         client.shutdown(socket.SHUT_WR)
         answers = read_all(client)
 
@@ -102,7 +105,7 @@ def test_a_client_that_half_closes_after_asking_is_answered(serve: Serve) -> Non
 def test_a_request_that_drips_in_is_cut_off_with_408(serve: Serve) -> None:
     server = serve(limits=HASTY)
     with connect(server.port) as client:
-        client.sendall(b"GET /healthz HTTP/1.1\r\nX-A: ")
+        client.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-A: ")
         client.settimeout(0.05)
         answer = b""
         while not answer:
@@ -118,24 +121,24 @@ def test_a_connection_without_a_word_is_ended(serve: Serve) -> None:
     with connect(server.port) as client:
         assert read_all(client) == b""
     with connect(server.port) as client:
-        client.sendall(b"HEAD / HTTP/1.1\r\n\r\n")
+        client.sendall(b"HEAD / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert read_all(client).startswith(b"HTTP/1.1 200 ")  # and then the idle connection is ended
 
 
 def test_a_client_that_does_not_read_its_answers_is_ended(serve: Serve) -> None:
     server = serve(metrics=lambda: (b"x" * 8_000_000, "text/plain"), limits=HASTY)
     with connect(server.port) as client:
-        client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n" * 20)
+        client.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20)
         for _ in range(3):
             assert ask(server.port).status == 200
         with pytest.raises(ConnectionError):
-            send_for_ever(client, b"GET /metrics HTTP/1.1\r\n\r\n")
+            send_for_ever(client, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
 
 
 def test_a_huge_head_is_refused_with_431(serve: Serve) -> None:
     server = serve()
     with connect(server.port) as client:
-        client.sendall(b"GET /healthz HTTP/1.1\r\nX-A: " + b"a" * 100_000)
+        client.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-A: " + b"a" * 100_000)
         assert read_all(client).startswith(b"HTTP/1.1 431 ")
 
 
@@ -150,7 +153,7 @@ def test_an_endless_head_is_cut_off(serve: Serve) -> None:
 def test_a_body_is_refused_with_413(serve: Serve) -> None:
     server = serve()
     with connect(server.port) as client:
-        client.sendall(b"POST /healthz HTTP/1.1\r\nContent-Length: 100000\r\n\r\n" + b"a" * 100_000)
+        client.sendall(b"POST /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n" + b"a" * 100_000)
         assert read_all(client).startswith(b"HTTP/1.1 413 ")
 
 
@@ -177,7 +180,7 @@ def test_clients_that_leave_early_do_no_harm(serve: Serve) -> None:
         with connect(server.port) as client:
             # Closing now resets the connection, whatever is under way on it.
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            client.sendall(b"GET " + path + b" HTTP/1.1\r\n\r\n")
+            client.sendall(b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
 
     assert ask(server.port, "/metrics").status == 200
     assert server._porter is not None
@@ -202,8 +205,39 @@ def test_where_there_are_too_many_the_one_that_waited_longest_makes_room(serve: 
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(connect(server.port)) for _ in range(30)]
         for client in clients[-5:]:
-            client.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+            client.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert client.recv(4096).startswith(b"HTTP/1.1 200 ")
 
         assert ask(server.port).status == 200
         assert [read_all(client) for client in clients[:20]] == [b""] * 20
+
+
+@pytest.mark.usefixtures("many_files")
+def test_five_thousand_silent_connections_delay_no_answer(serve: Serve) -> None:
+    """They never say a word, and the server keeps no more of them than its limit."""
+    patient = Limits(request_timeout_s=10 * PATIENCE_S, idle_timeout_s=10 * PATIENCE_S)
+    server = serve(limits=patient)
+    with contextlib.ExitStack() as stack:
+        for number in range(5000):
+            stack.enter_context(connect(server.port))
+            if number % 500 == 499:
+                assert ask(server.port).status == 200
+        assert server._porter is not None
+        held = psutil.Process(server._porter.pid).num_fds()
+
+        assert {ask(server.port).status for _ in range(20)} == {200}
+    assert held <= patient.connections_max + 32
+
+
+def test_a_low_limit_of_descriptors_is_raised_as_far_as_allowed(serve: Serve) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        server = serve(limits=Limits(connections_max=500))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert server._porter is not None
+    assert ask(server.port).status == 200  # it has read its settings
+
+    limit, _ = psutil.Process(server._porter.pid).rlimit(psutil.RLIMIT_NOFILE)
+    assert limit >= min(532, hard)

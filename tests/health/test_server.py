@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import http.server
 import os
 import signal
@@ -11,14 +12,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast.errors import Unavailable, UsageError
 from holdfast.facts import Fact, facts
-from holdfast.health import HealthCheckServer, Limits, Pulse, create_healthcheck_server
+from holdfast.health import HealthCheckServer, Limits, Pulse, create_healthcheck_server, hosts
 from holdfast.health.porter import __file__ as PORTER_FILE
 from tests.health.conftest import PATIENCE_S, Owner, ask, ask_until, connect, read_all, wait_gone
 
@@ -95,11 +97,56 @@ def test_metrics_are_passed_on_as_they_are(serve: Serve) -> None:
     assert answer.body == page
 
 
-def test_metrics_that_are_off_are_404_with_how_to_switch_them_on(serve: Serve) -> None:
-    answer = ask(serve().port, "/metrics")
+def test_metrics_that_are_missing_are_404_with_the_reason(serve: Serve) -> None:
+    answer = ask(serve(no_metrics="pip install the client").port, "/metrics")
 
     assert answer.status == 404
-    assert "--metrics prometheus" in answer.text
+    assert "pip install the client" in answer.text
+
+
+# -- names -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_page_whose_name_leads_here_reads_nothing(serve: Serve) -> None:
+    """DNS rebinding: the browser connects to this address, and says the name that it resolved."""
+    server = serve(status=lambda: {"secret_plan": 7})
+    for path in ("/status", "/healthz", "/metrics"):
+        answer = ask(server.port, path, Host="evil.example")
+        assert answer.status == 421
+        assert "evil.example" in answer.text
+    with connect(server.port) as client:
+        client.sendall(b"GET http://evil.example/status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert read_all(client).startswith(b"HTTP/1.1 421 Misdirected Request")
+    with connect(server.port) as client:
+        client.sendall(b"GET /status HTTP/1.1\r\n\r\n")
+        assert read_all(client).startswith(b"HTTP/1.1 400 ")
+
+
+def test_it_answers_to_its_address_to_the_hosts_names_and_to_what_the_user_adds(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_HEALTH_HOSTS", "trainer.example, proxy.example")
+    server = serve(names=["mine.example"])
+    names = ["127.0.0.1", "localhost", "LOCALHOST:1", "10.9.8.7:80", "[::1]", socket.gethostname(), "trainer.example"]
+    for name in [*names, "proxy.example:443", "mine.example"]:
+        assert ask(server.port, Host=name).status == 200, name
+
+
+def test_the_names_of_the_host_come_from_its_own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = socket.gethostname().lower()
+    (tmp_path / "hosts").write_text(
+        f"127.0.0.1 localhost other # x\n10.0.0.7 {own}.pods.cluster {own}\n10.0.0.8 peer\n"
+    )
+    (tmp_path / "resolv.conf").write_text("nameserver 10.0.0.1\nsearch cluster.example. lab\n")
+    monkeypatch.setattr(hosts, "_HOSTS_FILE", tmp_path / "hosts")
+    monkeypatch.setattr(hosts, "_RESOLVER_FILE", tmp_path / "resolv.conf")
+
+    found = set(hosts.known_names("0.0.0.0", environ={}))
+
+    assert {own, f"{own}.pods.cluster", f"{own}.cluster.example", f"{own}.lab", "localhost"} <= found
+    assert not {"peer", "other"} & found
+    monkeypatch.setattr(hosts, "_HOSTS_FILE", tmp_path / "missing")
+    assert "localhost" in hosts.known_names("", environ={})
 
 
 def test_status_is_json_with_health_and_without_secrets(serve: Serve) -> None:
@@ -307,7 +354,7 @@ def test_stop_does_not_wait_for_clients_nor_for_callbacks_that_hang() -> None:
     server = HealthCheckServer(Pulse(), 0, 60, status=status)
     server.start()
     with connect(server.port) as client:
-        client.sendall(b"GET /status HTTP/1.1\r\n\r\n")
+        client.sendall(b"GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert asked.wait(PATIENCE_S)
         server.stop()
         assert read_all(client) == b""
@@ -364,6 +411,168 @@ def test_a_porter_that_cannot_live_is_given_up_with_a_warning(monkeypatch: pytes
     unlisten()
 
     assert "no room here" in seen[-1].sentence
+
+
+#: A porter with two mistakes in it: one that a request comes upon, and one that its loop does.
+MISTAKEN = """
+import sys
+sys.path.append({source!r})
+from holdfast.health import desk, porter
+
+answer = desk.answer
+def mistaken(request, *rest):
+    if request.path == "/boom":
+        raise RuntimeError("planted in a request")
+    if request.path == "/die":
+        porter.Porter._sweep = lambda self, now: 1 / 0
+    return answer(request, *rest)
+desk.answer = mistaken
+porter.main(sys.argv[1])
+"""
+
+
+@pytest.fixture
+def mistaken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "porter.py"
+    path.write_text(MISTAKEN.format(source=str(Path(PORTER_FILE).parents[2])))
+    monkeypatch.setattr("holdfast.health.process.PORTER", str(path))
+
+
+class Told:
+    """What was published, and a way to wait for more."""
+
+    def __init__(self) -> None:
+        self.facts: list[Fact] = []
+        self._changed = threading.Condition()
+
+    def take(self, fact: Fact) -> None:
+        with self._changed:
+            self.facts.append(fact)
+            self._changed.notify_all()
+
+    def wait(self, kind: str, count: int = 1) -> Fact:
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.of(kind)) >= count, PATIENCE_S), self.facts
+            return self.of(kind)[count - 1]
+
+    def of(self, kind: str) -> list[Fact]:
+        return [fact for fact in self.facts if fact.kind == kind]
+
+
+@pytest.fixture
+def told() -> Iterator[Told]:
+    found = Told()
+    unlisten = facts.listen(found.take)
+    yield found
+    unlisten()
+
+
+@pytest.mark.usefixtures("mistaken")
+def test_a_mistake_in_one_request_costs_that_client_alone_and_is_told(serve: Serve, told: Told) -> None:
+    server = serve()
+    assert server._porter is not None
+    pid = server._porter.pid
+    with pytest.raises((http.client.RemoteDisconnected, ConnectionResetError)):
+        ask(server.port, "/boom")
+    assert ask(server.port).status == 200
+
+    trouble = told.wait("health_trouble").sentence
+    assert "Traceback" in trouble
+    assert "RuntimeError: planted in a request" in trouble
+    assert server._porter.pid == pid
+    for _ in range(30):
+        with contextlib.suppress(http.client.RemoteDisconnected, ConnectionResetError):
+            ask(server.port, "/boom")
+    assert ask(server.port).status == 200
+    assert len(told.of("health_trouble")) <= 10
+
+
+@pytest.mark.usefixtures("mistaken")
+def test_a_mistake_in_the_loop_is_told_with_its_traceback_and_the_process_is_replaced(serve: Serve, told: Told) -> None:
+    server = serve()
+    for number in (1, 2):
+        with contextlib.suppress(http.client.HTTPException, OSError):
+            ask(server.port, "/die")
+        restarted = told.wait("health_restarted", number).sentence
+        assert "Traceback" in restarted
+        assert "ZeroDivisionError" in restarted
+        assert restarted.count("Traceback") == 1  # not those of earlier ones again
+        assert ask_until(server.port, 200).status == 200
+
+
+def test_health_answers_again_after_each_kill(serve: Serve, told: Told) -> None:
+    server = serve()
+    assert server._porter is not None
+    for number in (1, 2, 3):
+        assert ask_until(server.port, 200).status == 200
+        os.kill(server._porter.pid, signal.SIGKILL)
+        told.wait("health_restarted", number)
+    assert ask_until(server.port, 200).status == 200
+
+
+def test_a_mistake_on_the_agents_side_is_told_and_health_answers_again(
+    serve: Serve, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve(timeout=1)
+    assert ask(server.port).status == 200
+    parts, failed = HealthCheckServer._parts, threading.Event()
+
+    def mistaken(self: HealthCheckServer) -> object:
+        if not failed.is_set():
+            failed.set()
+            raise KeyError("planted in the agent")
+        return parts(self)
+
+    monkeypatch.setattr(HealthCheckServer, "_parts", mistaken)
+
+    restarted = told.wait("health_restarted").sentence
+    assert "Traceback" in restarted
+    assert "KeyError: 'planted in the agent'" in restarted
+    assert ask_until(server.port, 200).status == 200
+
+
+def test_a_mistake_that_does_not_go_away_is_given_up_with_its_traceback(
+    told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mistaken(self: HealthCheckServer) -> object:
+        raise SystemExit("planted in the agent")
+
+    monkeypatch.setattr(HealthCheckServer, "_parts", mistaken)
+    with HealthCheckServer(Pulse(), 0, 60) as server:
+        assert "planted in the agent" in told.wait("health_lost").sentence
+        with pytest.raises(ConnectionRefusedError):
+            connect(server.port)
+    assert len(told.of("health_restarted")) == 4
+
+
+def test_an_alive_callback_that_exits_is_told_like_any_other(serve: Serve, told: Told) -> None:
+    def alive() -> float:
+        sys.exit("the callback had enough")
+
+    server = serve(alive)
+
+    assert ask(server.port).status == 503
+    assert "had enough" in told.wait("health_callback").sentence
+
+
+def test_a_process_that_cannot_be_started_for_a_moment_is_started_later(
+    serve: Serve, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve()
+    assert server._porter is not None
+    start, refused = subprocess.Popen, threading.Event()
+
+    def busy(*args: Any, **kwargs: Any) -> Any:
+        if not refused.is_set():
+            refused.set()
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return start(*args, **kwargs)
+
+    monkeypatch.setattr("holdfast.health.process.subprocess.Popen", busy)
+    os.kill(server._porter.pid, signal.SIGKILL)
+
+    assert "temporarily unavailable" in told.wait("health_restarted").sentence
+    assert ask_until(server.port, 200).status == 200
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])

@@ -426,3 +426,16 @@ def test_a_server_that_is_not_started_can_be_made_to_judge_once(
 
     assert process.wait(PATIENCE_S) == -signal.SIGKILL
     assert not server.is_process_running(pid)
+
+
+def test_a_pipe_that_is_swapped_for_another_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = os.mkfifo
+
+    def swap(path: str, mode: int) -> None:
+        make(str(tmp_path / "theirs"), mode)
+        Path(path).symlink_to(tmp_path / "theirs")
+
+    monkeypatch.setattr(os, "mkfifo", swap)
+
+    with pytest.raises(UsageError, match="pipe"):
+        FileTimerServer(str(tmp_path / "pipe"), "run")

@@ -19,7 +19,7 @@ def test_the_layout_is_the_one_people_know(tmp_path):
 
     run = Path(dest.stdouts[0]).parents[2]
     assert run.parent == tmp_path
-    assert run.name.startswith("run_1_")
+    assert run.name.startswith("run%2F1_")
     assert dest.stdouts[1] == str(run / "attempt_0" / "1" / "stdout.log")
     assert dest.stderrs[1] == str(run / "attempt_0" / "1" / "stderr.log")
     assert dest.error_files[1] == str(run / "attempt_0" / "1" / "error.json")

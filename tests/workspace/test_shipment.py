@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,30 @@ def tree(root: Path, *paths: str) -> Path:
         file.write_text(path)
         os.utime(file, (OLD, OLD))
     return root
+
+
+CAP_DAC_OVERRIDE = 1
+
+
+class _CapHeader(ctypes.Structure):
+    _fields_ = [("version", ctypes.c_uint32), ("pid", ctypes.c_int)]
+
+
+class _CapData(ctypes.Structure):
+    _fields_ = [("effective", ctypes.c_uint32), ("permitted", ctypes.c_uint32), ("inheritable", ctypes.c_uint32)]
+
+
+@pytest.fixture
+def plain_user() -> Iterator[None]:
+    """Run the test without root's right to write to read-only files; for any other user nothing changes."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    header, before = _CapHeader(0x20080522, 0), (_CapData * 2)()
+    assert libc.capget(ctypes.byref(header), before) == 0
+    after = (_CapData * 2).from_buffer_copy(before)
+    after[0].effective &= ~(1 << CAP_DAC_OVERRIDE)
+    assert libc.capset(ctypes.byref(header), after) == 0
+    yield
+    assert libc.capset(ctypes.byref(header), before) == 0
 
 
 def files(root: Path) -> set[str]:
@@ -60,6 +86,7 @@ def test_our_ignore_file_wins_over_the_others(project: Path, tmp_path: Path) -> 
     assert files(tmp_path / "job") == {"train.py"}
 
 
+@pytest.mark.usefixtures("plain_user")
 def test_unchanged_files_are_not_copied_again(project: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     ship(str(project), tmp_path / "one", cache)
@@ -73,6 +100,7 @@ def test_unchanged_files_are_not_copied_again(project: Path, tmp_path: Path) -> 
     assert (tmp_path / "one/lib/model.py").samefile(tmp_path / "two/lib/model.py")
 
 
+@pytest.mark.usefixtures("plain_user")
 def test_shipped_files_that_jobs_share_are_read_only(project: Path, tmp_path: Path) -> None:
     (project / "train.py").chmod(0o755)
     ship(str(project), tmp_path / "one", tmp_path / "cache")
@@ -81,6 +109,7 @@ def test_shipped_files_that_jobs_share_are_read_only(project: Path, tmp_path: Pa
     assert stat.S_IMODE((project / "train.py").stat().st_mode) == 0o755
 
 
+@pytest.mark.usefixtures("plain_user")
 def test_a_kept_file_that_somebody_wrote_to_is_not_used_again(project: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     ship(str(project), tmp_path / "one", cache)
@@ -92,6 +121,7 @@ def test_a_kept_file_that_somebody_wrote_to_is_not_used_again(project: Path, tmp
     assert (tmp_path / "two/train.py").read_text() == "train.py"
 
 
+@pytest.mark.usefixtures("plain_user")
 def test_a_file_that_has_just_changed_is_always_copied(project: Path, tmp_path: Path) -> None:
     (project / "train.py").write_text("fresh")
     first = ship(str(project), tmp_path / "one", tmp_path / "cache")
@@ -162,6 +192,7 @@ def test_a_folder_with_too_many_files_is_refused(
         ship(str(project), tmp_path / "job")
 
 
+@pytest.mark.usefixtures("plain_user")
 def test_kept_files_that_no_job_has_any_more_are_dropped(project: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     ship(str(project), tmp_path / "one", cache)
@@ -171,3 +202,34 @@ def test_kept_files_that_no_job_has_any_more_are_dropped(project: Path, tmp_path
     assert prune(cache) == 0  # too young
     assert prune(cache, unused_s=-60) == 1
     assert len(list(cache.iterdir())) == 2
+
+
+def test_a_job_cannot_write_to_the_files_of_another_whatever_its_rights(project: Path, tmp_path: Path) -> None:
+    for job in ("one", "two"):
+        ship(str(project), tmp_path / job, tmp_path / "cache")
+    try:
+        (tmp_path / "one/train.py").write_text("changed by job one")
+    except PermissionError:
+        assert os.geteuid() != 0
+    ship(str(project), tmp_path / "three", tmp_path / "cache")
+
+    assert (tmp_path / "two/train.py").read_text() == "train.py"
+    assert (tmp_path / "three/train.py").read_text() == "train.py"
+    assert (project / "train.py").read_text() == "train.py"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may write to read-only files")
+def test_what_root_ships_is_not_shared(project: Path, tmp_path: Path) -> None:
+    (project / "train.py").chmod(0o750)
+    shipped = [ship(str(project), tmp_path / job, tmp_path / "cache") for job in ("one", "two")]
+
+    assert [(each.copied, each.linked) for each in shipped] == [(3, 0), (3, 0)]
+    assert (tmp_path / "one/train.py").stat().st_nlink == 1
+    assert stat.S_IMODE((tmp_path / "one/train.py").stat().st_mode) == 0o750
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+@pytest.mark.usefixtures("plain_user")
+def test_the_right_to_write_to_read_only_files_is_asked_of_the_file_system(tmp_path: Path) -> None:
+    assert not shipment.writes_read_only(tmp_path)
+    assert list(tmp_path.iterdir()) == []

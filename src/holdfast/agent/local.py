@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -42,9 +44,11 @@ from holdfast.workers.crew import Crew
 
 if TYPE_CHECKING:
     from holdfast.agent.keeping import Keeping
+    from holdfast.metrics.scraping import Scraping
 
 #: As TorchElastic has it.
 HEALTH_TIMEOUT_S = 60.0
+NO_CLIENT = "there are no metrics here: the agent lacks the Prometheus client; pip install 'holdfast[prometheus]' there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +116,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         )
         if self._meeting.questions is not None:
             self._meeting.questions.answerer = self._hangs.answer
+        self._scraping: Scraping | None = None
         self._health = health_check_server or self._make_health(options.health)
         if isinstance(given := getattr(health_check_server, "alive_callback", None), Pulse):
             self._pulse = given
@@ -122,6 +127,13 @@ class LocalElasticAgent(SimpleElasticAgent):
             where = parse_health_port(text, PORT_VARIABLE)
         if where is None:
             return None
+        from holdfast.metrics.sinks.prometheus import is_installed  # launches without a health port need none of it
+
+        can_scrape = is_installed()
+        if can_scrape and (self._metrics is None or self._metrics.prometheus is None):
+            from holdfast.metrics.scraping import Scraping
+
+            self._scraping = Scraping(self._worker_group.spec.role)
         return create_healthcheck_server(
             self._pulse,
             where.port,
@@ -129,16 +141,31 @@ class LocalElasticAgent(SimpleElasticAgent):
             host=where.host,
             status=self.status,
             ready=self.readiness,
-            metrics=self._scrape if self._metrics is not None and self._metrics.registry is not None else None,
+            metrics=self._scrape if can_scrape else None,
+            no_metrics=NO_CLIENT,
             watched={"the watchdog": self._hangs.get_last_progress_time},
         )
 
     def _scrape(self) -> tuple[bytes, str]:
         """What Prometheus reads: the agent's metrics and those that its workers have handed over."""
+        if self._scraping is not None:
+            return self._scraping.scrape()
         from holdfast.metrics.sinks.prometheus import CONTENT_TYPE, render
 
         assert self._metrics is not None
         return render(self._metrics.registry), CONTENT_TYPE
+
+    @contextlib.contextmanager
+    def _watched_health(self) -> Iterator[None]:
+        with super()._watched_health():
+            if self._scraping is None:
+                yield
+                return
+            self._scraping.start()
+            try:
+                yield
+            finally:
+                self._scraping.close()
 
     # -- starting --------------------------------------------------------------------------------------------------
 
@@ -154,8 +181,11 @@ class LocalElasticAgent(SimpleElasticAgent):
         self._hangs.watch(worker_group, self._crew)
         self._dest = dest
         self._observers.place_journal(self._logs_specs.root_log_dir)
+        ranks = [worker.global_rank for worker in worker_group.workers]
         if self._metrics is not None and self._metrics.prometheus is not None:
-            self._metrics.prometheus.keep_ranks([worker.global_rank for worker in worker_group.workers])
+            self._metrics.prometheus.keep_ranks(ranks)
+        if self._scraping is not None:
+            self._scraping.keep_ranks(ranks)
         return dict(self._crew.pids())
 
     def _make_gang(self, group: WorkerGroup, envs: dict[int, dict[str, str]], dest: LogsDest) -> Gang:
@@ -208,7 +238,7 @@ class LocalElasticAgent(SimpleElasticAgent):
             round_number=place.round.number if place is not None else None,
             extra={
                 **self._coordinator_variables(spec),
-                **(self._metrics.worker_environment() if self._metrics is not None else {}),
+                **self._metrics_variables(),
             },
         )
         return {
@@ -222,6 +252,12 @@ class LocalElasticAgent(SimpleElasticAgent):
             )
             for worker in group.workers
         }
+
+    def _metrics_variables(self) -> dict[str, str]:
+        """Tell workers where their metrics go."""
+        if self._scraping is not None:
+            return self._scraping.worker_environment(self._metrics)
+        return self._metrics.worker_environment() if self._metrics is not None else {}
 
     def _coordinator_variables(self, spec: WorkerSpec) -> dict[str, str]:
         """Tell workers where the coordinator is, so that they can use its store."""

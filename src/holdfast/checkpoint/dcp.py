@@ -1,35 +1,27 @@
 """Torch Distributed Checkpoint's format: a folder that torch's own tools read and write. Imports torch.
 
-Its metadata is a pickle, and so are its entries that are no tensors. Both are read here with all doors but the needed
-ones shut: the metadata may name only what torch's checkpoints are made of, and entries are read with `weights_only`.
+Nothing in a checkpoint is run. Its metadata is a pickle, which is read as inert data (`holdfast.checkpoint.inert`) and
+checked field by field (`holdfast.checkpoint.dcp_metadata`). Its entries are read by torch with `weights_only`.
 """
 
 from __future__ import annotations
 
 import io
-import itertools
 import os
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from holdfast.checkpoint.dcp_metadata import METADATA, read_metadata
 from holdfast.checkpoint.errors import Torn
+from holdfast.checkpoint.inert import Refused
 from holdfast.checkpoint.layout import FlatSlice
 from holdfast.errors import UsageError
 
-_METADATA = ".metadata"
-#: What the metadata of a checkpoint is made of; anything else in it is refused.
-_ALLOWED = {
-    "torch.distributed.checkpoint.metadata": None,
-    "torch.distributed.checkpoint.filesystem": {"_StorageInfo", "_StoragePrefix"},
-    "torch.serialization": {"_get_layout"},
-    "torch": {"Size", "device"},
-    "torch.torch_version": {"TorchVersion"},
-    "collections": {"OrderedDict"},
-    "pathlib": {"PosixPath", "PurePosixPath", "Path"},
-    "pathlib._local": {"PosixPath", "PurePosixPath", "Path"},
-}
+#: Before this release, `weights_only` could be made to run code (CVE-2025-32434).
+TORCH_MIN = (2, 6)
+#: Places in lists that no entry has. Where many are missing, the checkpoint is not what it says.
+HOLES_MAX = 100_000
 
 
 def write_dcp(tree: Mapping[str, Any], folder: str | os.PathLike[str]) -> None:
@@ -49,19 +41,34 @@ def read_dcp(folder: str | os.PathLike[str]) -> dict[str, Any]:
     dcp = _dcp()
     import torch
 
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < TORCH_MIN:
+        raise UsageError(f"torch {torch.__version__} cannot read checkpoints safely: install torch 2.6 or newer")
     path = Path(folder)
     metadata = _read_metadata(path)
     flat: dict[str, Any] = {}
-    for name, entry in metadata.state_dict_metadata.items():
-        is_tensor = isinstance(entry, dcp.TensorStorageMetadata)
-        flat[name] = torch.empty(entry.size, dtype=entry.properties.dtype) if is_tensor else None
-    reader = _safe_reader(dcp, path, metadata)
     plain: dict[str, Any] = {}
     try:
-        dcp.load(flat, storage_reader=reader, planner=_safe_planner(dcp, plain), no_dist=True)
-    except (pickle.UnpicklingError, OSError, KeyError, RuntimeError, dcp.CheckpointException) as error:
-        raise Torn(f"{path} cannot be read: {error}") from None
+        for name, entry in metadata.state_dict_metadata.items():
+            is_tensor = isinstance(entry, dcp.TensorStorageMetadata)
+            flat[name] = torch.empty(entry.size, dtype=entry.properties.dtype) if is_tensor else None
+        dcp.load(
+            flat,
+            storage_reader=_safe_reader(dcp, path, metadata),
+            planner=_safe_planner(dcp, plain),
+            no_dist=True,
+        )
+    # Torch reads the files; damaged ones make it raise almost anything, at last wrapped in an error of its own.
+    except (Exception, dcp.CheckpointException) as error:
+        _raise_interruption(error)
+        raise Torn(f"{path} cannot be read: {error}") from error
     return _unflatten({**flat, **plain}, metadata.planner_data or {})
+
+
+def _raise_interruption(error: BaseException) -> None:
+    """Raise Ctrl-C again, which torch wraps like any other error."""
+    for inner, _ in getattr(error, "failures", {}).values():
+        if isinstance(inner, BaseException) and not isinstance(inner, Exception):
+            raise inner
 
 
 def _dcp() -> Any:
@@ -91,54 +98,40 @@ def _to_tensors(value: Any, where: str) -> Any:
 def _unflatten(flat: dict[str, Any], paths: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
     """Put the entries back to where they were in the tree; torch notes the path of each under its flat name."""
     tree: dict[str, Any] = {}
+    items_max = HOLES_MAX + sum(len(paths.get(name, ())) for name in flat)
     for name, value in flat.items():
         path = paths.get(name, (name,))
         at: Any = tree
-        for key, following in itertools.pairwise(path):
-            at = _step_into(at, key, [] if isinstance(following, int) else {})
-        _step_into(at, path[-1], value)
+        for key, following in zip(path, (*path[1:], None), strict=True):
+            fresh = value if following is None else [] if isinstance(following, int) else {}
+            if isinstance(at, list) and isinstance(key, int):
+                missing = max(0, key + 1 - len(at))
+                items_max -= missing
+                if items_max < 0:
+                    raise Torn(f"the checkpoint is not whole: most items of the lists around {name!r} are missing")
+                at.extend([None] * missing)
+                if at[key] is None:
+                    at[key] = fresh
+                at = at[key]
+            elif isinstance(at, dict):
+                at = at.setdefault(key, fresh)
+            else:
+                raise Torn(f"the checkpoint contradicts itself about the place of {name!r}")
     return tree
-
-
-def _step_into(at: Any, key: Any, fresh: Any) -> Any:
-    if isinstance(at, list):
-        at.extend([None] * (key + 1 - len(at)))
-        if at[key] is None:
-            at[key] = fresh
-        return at[key]
-    return at.setdefault(key, fresh)
 
 
 # -- reading without running what was read -----------------------------------------------------------------------------
 
 
-class _MetadataUnpickler(pickle.Unpickler):
-    """Reads the metadata and refuses to name anything that does not belong there."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        allowed = _ALLOWED.get(module, ())
-        is_dtype = module == "torch" and name in _dtypes()
-        if not is_dtype and allowed is not None and name not in allowed:
-            raise pickle.UnpicklingError(f"it names {module}.{name}, which no checkpoint needs")
-        return super().find_class(module, name)
-
-
-def _dtypes() -> set[str]:
-    import torch
-
-    kinds = (torch.dtype, torch.layout, torch.memory_format)
-    return {name for name in dir(torch) if isinstance(getattr(torch, name), kinds)}
-
-
 def _read_metadata(path: Path) -> Any:
     try:
-        data = (path / _METADATA).read_bytes()
-    except OSError:
-        raise Torn(f"{path} is no checkpoint of torch's: it has no {_METADATA}") from None
-    try:
-        return _MetadataUnpickler(io.BytesIO(data)).load()
-    except (pickle.UnpicklingError, EOFError, AttributeError, ImportError, IndexError, TypeError) as error:
-        raise Torn(f"{path / _METADATA} cannot be read: {error}") from None
+        return read_metadata(path)
+    except FileNotFoundError as error:
+        if (path / METADATA).exists():
+            raise Torn(f"{path} is cut off: it has no file {error.filename}") from None
+        raise Torn(f"{path} is no checkpoint of torch's: it has no {METADATA}") from None
+    except (Refused, OSError) as error:
+        raise Torn(f"{path / METADATA} cannot be read: {error}") from None
 
 
 def _safe_reader(dcp: Any, path: Path, metadata: Any) -> Any:
@@ -159,6 +152,6 @@ def _safe_planner(dcp: Any, plain: dict[str, Any]) -> Any:
 
     class Planner(dcp.DefaultLoadPlanner):  # type: ignore[misc]
         def load_bytes(self, read_item: Any, value: io.BytesIO) -> None:
-            plain[read_item.dest_index.fqn] = torch.load(value, weights_only=True)
+            plain[read_item.dest_index.fqn] = torch.load(value, map_location="cpu", weights_only=True)
 
     return Planner(flatten_state_dict=False, flatten_sharded_tensors=False)

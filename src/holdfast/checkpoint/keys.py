@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-import zlib
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 from holdfast.errors import UsageError
@@ -12,6 +12,8 @@ from holdfast.errors import UsageError
 STEP_MAX = 10**12 - 1
 SHARDS_MAX = 10**6
 ORIGIN_CHARACTERS_MAX = 100
+#: Of the checksum that tells ids apart which look the same once they are written as a file's name.
+CHECKSUM_CHARACTERS = 32
 _STEM = re.compile(r"shard-(\d{5,7})-of-(\d{5,7})\.([A-Za-z0-9_.=-]{1,100})")
 _FOLDER = re.compile(r"step-(\d{12})")
 
@@ -74,7 +76,8 @@ def make_origin(run_id: str, round_number: str) -> str:
     text = f"{run_id}.{round_number}"
     clean = re.sub(r"[^A-Za-z0-9_.-]", "-", text)
     if clean != text or len(clean) > ORIGIN_CHARACTERS_MAX:
-        clean = f"{clean[: ORIGIN_CHARACTERS_MAX - 9]}={zlib.crc32(text.encode()):08x}"
+        checksum = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:CHECKSUM_CHARACTERS]
+        clean = f"{clean[: ORIGIN_CHARACTERS_MAX - 1 - CHECKSUM_CHARACTERS]}={checksum}"
     return clean
 
 

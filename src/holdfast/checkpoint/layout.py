@@ -130,7 +130,10 @@ def unpack(data: bytes | bytearray | memoryview, *, verify: bool = True) -> Any:
 def make_array(described: dict[str, Any], data: memoryview) -> Any:
     """Return the array that the header describes so; it may go on using the memory of `data`."""
     leaf = leaf_of_kind(described["kind"])
-    return leaf.make(described["dtype"], tuple(described["shape"]), data)
+    try:
+        return leaf.make(described["dtype"], tuple(described["shape"]), data)
+    except (AttributeError, ImportError, OverflowError, RuntimeError, TypeError, ValueError) as error:
+        raise Torn(f"an array of the state cannot be made of its bytes: {error}") from None
 
 
 def offsets(header: dict[str, Any], start: int) -> list[int]:
@@ -155,8 +158,23 @@ def read_header(view: memoryview) -> tuple[dict[str, Any], int]:
     if len(text) < length or zlib.crc32(text) != crc:
         raise Torn("the state is cut off or damaged: its header is not whole")
     end = START.size + length
-    header: dict[str, Any] = json.loads(text)
-    return header, end + padding(end)
+    return _parse_header(text), end + padding(end)
+
+
+def _parse_header(text: bytes) -> dict[str, Any]:
+    """Read a header; its checksum says that it is as it was written, but not that a sane program wrote it."""
+    try:
+        header = json.loads(text)
+        arrays = [(each["kind"], each["dtype"], each["nbytes"], *each["shape"]) for each in header["arrays"]]
+        is_sane = "tree" in header
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise Torn("the header of the state does not describe one") from None
+    for kind, dtype, *counts in arrays:
+        are_counts = all(type(count) is int and 0 <= count < 1 << 63 for count in counts)
+        is_sane = is_sane and type(kind) is str and type(dtype) is str and are_counts
+    if not is_sane:
+        raise Torn("the header of the state describes an array that cannot be")
+    return header  # type: ignore[no-any-return]
 
 
 # -- trees -----------------------------------------------------------------------------------------------------------
@@ -196,21 +214,28 @@ def _describe_items(items: Iterable[tuple[Any, Any]], add: Add, where: str) -> I
 
 
 def build(value: Any, arrays: Sequence[Any]) -> Any:
-    """Return the tree that was described so, with these arrays in it."""
+    """Return the tree that was described so, with these arrays in it; raises `Torn`."""
+    try:
+        return _build(value, arrays)
+    except (IndexError, RecursionError, TypeError, ValueError) as error:
+        raise Torn(f"the header of the state does not describe a tree: {error}") from None
+
+
+def _build(value: Any, arrays: Sequence[Any]) -> Any:
     if not isinstance(value, list):
         return value
     kind, *rest = value
     match kind:
         case "list":
-            return [build(item, arrays) for item in rest]
+            return [_build(item, arrays) for item in rest]
         case "tuple":
-            return tuple(build(item, arrays) for item in rest)
+            return tuple(_build(item, arrays) for item in rest)
         case "dict":
-            return {build(key, arrays): build(item, arrays) for key, item in rest}
+            return {_build(key, arrays): _build(item, arrays) for key, item in rest}
         case "array":
             return arrays[rest[0]]
         case "slice":
-            return FlatSlice(build(rest[0], arrays), rest[1], tuple(rest[2]))
+            return FlatSlice(_build(rest[0], arrays), rest[1], tuple(rest[2]))
         case "bytes":
             return base64.b64decode(rest[0])
         case "float":
@@ -273,6 +298,8 @@ def _make_numpy(dtype: str, shape: tuple[int, ...], data: memoryview) -> Any:
         import ml_dtypes
 
         kind = np.dtype(getattr(ml_dtypes, dtype))
+    if kind.hasobject:
+        raise Torn("the state holds an array of Python objects, which are never read")
     return np.frombuffer(data, kind).reshape(shape)
 
 

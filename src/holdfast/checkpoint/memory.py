@@ -6,10 +6,11 @@ generations, so that the older one is whole while the newer is written.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
-import re
-import shutil
 import socket
+import stat
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,12 +20,16 @@ from holdfast.checkpoint.keys import Entry, Key
 from holdfast.checkpoint.slots import SUFFIX, Slot, SlotReader, is_mapped, read_record, scan
 from holdfast.checkpoint.sums import Sums
 from holdfast.errors import UsageError
+from holdfast.filenames import file_name
+from holdfast.private import PrivateFolder, find_private, make_private, own_folder, user_folder_name
 
 FOLDER_VARIABLE = "HOLDFAST_MEMORY_DIR"
 VAULT_VARIABLE = "HOLDFAST_VAULT"
 GENERATIONS = 2
 #: A folder that nobody has touched for this long is removed when a run begins.
 STALE_S = 24 * 3600.0
+#: How often to begin again where a sweep has just taken a new folder away.
+SWEPT_MAX, SWEPT_PAUSE_S = 10, 0.01
 _SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -137,6 +142,8 @@ class MemoryTier:
         self._shelf: Shelf | None = None
         self._shard: int | None = None
         self._held_max = 1
+        #: The folder, once it was found to be ours; held, so that no sweep takes it away.
+        self._opened: PrivateFolder | None = None
 
     def allow(self, held_max: int) -> None:
         """Say how many states may be on their way to slower tiers at once; before the first is saved."""
@@ -145,7 +152,7 @@ class MemoryTier:
     def shelf(self, shard: int) -> Shelf:
         """Return the slots of this process, with what a dead worker of the same shard has left."""
         if self._shelf is None:
-            make_folder(self.folder)
+            self._open_folder(make=True)
             self._shelf = Shelf(self.folder, slots_max=GENERATIONS + self._held_max)
         if shard != self._shard:
             self._shelf.take_over(shard)
@@ -175,6 +182,8 @@ class MemoryTier:
 
     def entries(self) -> list[Entry]:
         """Name every state in the folder, copies that are kept for other hosts included."""
+        if not self._open_folder(make=False):
+            return []
         return [Entry(record.key, record.nbytes, self.name, self.place) for record in scan(self.folder).values()]
 
     def open(self, entry: Entry) -> SlotReader:
@@ -191,6 +200,15 @@ class MemoryTier:
         if self._shelf is not None:
             self._shelf.close()
             self._shelf = self._shard = None
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+    def _open_folder(self, *, make: bool) -> bool:
+        """Open the folder and check that no other user can have put anything there; says whether it is there."""
+        if self._opened is None or (make and not self.folder.is_dir()):
+            self._opened = make_folder(self.folder) if make else find_folder(self.folder)
+        return self._opened is not None
 
     def clear(self) -> None:
         """Remove every state of the run from this host's memory: training is done. Agents with a vault do it."""
@@ -240,39 +258,99 @@ def run_folder(run_id: str) -> Path:
     """Return the folder of a run's states in memory."""
     if not _SHARED_MEMORY.is_dir():
         raise UsageError(f"this host has no {_SHARED_MEMORY}: give the memory tier a folder that lies in memory")
-    return _SHARED_MEMORY / f"holdfast-{os.getuid()}" / re.sub(r"[^A-Za-z0-9_.-]", "-", run_id)
+    return user_folder() / file_name(run_id)
 
 
-def make_folder(folder: Path) -> None:
-    """Make a folder that only this user can read."""
-    for each in (folder.parent, folder):
-        each.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if folder.stat().st_uid != os.getuid():
-        raise UsageError(f"{folder} belongs to another user: states in memory must not")
+def make_folder(folder: Path) -> PrivateFolder:
+    """Make a folder that only this user can reach, and hold it until it is closed; raises `UsageError`.
+
+    While it is held, no sweep removes it.
+    """
+    for left in reversed(range(SWEPT_MAX)):
+        found = _open(folder, make=True)
+        assert found is not None
+        is_held = found.hold()
+        with contextlib.suppress(FileNotFoundError):
+            # A sweep may have been faster. Where a file system has no locks there is none to wait for.
+            if (is_held or not left) and os.path.samestat(folder.stat(), found.status()):
+                return found
+        found.close()
+        time.sleep(SWEPT_PAUSE_S)
+    raise UsageError(f"{folder} cannot be used: it is removed again and again")
+
+
+def find_folder(folder: Path) -> PrivateFolder | None:
+    """Open a folder that only this user can reach and hold it; None where there is none. Raises `UsageError`."""
+    found = _open(folder)
+    if found is not None:
+        found.hold()
+    return found
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a run's states from memory."""
-    shutil.rmtree(folder, ignore_errors=True)
+    """Remove a run's states from memory; what else lies in the folder stays, and so does the folder then."""
     try:
-        folder.parent.rmdir()
-    except OSError:
-        pass  # other runs have theirs there
+        found = _open(folder)
+    except (UsageError, OSError):
+        return  # it is not ours, so there is nothing of ours in it
+    if found is not None:
+        with found:
+            _remove_slots(found, [name for name in found.names() if name.endswith(SUFFIX)])
+    with contextlib.suppress(OSError):
+        if found is not None:
+            folder.rmdir()
+        folder.parent.rmdir()  # unless other runs have theirs there
 
 
 def sweep(root: Path, *, stale_s: float = STALE_S) -> list[Path]:
-    """Remove the folders of runs that ended without removing theirs, and that nobody has used for long."""
+    """Remove the folders of runs that ended without removing theirs, and that were not used for long.
+
+    Only a folder that holds nothing but slots is removed: whatever else is there, no run left it. Raises `UsageError`
+    where the root is not this user's alone.
+    """
+    found = _open(root)
+    if found is None:
+        return []
     removed = []
-    for folder in root.iterdir() if root.is_dir() else ():
-        slots = list(folder.glob(f"*{SUFFIX}"))
-        last = max((path.stat().st_mtime for path in [folder, *slots]), default=0.0)
-        if time.time() - last < stale_s:
-            continue
-        owned = [Slot.take_over(path) for path in slots]
-        for slot in owned:
-            if slot is not None:
-                slot.close(remove=False)
-        if all(slot is not None for slot in owned):
-            shutil.rmtree(folder, ignore_errors=True)
-            removed.append(folder)
+    with found:
+        for name in found.names():
+            with contextlib.suppress(OSError, UsageError):  # it is no folder, not ours, or gone by now
+                if _sweep_run(found, name, stale_s):
+                    removed.append(root / name)
     return removed
+
+
+def _sweep_run(root: PrivateFolder, name: str, stale_s: float) -> bool:
+    if not stat.S_ISDIR(root.status(name).st_mode):
+        return False
+    with root.folder(name) as folder, contextlib.ExitStack() as owned:
+        names = folder.names()
+        if any(not each.endswith(SUFFIX) for each in names):
+            return False
+        last = max([folder.status().st_mtime, *(folder.status(each).st_mtime for each in names)])
+        if time.time() - last < stale_s or not folder.hold(alone=True):
+            return False
+        for each in names:
+            slot = folder.file(each, os.O_RDWR)
+            owned.callback(os.close, slot)
+            fcntl.flock(slot, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises where its owner is alive
+        _remove_slots(folder, names)
+        return root.rmdir(name)
+
+
+def _remove_slots(folder: PrivateFolder, names: list[str]) -> None:
+    for name in names:
+        folder.unlink(name)
+
+
+def user_folder() -> Path:
+    """Return the folder of all this user's runs."""
+    return _SHARED_MEMORY / user_folder_name()
+
+
+def _open(folder: Path, *, make: bool = False) -> PrivateFolder | None:
+    """Open a folder that is found by the id of a run, in a place that all users share, or one that a user has named."""
+    if user_folder() not in (folder, folder.parent):
+        return own_folder(folder, make=make)
+    names = folder.relative_to(_SHARED_MEMORY).parts
+    return make_private(_SHARED_MEMORY, *names) if make else find_private(_SHARED_MEMORY, *names)

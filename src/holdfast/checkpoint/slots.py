@@ -19,6 +19,7 @@ import weakref
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from holdfast.checkpoint.errors import Gone
 from holdfast.checkpoint.keys import Key
@@ -73,7 +74,7 @@ class Slot:
     def take_over(cls, path: Path) -> Slot | None:
         """Return a slot whose owner is dead, or None where it is alive or the slot is gone."""
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
             return None
         try:
@@ -139,11 +140,16 @@ def give_back(memory: memoryview) -> None:
 def read_record(path: Path) -> Record | None:
     """Return what a slot holds, or None where that is nothing."""
     try:
-        with path.open("rb") as file:
+        with _open(path) as file:
             page = file.read(PAGE)
     except OSError:
         return None
     return _parse(page)
+
+
+def _open(path: Path) -> BinaryIO:
+    """Open a slot to read; a link, which we never make, is not followed."""
+    return os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
 
 
 def scan(folder: Path) -> dict[Path, Record]:
@@ -185,7 +191,7 @@ class SlotReader:
         record = read_record(path)
         if record is None or (key is not None and record.key != key):
             raise Gone(f"the memory that held {key.stem if key else path.name} holds something else by now")
-        with path.open("rb") as file:
+        with _open(path) as file:
             mapping = mmap.mmap(file.fileno(), PAGE + record.nbytes, access=mmap.ACCESS_COPY)
         _mapped.setdefault(str(path), weakref.WeakSet()).add(mapping)
         self._path = path

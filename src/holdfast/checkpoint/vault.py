@@ -31,6 +31,7 @@ from holdfast.checkpoint.memory import (
     remove_folder,
     run_folder,
     sweep,
+    user_folder,
 )
 from holdfast.checkpoint.neighbours import Vault as Listed
 from holdfast.checkpoint.slots import Slot, SlotReader, scan
@@ -53,6 +54,7 @@ from holdfast.checkpoint.vault_messages import (
 )
 from holdfast.errors import HoldfastError, InternalError, UsageError
 from holdfast.facts import DEBUG, Fact, facts
+from holdfast.private import PrivateFolder
 from holdfast.store.api import Store
 from holdfast.wire.address import Endpoint
 from holdfast.wire.frames import Message
@@ -98,13 +100,16 @@ class Vault:
             self, CODEC, secret, Limits(frame_bytes_max=FRAME_BYTES_MAX, pending_bytes_max=4 * FRAME_BYTES_MAX), KIND
         )
         self._shelves: dict[tuple[int, int], Shelf] = {}
+        #: The folder, held so that no sweep of another agent takes it away.
+        self._held: PrivateFolder | None = None
 
     # -- for the agent ---------------------------------------------------------------------------------------------
 
     def open(self, endpoint: Endpoint, tls: ssl.SSLContext | None = None) -> Endpoint:
         """Make the folder and listen; port 0 takes any free one. Raises `Unavailable` where that cannot be."""
-        sweep(self.folder.parent)
-        make_folder(self.folder)
+        self._held = make_folder(self.folder)
+        if self.folder.parent == user_folder():
+            sweep(self.folder.parent)
         self.endpoint = io_thread().wait(self._listener.open(endpoint, tls), OPEN_TIMEOUT_S)
         facts.publish(Fact("vault_opened", f"states are kept in {self.folder}", {"folder": str(self.folder)}, DEBUG))
         return self.endpoint
@@ -129,6 +134,9 @@ class Vault:
             io_thread().wait(self._close(), OPEN_TIMEOUT_S)
             self.endpoint = None
         remove_folder(self.folder)
+        if self._held is not None:
+            self._held.close()
+            self._held = None
 
     async def _close(self) -> None:
         await self._listener.close()

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 import msgspec
 
 from holdfast.coordinator.record import RunRecord
 from holdfast.errors import UsageError
 from holdfast.facts import facts
+from holdfast.filenames import file_name
 
 _SUFFIX = ".json"
+
+
+class _Named(msgspec.Struct, frozen=True):
+    """Which run a record is of; the name of a file cannot hold every id in full."""
+
+    run: str | None = None
 
 
 class RecordFolder:
@@ -30,9 +37,12 @@ class RecordFolder:
         records: dict[str, RunRecord] = {}
         for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
             try:
-                records[unquote(path.name.removesuffix(_SUFFIX))] = msgspec.json.decode(
-                    path.read_bytes(), type=RunRecord
-                )
+                data = path.read_bytes()
+                run = msgspec.json.decode(data, type=_Named).run
+                # Records of 0.1.0 did not say whose they are; their names did.
+                run = unquote(path.name.removesuffix(_SUFFIX)) if run is None else run
+                records[run] = msgspec.json.decode(data, type=RunRecord)
+                path.rename(self._path(run))
             except (OSError, msgspec.MsgspecError) as error:
                 facts.warn("record_unreadable", f"the record {path} is left out: {error}")
         return records
@@ -42,7 +52,7 @@ class RecordFolder:
         path = self._path(run)
         draft = path.with_suffix(".draft")
         with draft.open("wb") as file:
-            file.write(msgspec.json.encode(record))
+            file.write(msgspec.json.encode({"run": run, **msgspec.structs.asdict(record)}))
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
@@ -52,4 +62,4 @@ class RecordFolder:
         self._path(run).unlink(missing_ok=True)
 
     def _path(self, run: str) -> Path:
-        return self._folder / (quote(run, safe="") + _SUFFIX)
+        return self._folder / (file_name(run) + _SUFFIX)

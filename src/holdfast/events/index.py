@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import os
 import secrets
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from urllib.parse import quote
 
 import msgspec
 
+from holdfast.filenames import file_name
 from holdfast.home import state_folder
 
 RUNS_MAX = 200
 JOURNALS_PER_RUN_MAX = 200
-_NAME_CHARS_MAX = 150
 _SUFFIX = ".jsonl"
 
 
@@ -65,11 +63,7 @@ def _folder(environ: Mapping[str, str]) -> Path:
 
 
 def _file_name(run: str) -> str:
-    """Make a file name of a run id, which may hold anything."""
-    name = quote(run, safe=" ").replace(".", "%2E")
-    if len(name) > _NAME_CHARS_MAX:
-        name = f"{name[:_NAME_CHARS_MAX]}-{hashlib.sha256(run.encode()).hexdigest()[:16]}"
-    return name + _SUFFIX
+    return file_name(run) + _SUFFIX
 
 
 def _newest_first(folder: Path) -> list[Path]:

@@ -17,12 +17,13 @@ METHODS = "GET, HEAD"
 ENDPOINTS = {
     "/healthz": "200 while the agent moves, 503 and the reason otherwise",
     "/readyz": "200 in a round, 503 and what is waited for otherwise",
-    "/metrics": "metrics for Prometheus, where they are on",
+    "/metrics": "metrics for Prometheus",
     "/status": "the agent's state as JSON",
 }
 #: Where the agent must be asked, and the name of the question.
 QUESTIONS = {"/readyz": "ready", "/metrics": "metrics", "/status": "status"}
-NO_METRICS = "there are no metrics here; switch them on with --metrics prometheus"
+NO_METRICS = "there are no metrics here: this server was given none"
+ANY_HOST = "*"
 
 
 class Question(NamedTuple):
@@ -31,8 +32,27 @@ class Question(NamedTuple):
     kind: str
 
 
-def answer(request: Request, vitals: Vitals, asked: frozenset[str], now: float) -> Reply | Question:
-    """Answer a request or say what to ask; `asked` are the questions that this agent takes."""
+class Policy(NamedTuple):
+    """What the agent has decided for its server at the start."""
+
+    #: The questions that the agent takes.
+    asked: frozenset[str] = frozenset()
+    #: The names that are answered to; `*` for all.
+    names: frozenset[str] = frozenset([ANY_HOST])
+    #: Why there are no metrics, where there are none.
+    no_metrics: str = NO_METRICS
+
+
+def answer(request: Request, vitals: Vitals, policy: Policy, now: float) -> Reply | Question:
+    """Answer a request or say what to ask of the agent."""
+    if not is_known(request.host, policy.names):
+        # The names are not listed: a page that was led here could read them.
+        return refusal(
+            request,
+            421,
+            f"this server does not answer to the name {request.host}: use its address or localhost, "
+            "or add the name to HOLDFAST_HEALTH_HOSTS where the agent runs",
+        )
     if request.method not in ("GET", "HEAD"):
         return refusal(request, 405, f"only {METHODS} are answered here", allow=METHODS)
     if request.path == "/":
@@ -40,12 +60,21 @@ def answer(request: Request, vitals: Vitals, asked: frozenset[str], now: float) 
     if request.path not in ENDPOINTS:
         return refusal(request, 404, f"there is no {request.path[:80]} here, only {', '.join(ENDPOINTS)}")
     kind = QUESTIONS.get(request.path)
-    if kind in asked:
+    if kind in policy.asked:
         return Question(kind)
     if kind == "metrics":
-        return refusal(request, 404, NO_METRICS)
+        return refusal(request, 404, policy.no_metrics)
     # Who was given no way to say when it is ready is ready while it is alive.
     return _say(request, not vitals.trouble(now), "ready" if kind else "alive", vitals.sentence(now))
+
+
+def is_known(host: str, names: frozenset[str]) -> bool:
+    """Whether a host that a client names is this one: by address, by a known name, or by none at all."""
+    if not host or ANY_HOST in names or host.startswith("["):
+        return True
+    parts = host.split(".")
+    is_address = len(parts) == 4 and all(part.isdecimal() and len(part) <= 3 and int(part) <= 255 for part in parts)
+    return is_address or host.rstrip(".") in names
 
 
 def told(request: Request, head: dict[str, Any], body: bytes) -> Reply:

@@ -6,6 +6,7 @@ carries the status to refuse it with; after that the connection is of no more us
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 HEADERS_MAX = 100
@@ -22,11 +23,16 @@ REASONS = {
     405: "Method Not Allowed",
     408: "Request Timeout",
     413: "Content Too Large",
+    421: "Misdirected Request",
     431: "Request Header Fields Too Large",
     500: "Internal Server Error",
     503: "Service Unavailable",
     505: "HTTP Version Not Supported",
 }
+
+_ORIGIN = "http://"
+#: A name or an address, IPv6 ones in brackets, and a port. Two `Host` headers, joined by a comma, do not match.
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{0,255})(?::[0-9]{0,5})?")
 
 _TOKEN = frozenset(b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
@@ -47,6 +53,8 @@ class Request(NamedTuple):
     path: str
     wants_json: bool = False
     keep_alive: bool = False
+    #: The host that the client means to speak to, without a port; empty where an old client does not say.
+    host: str = ""
 
 
 class Reply(NamedTuple):
@@ -112,13 +120,14 @@ class RequestReader:
 def parse_head(head: bytes) -> Request:
     """Read a request line and its headers; raises `BadRequest`."""
     lines = head.replace(b"\r\n", b"\n").rstrip(b"\r").split(b"\n")
-    method, path, version = _parse_line(lines[0])
+    method, target, version = _parse_line(lines[0])
     headers = _parse_headers(lines[1:])
+    host = _host(target, headers.get("host"), version)
     if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
         raise BadRequest(413, "no endpoint here takes a body")
     connection = {part.strip().lower() for part in headers.get("connection", "").split(",")}
     keep_alive = "close" not in connection and (version != b"HTTP/1.0" or "keep-alive" in connection)
-    return Request(method, path, _names_json(headers.get("accept", "")), keep_alive)
+    return Request(method, _path(target), _names_json(headers.get("accept", "")), keep_alive, host)
 
 
 def _parse_line(line: bytes) -> tuple[str, str, bytes]:
@@ -130,15 +139,30 @@ def _parse_line(line: bytes) -> tuple[str, str, bytes]:
         raise BadRequest(400, "this is not an HTTP request")
     if version not in (b"HTTP/1.0", b"HTTP/1.1"):
         raise BadRequest(505, "only HTTP/1.0 and HTTP/1.1 are spoken here")
-    return method.decode("ascii"), _path(target.decode("ascii")), version
+    return method.decode("ascii"), target.decode("ascii"), version
 
 
 def _path(target: str) -> str:
     """Return the path of a target: without its query, and without the origin that a proxy's client writes first."""
-    if target.lower().startswith("http://"):
-        target = "/" + target[len("http://") :].partition("/")[2]
+    if target.lower().startswith(_ORIGIN):
+        target = "/" + target[len(_ORIGIN) :].partition("/")[2]
     path = target.partition("?")[0].partition("#")[0]
     return path.rstrip("/") or "/"
+
+
+def _host(target: str, header: str | None, version: bytes) -> str:
+    """Return the host that a request is meant for; one in the target counts for more than the header."""
+    if header is None and version != b"HTTP/1.0":
+        raise BadRequest(400, "the request does not say which host it is meant for")
+    text = header or ""
+    if target.lower().startswith(_ORIGIN):
+        text = re.split("[/?#]", target[len(_ORIGIN) :], maxsplit=1)[0]
+        if not text:
+            raise BadRequest(400, "the request does not say which host it is meant for")
+    found = _HOST.fullmatch(text)
+    if found is None:
+        raise BadRequest(400, "the name of the host in the request is malformed")
+    return found[1].lower()
 
 
 def _parse_headers(lines: list[bytes]) -> dict[str, str]:

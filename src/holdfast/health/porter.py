@@ -50,6 +50,9 @@ LINGER_S = 1.0
 LINGER_BYTES_MAX = 256 * 1024
 #: Descriptors that are not clients.
 FILES_RESERVED = 32
+#: Of our own mistakes, so many are told to the agent, each with the end of its traceback.
+MISTAKES_TOLD_MAX = 10
+MISTAKE_CHARACTERS_MAX = 4000
 
 
 class Settings(NamedTuple):
@@ -59,7 +62,7 @@ class Settings(NamedTuple):
     control: int
     listener: int
     timeout_s: float
-    asked: tuple[str, ...]
+    policy: desk.Policy
     limits: Limits
 
 
@@ -96,7 +99,7 @@ class Porter:
     def __init__(self, settings: Settings) -> None:
         self._limits = settings.limits
         self._agent = settings.agent
-        self._asked = frozenset(settings.asked)
+        self._policy = settings.policy
         self._vitals = Vitals((), settings.timeout_s)
         self._listener = socket.socket(fileno=settings.listener)
         self._control = socket.socket(fileno=settings.control)
@@ -110,6 +113,7 @@ class Porter:
         #: Questions that the agent has been asked and not answered yet; each is asked once at a time.
         self._open: set[str] = set()
         self._handlers: dict[int, Callable[[], None]] = {}
+        self._mistakes = 0
 
     def run(self) -> None:
         """Serve until the agent is gone."""
@@ -124,14 +128,36 @@ class Porter:
                 if (handler := self._handlers.get(fd)) is not None:
                     handler()
                 elif (client := self._clients.get(fd)) is not None:
-                    self._on_client(client, events)
+                    self._guarded(client, self._on_client, client, events)
             for _ in range(len(self._unfinished)):
                 client = self._unfinished.popleft()
                 client.behind = False
-                self._serve(client)
+                self._guarded(client, self._serve, client)
             if (now := time.monotonic()) >= sweep_at:
                 sweep_at = now + SWEEP_S
                 self._sweep(now)
+
+    def _guarded(self, client: Client, act: Callable[..., None], *arguments: Any) -> None:
+        """Do something for a client. A mistake of ours costs that client its connection; the agent is told of it."""
+        try:
+            act(*arguments)
+        except Exception:  # noqa: BLE001 - whatever it is, the others are still answered
+            self._drop(client)
+            self._report()
+
+    def _report(self) -> None:
+        """Tell the agent of the exception that is being handled, a few times at most."""
+        self._mistakes += 1
+        if self._mistakes > MISTAKES_TOLD_MAX:
+            return
+        import traceback  # takes long, and is hardly ever needed
+
+        frame = pack({"mistake": traceback.format_exc()[-MISTAKE_CHARACTERS_MAX:]})
+        try:
+            if self._control.send(frame) < len(frame):
+                sys.exit("half a frame was sent: the agent does not read")
+        except BlockingIOError:
+            pass  # it has not read for long, which shows in its vitals
 
     # -- the agent -------------------------------------------------------------------------------------------------
 
@@ -168,9 +194,12 @@ class Porter:
         kind = head["answer"]
         self._open.discard(kind)
         for client in [each for each in self._clients.values() if each.waits_for == kind]:
-            assert client.request is not None
-            self._reply(client, client.request, desk.told(client.request, head, body))
-            self._serve(client)
+            self._guarded(client, self._pass_on, client, head, body)
+
+    def _pass_on(self, client: Client, head: dict[str, Any], body: bytes) -> None:
+        assert client.request is not None
+        self._reply(client, client.request, desk.told(client.request, head, body))
+        self._serve(client)
 
     def _ask(self, kind: str) -> None:
         """Ask the agent, unless it is at it already: however many clients there are, it answers once at a time."""
@@ -208,7 +237,8 @@ class Porter:
             client = Client(sock, self._limits, time.monotonic())
             self._clients[sock.fileno()] = client
             self._epoll.register(sock.fileno(), select.EPOLLIN)
-            self._on_client(client, select.EPOLLIN)  # a request mostly comes with its connection
+            # A request mostly comes with its connection.
+            self._guarded(client, self._on_client, client, select.EPOLLIN)
 
     def _make_room(self) -> None:
         if self._clients:
@@ -268,7 +298,7 @@ class Porter:
 
     def _handle(self, client: Client, request: Request) -> None:
         now = time.monotonic()
-        answer = desk.answer(request, self._look(now), self._asked, now)
+        answer = desk.answer(request, self._look(now), self._policy, now)
         if isinstance(answer, Reply):
             self._reply(client, request, answer)
         else:
@@ -328,18 +358,19 @@ class Porter:
 
     def _sweep(self, now: float) -> None:
         for client in [each for each in self._clients.values() if each.deadline <= now]:
-            if client.waits_for:
-                assert client.request is not None
-                reply = desk.unanswered(client.request, self._look(now), self._limits.answer_timeout_s, now)
-                self._reply(client, client.request, reply)
-                self._serve(client)
-            elif client.is_reading and not client.reader.is_empty:
-                self._refuse(
-                    client, 408, f"the request took longer than {self._limits.request_timeout_s:g} s to arrive"
-                )
-                self._set_interest(client)
-            else:
-                self._drop(client)
+            self._guarded(client, self._time_out, client, now)
+
+    def _time_out(self, client: Client, now: float) -> None:
+        if client.waits_for:
+            assert client.request is not None
+            reply = desk.unanswered(client.request, self._look(now), self._limits.answer_timeout_s, now)
+            self._reply(client, client.request, reply)
+            self._serve(client)
+        elif client.is_reading and not client.reader.is_empty:
+            self._refuse(client, 408, f"the request took longer than {self._limits.request_timeout_s:g} s to arrive")
+            self._set_interest(client)
+        else:
+            self._drop(client)
 
     def _drop(self, client: Client) -> None:
         self._clients.pop(client.sock.fileno(), None)
@@ -347,7 +378,12 @@ class Porter:
 
 
 def _clients_max(wanted: int) -> int:
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    """Return how many clients there can be, after raising the limit of descriptors as far as that is allowed."""
+    files, allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = wanted + FILES_RESERVED
+    if files != resource.RLIM_INFINITY and files < needed:
+        files = needed if allowed == resource.RLIM_INFINITY else min(needed, allowed)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, allowed))
     return max(1, min(wanted, files - FILES_RESERVED)) if files != resource.RLIM_INFINITY else wanted
 
 
@@ -364,8 +400,9 @@ def main(text: str) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         # Whoever signals all processes of a job at once still gets answers while the agent ends.
         signal.signal(number, signal.SIG_IGN)
-    agent, control, listener, timeout_s, asked, limits = json.loads(text)
-    Porter(Settings(agent, control, listener, timeout_s, tuple(asked), Limits(*limits))).run()
+    agent, control, listener, timeout_s, asked, names, no_metrics, limits = json.loads(text)
+    policy = desk.Policy(frozenset(asked), frozenset(names), no_metrics)
+    Porter(Settings(agent, control, listener, timeout_s, policy, Limits(*limits))).run()
 
 
 if __name__ == "__main__":

@@ -17,8 +17,7 @@ from holdfast.errors import Unavailable
 from holdfast.health.frames import FrameCutter, pack
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from holdfast.health.desk import Policy
     from holdfast.health.limits import Limits
 
 PORTER = str(Path(__file__).with_name("porter.py"))
@@ -26,19 +25,21 @@ PORTER = str(Path(__file__).with_name("porter.py"))
 ENVIRONMENT = ("LD_LIBRARY_PATH", "PYTHONHOME")
 RECV_BYTES = 4096
 STOP_TIMEOUT_S = 2.0
-LAST_WORDS_BYTES = 2000
+LAST_WORDS_BYTES = 4000
 
 
 class PorterProcess:
     """One porter at a time on one listening socket, which it takes over and closes in the end."""
 
-    def __init__(self, listener: socket.socket, timeout_s: float, asked: Sequence[str], limits: Limits) -> None:
+    def __init__(self, listener: socket.socket, timeout_s: float, policy: Policy, limits: Limits) -> None:
         self._listener = listener
-        self._settings = (timeout_s, tuple(asked), limits)
+        self._settings = (timeout_s, sorted(policy.asked), sorted(policy.names), policy.no_metrics, limits)
         self._sending = threading.Lock()
         #: Held while the process is being replaced or ended, never while anything is waited for on the socket.
         self._changing = threading.Lock()
         self._ended = False
+        #: What an earlier one wrote is not told again.
+        self._read_up_to = 0
         self._output = os.memfd_create("holdfast-health", os.MFD_CLOEXEC)
         try:
             self._start()
@@ -57,13 +58,13 @@ class PorterProcess:
         return self._process.pid
 
     def send(self, head: dict[str, Any], body: bytes = b"") -> None:
-        """Tell it something; does nothing where it is gone, which `wait_questions` notices."""
+        """Tell it something; does nothing where it is gone, which `wait_words` notices."""
         frame = pack(head, body)
         with self._sending, contextlib.suppress(OSError):
             self._control.sendall(frame)
 
-    def wait_questions(self, timeout_s: float) -> list[str] | None:
-        """Wait until it asks or the time is up; returns the names of what it asks for, or None when it is gone."""
+    def wait_words(self, timeout_s: float) -> list[dict[str, Any]] | None:
+        """Wait until it says something or the time is up; returns what it says, or None when it is gone."""
         poller = select.poll()
         try:
             poller.register(self._control.fileno(), select.POLLIN)
@@ -72,7 +73,7 @@ class PorterProcess:
             data = self._control.recv(RECV_BYTES)
         except (OSError, ValueError):
             return None
-        return [str(head["ask"]) for head, _ in self._frames.feed(data)] if data else None
+        return [head for head, _ in self._frames.feed(data)] if data else None
 
     def replace(self) -> bool:
         """Start another one where this one has died; says whether it did: not after `hang_up`."""
@@ -86,10 +87,11 @@ class PorterProcess:
             return True
 
     def last_words(self) -> str:
-        """Return the last line that the dead one wrote, which is the error where there was one."""
+        """Return the end of what the dead one wrote, which is its traceback where there was an error."""
         size = os.fstat(self._output).st_size
-        text = os.pread(self._output, LAST_WORDS_BYTES, max(0, size - LAST_WORDS_BYTES)).decode(errors="replace")
-        return (text.strip().splitlines() or [""])[-1]
+        begin = max(self._read_up_to, size - LAST_WORDS_BYTES)
+        self._read_up_to = size
+        return os.pread(self._output, LAST_WORDS_BYTES, begin).decode(errors="replace").strip()
 
     def hang_up(self) -> None:
         """End it and listen no more; whoever waits for it or is stuck in sending returns."""
@@ -108,8 +110,7 @@ class PorterProcess:
     def _start(self) -> None:
         self._frames = FrameCutter()
         self._control, theirs = socket.socketpair()
-        timeout_s, asked, limits = self._settings
-        settings = [os.getpid(), theirs.fileno(), self._listener.fileno(), timeout_s, asked, limits]
+        settings = [os.getpid(), theirs.fileno(), self._listener.fileno(), *self._settings]
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-S", PORTER, json.dumps(settings)],

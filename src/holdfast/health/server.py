@@ -14,14 +14,17 @@ from __future__ import annotations
 import json
 import threading
 import time
+import traceback
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
 from holdfast.errors import Unavailable
 from holdfast.facts import Fact, facts
 from holdfast.health.address import HOST_DEFAULT
+from holdfast.health.desk import NO_METRICS, Policy
+from holdfast.health.hosts import known_names
 from holdfast.health.http import JSON
 from holdfast.health.limits import Limits
 from holdfast.health.listening import listen
@@ -37,6 +40,8 @@ LOOK_S_MAX, LOOK_S_MIN = 1.0, 0.05
 LOOKS_PER_TIMEOUT = 4
 #: A porter that is killed is replaced; one that dies so often within so long cannot live, and is given up.
 DEATHS_MAX, DEATHS_WITHIN_S = 5, 60.0
+#: The first is replaced at once; before each further one the pause doubles.
+BACKOFF_S = 0.1
 JOIN_TIMEOUT_S = 1.0
 
 
@@ -56,6 +61,8 @@ class HealthCheckServer:
         status: Callable[[], dict[str, Any]] | None = None,
         ready: Callable[[], tuple[bool, str]] | None = None,
         metrics: Callable[[], tuple[bytes, str]] | None = None,
+        no_metrics: str = NO_METRICS,
+        names: Iterable[str] = (),
         watched: Mapping[str, AliveCallback] | None = None,
         limits: Limits = Limits(),  # noqa: B008 - immutable
     ) -> None:
@@ -66,11 +73,15 @@ class HealthCheckServer:
         self._status = status
         self._ready = ready
         self._metrics = metrics
+        self._no_metrics = no_metrics
+        #: Further names that it answers to.
+        self._names = tuple(names)
         #: Further parts that must move, by name: "the watchdog".
         self._watched = {"the agent's loop": alive_callback, **(watched or {})}
         self._limits = limits
         self._porter: PorterProcess | None = None
         self._thread: threading.Thread | None = None
+        self._stopping = threading.Event()
         self._reported: set[str] = set()
 
     @property
@@ -105,11 +116,15 @@ class HealthCheckServer:
         listener = listen(self._host, self._port)
         self._port = listener.getsockname()[1]
         try:
-            porter = PorterProcess(listener, self._timeout, self._questions(), self._limits)
+            policy = Policy(
+                frozenset(self._questions()), frozenset(known_names(self._host, self._names)), self._no_metrics
+            )
+            porter = PorterProcess(listener, self._timeout, policy, self._limits)
         except BaseException:
             listener.close()
             raise
         self._porter = porter
+        self._stopping.clear()
         self._thread = threading.Thread(target=self._run, args=(porter,), name="holdfast-health", daemon=True)
         self._thread.start()
         facts.publish(Fact("health_started", f"health at http://{self.endpoint}/", {"endpoint": str(self.endpoint)}))
@@ -120,6 +135,7 @@ class HealthCheckServer:
         thread, self._thread = self._thread, None
         if porter is None or thread is None:
             return
+        self._stopping.set()
         porter.hang_up()
         thread.join(JOIN_TIMEOUT_S)  # it may be inside an alive callback that hangs; then it ends when that does
         porter.close()
@@ -138,35 +154,51 @@ class HealthCheckServer:
     # -- on its own thread -----------------------------------------------------------------------------------------
 
     def _run(self, porter: PorterProcess) -> None:
-        """Tell the porter how the agent is, at a steady pace and whenever it asks something, until it is sent home."""
-        deaths: deque[float] = deque(maxlen=DEATHS_MAX)
-        porter.send({"parts": self._parts()})
+        """Serve until the end. Whatever goes wrong is told, and the porter replaced, as long as that helps."""
+        deaths: deque[float] = deque()
         while True:
-            questions = porter.wait_questions(self.look_every_s)
-            if questions is None and not self._replace(porter, deaths):
+            try:
+                self._tell(porter)
+                words = porter.last_words()
+            except (Exception, SystemExit):  # noqa: BLE001 - a thread must not end without a word
+                words = traceback.format_exc()
+            if porter.ended or not self._replace(porter, deaths, words.strip()):
                 return
-            for kind in questions or ():
-                self._answer_soon(porter, kind)
+
+    def _tell(self, porter: PorterProcess) -> None:
+        """Tell the porter how the agent is, at a steady pace and whenever it asks something, until it is gone."""
+        porter.send({"parts": self._parts()})
+        while (words := porter.wait_words(self.look_every_s)) is not None:
+            for head in words:
+                if "ask" in head:
+                    self._answer_soon(porter, str(head["ask"]))
+                else:
+                    self._report_mistake(str(head.get("mistake", head)))
             porter.send({"parts": self._parts()})
 
-    def _replace(self, porter: PorterProcess, deaths: deque[float]) -> bool:
+    def _replace(self, porter: PorterProcess, deaths: deque[float], words: str) -> bool:
         """Replace a porter that is gone, unless it was sent home or cannot live; says whether there is one again."""
-        if porter.ended:
-            return False
-        deaths.append(time.monotonic())
-        words = f": {said}" if (said := porter.last_words()) else ""
-        if len(deaths) == DEATHS_MAX and deaths[-1] - deaths[0] < DEATHS_WITHIN_S:
-            porter.hang_up()
-            facts.warn("health_lost", f"the health server's process cannot live; nobody answers at its port{words}")
-            return False
-        try:
-            replaced = porter.replace()
-        except Unavailable as error:
-            facts.warn("health_lost", str(error))
-            return False
-        if replaced:
-            facts.warn("health_restarted", f"the health server's process was gone and is replaced{words}")
-        return replaced
+        trouble = f":\n{words}" if words else ""
+        while True:
+            deaths.append(time.monotonic())
+            while deaths[-1] - deaths[0] > DEATHS_WITHIN_S:
+                deaths.popleft()
+            if len(deaths) == DEATHS_MAX:
+                porter.hang_up()
+                facts.warn(
+                    "health_lost", f"the health server's process cannot live; nothing answers at its port{trouble}"
+                )
+                return False
+            if self._stopping.wait(BACKOFF_S * (2 ** (len(deaths) - 1) - 1)):
+                return False
+            try:
+                replaced = porter.replace()
+            except Unavailable as error:  # no process could be started: perhaps one can be in a moment
+                trouble = f": {error}"
+                continue
+            if replaced:
+                facts.warn("health_restarted", f"the health server's process was gone and is replaced{trouble}")
+            return replaced
 
     def _parts(self) -> list[Part]:
         return [self._part(name, callback) for name, callback in self._watched.items()]
@@ -176,7 +208,7 @@ class HealthCheckServer:
         now = time.monotonic()
         try:
             silent_s = max(0.0, time.time() - float(callback()))
-        except Exception as error:  # noqa: BLE001 - a stranger's callback may raise anything
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a program's callback may raise anything
             self._report(f"asking when {name} last moved", error)
             return Part(name, now, f"asking when {name} last moved raised {type(error).__name__}")
         return Part(name, now - silent_s)
@@ -225,6 +257,9 @@ class HealthCheckServer:
         porter.send(
             {"answer": kind, "error": f"the {kind} callback raised {type(error).__name__}; see the agent's log"}
         )
+
+    def _report_mistake(self, text: str) -> None:
+        facts.warn("health_trouble", f"the health server's process made a mistake; please report this:\n{text.strip()}")
 
     def _report(self, what: str, error: BaseException) -> None:
         if what not in self._reported:

@@ -56,7 +56,7 @@ def configure_from(texts: Sequence[str], *, run_id: str = "", role: str = "", no
         raise
     metrics = Metrics(chosen, lambda spec: made[spec.sink, spec.argument])
     prometheus = made.get((PROMETHEUS, ""))
-    if prometheus is not None and hasattr(prometheus, "registry"):
+    if prometheus is not None and hasattr(prometheus, "keep_ranks"):
         _open_relay(metrics, cast("PrometheusMetricHandler", prometheus))
     before = api.installed()
     api.install(metrics)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from holdfast.facts import Fact, FactBook, facts
-from holdfast.metrics.api import PLATFORM_GROUP, getStream
+from holdfast.metrics.api import PLATFORM_GROUP, MetricStream, getStream
 from holdfast.metrics.table import TABLE, Row, metrics_of, rows_of
 
 __all__ = ["TABLE", "PlatformMetrics", "Row", "metrics_of"]
@@ -16,10 +16,10 @@ __all__ = ["TABLE", "PlatformMetrics", "Row", "metrics_of"]
 class PlatformMetrics:
     """Listens to the facts of this process and adds the metrics that they give, from `start` to `stop`."""
 
-    def __init__(self, role: str = "default", book: FactBook = facts) -> None:
+    def __init__(self, role: str = "default", book: FactBook = facts, stream: MetricStream | None = None) -> None:
         self._role = role
         self._book = book
-        self._stream = getStream(PLATFORM_GROUP)
+        self._stream = stream or getStream(PLATFORM_GROUP)
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._stop: Callable[[], None] | None = None

@@ -251,7 +251,12 @@ def _make_pipe(path: str) -> int:
             Path(path).unlink()
         os.mkfifo(path, 0o600)
         # Open for writing too: the pipe then never ends, however many writers come and go.
-        return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        found = os.fstat(pipe)
+        if not stat.S_ISFIFO(found.st_mode) or found.st_uid != os.geteuid():
+            os.close(pipe)
+            raise UsageError(f"another user has replaced the timers' pipe '{path}'; name a file in a folder of yours")
+        return pipe
     except OSError as error:
         raise UsageError(f"cannot make the timers' pipe '{path}': {error.strerror}") from error
 

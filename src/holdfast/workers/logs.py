@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.errors import UsageError
+from holdfast.filenames import file_name
 from holdfast.workers.std import Std, to_map
 from holdfast.workers.unnamed import make_folder
 
@@ -114,8 +115,7 @@ class DefaultLogsSpecs(LogsSpecs):
         return self._layout(attempt, sorted(envs))
 
     def _make_log_dir(self, log_dir: str | None, rdzv_run_id: str) -> str:
-        # A run id may hold anything, and only its readable part belongs in a path.
-        readable = "".join(c if c.isalnum() or c in "-_." else "_" for c in rdzv_run_id)[:100]
+        readable = file_name(rdzv_run_id)
         if not log_dir:
             path, held = make_folder(f"{readable}_")
             weakref.finalize(self, os.close, held)

@@ -8,46 +8,44 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shutil
 import stat
 import tempfile
 from pathlib import Path
+
+from holdfast.errors import UsageError
+from holdfast.private import PrivateFolder, make_private, user_folder_name
 
 RUNS_KEPT_MAX = 50
 
 
 def make_folder(prefix: str) -> tuple[str, int]:
     """Make a fresh folder and return it with a descriptor that holds it until that is closed."""
-    home = _home()
-    path = tempfile.mkdtemp(prefix=prefix, dir=home)
-    held = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    with contextlib.suppress(OSError):  # a file system without locks keeps what is there
-        fcntl.flock(held, fcntl.LOCK_SH)
-    _prune(home)
+    try:
+        home = make_private(Path(tempfile.gettempdir()), user_folder_name())
+    except UsageError:  # another user has made that one first
+        return _make_in(tempfile.mkdtemp(prefix="holdfast_"), prefix)
+    with home:
+        path, held = _make_in(str(home.path), prefix)
+        _prune(home)
     return path, held
 
 
-def _home() -> Path:
-    """Return the folder of all unnamed runs, or a fresh one where somebody else has made that."""
-    home = Path(tempfile.gettempdir()) / f"holdfast-{os.getuid()}"
-    with contextlib.suppress(FileExistsError):
-        home.mkdir(mode=0o700)
-    found = home.lstat()
-    is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
-    return home if is_ours else Path(tempfile.mkdtemp(prefix="holdfast_"))
+def _make_in(home: str, prefix: str) -> tuple[str, int]:
+    path = tempfile.mkdtemp(prefix=prefix, dir=home)
+    held = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with contextlib.suppress(OSError):  # a file system without locks keeps what is there
+        fcntl.flock(held, fcntl.LOCK_SH)
+    return path, held
 
 
-def _prune(home: Path) -> None:
+def _prune(home: PrivateFolder) -> None:
     found: list[tuple[int, str]] = []
-    with os.scandir(home) as entries:
-        for entry in entries:
-            with contextlib.suppress(FileNotFoundError):  # another launch has just removed it
-                found.append((entry.stat(follow_symlinks=False).st_mtime_ns, entry.path))
-    for _, path in sorted(found)[:-RUNS_KEPT_MAX]:
-        with contextlib.suppress(OSError):  # it is held, or removed by now
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path, ignore_errors=True)
-            finally:
-                os.close(descriptor)
+    for name in home.names():
+        with contextlib.suppress(FileNotFoundError):  # another launch has just removed it
+            status = home.status(name)
+            if stat.S_ISDIR(status.st_mode):
+                found.append((status.st_mtime_ns, name))
+    for _, name in sorted(found)[:-RUNS_KEPT_MAX]:
+        with contextlib.suppress(OSError, UsageError), home.folder(name) as folder:  # it is not ours, or gone by now
+            if folder.hold(alone=True):
+                home.remove_tree(name)

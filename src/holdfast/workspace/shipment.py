@@ -2,13 +2,15 @@
 
 What was shipped before and has not changed since is linked, not copied: each shipped file is kept once, under a name
 made of where it came from, its size and its time of change. Because links share their bytes, shipped files are
-read-only.
+read-only. To root that means nothing, so what root ships is never shared: each job gets bytes of its own, cloned where
+the file system can do that, else copied.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import stat
 import time
@@ -31,6 +33,8 @@ FILES_MAX = 200_000
 KEEP_UNUSED_S = 7 * 24 * 3600.0
 #: A file changed this recently may change again without its time showing it, so its copy is not kept.
 SETTLED_AFTER_S = 2.0
+#: Linux's request to clone a file, which the standard library does not name.
+_FICLONE = 0x40049409
 
 
 @dataclass
@@ -63,13 +67,24 @@ def ship(
         if cache is not None:
             cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         shunned = {path.resolve() for path in (destination, cache, *avoid) if path is not None}
+        shared = None if cache is None or writes_read_only(cache) else cache
         for root, below in roots(workspace).items():
-            _ship_root(root, destination / below, cache, shunned, shipped)
+            _ship_root(root, destination / below, shared, shunned, shipped)
         if cache is not None:
             prune(cache)
     except OSError as error:
         raise Unavailable(f"the workspace cannot be copied to {destination}: {error}") from error
     return shipped
+
+
+def writes_read_only(folder: Path) -> bool:
+    """Whether this process may write to a read-only file, as root does: then a shared file is not safe from it."""
+    probe = folder / f".probe-{os.getpid()}-{time.monotonic_ns()}"
+    os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400))
+    try:
+        return os.access(probe, os.W_OK, effective_ids=True)
+    finally:
+        probe.unlink(missing_ok=True)
 
 
 def survey(root: Path, *, avoid: Collection[Path] = ()) -> Survey:
@@ -228,8 +243,20 @@ def _copy(source: Path, target: Path) -> None:
     import shutil
 
     try:
-        shutil.copy2(source, target)
+        if not _clone(source, target):
+            shutil.copyfile(source, target)
+        shutil.copystat(source, target)
     except PermissionError:
         raise UsageError(
             f"the workspace's file {source} cannot be read; change its rights or leave it out with {IGNORE_FILES[0]}"
         ) from None
+
+
+def _clone(source: Path, target: Path) -> bool:
+    """Have a new file use the bytes of another until one of them is written to; few file systems can do that."""
+    with source.open("rb") as theirs, target.open("wb") as ours:
+        try:
+            fcntl.ioctl(ours.fileno(), _FICLONE, theirs.fileno())
+        except OSError:
+            return False
+    return True

@@ -3,7 +3,8 @@
 import pytest
 
 from holdfast.errors import UsageError
-from holdfast.schedulers.local.record import LocalRequest, folder_name
+from holdfast.filenames import file_name
+from holdfast.schedulers.local.record import LocalRequest
 from holdfast.schedulers.local.render import Surroundings, deal, make_id, render, show
 from holdfast.specs import AppDef, BindMount, Resource, RetryPolicy, Role
 
@@ -148,7 +149,7 @@ def test_an_id_is_fit_for_paths_and_handles(name, expected):
 
 def test_any_name_is_one_visible_folder_and_no_two_names_are_the_same():
     names = ["", ".", "..", "a/b", "a%2Fb", "A", "ü", "../x", " ", "%", ".hidden", "%2E", "a\0"]
-    made = [folder_name(name) for name in names]
+    made = [file_name(name) for name in names]
 
     assert len(set(made)) == len(names)
     assert not [name for name in made if "/" in name or "\0" in name or name.startswith(".")]

@@ -10,9 +10,13 @@ A worker cannot be scraped: there this sink hands its values to the agent (`hold
 
 from __future__ import annotations
 
+import math
 import os
 import threading
-from collections.abc import Callable, Collection
+from bisect import bisect_left
+from collections.abc import Collection, Iterator
+from importlib.util import find_spec
+from itertools import accumulate
 from typing import Any
 
 from holdfast.errors import UsageError
@@ -24,6 +28,9 @@ from holdfast.metrics.source import SOCKET_VARIABLE, current_rank
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 #: More than this many series (name, group and rank) are not kept: a name made of a step's number would fill the memory.
 SERIES_MAX = 20_000
+MISSING = "the metrics sink 'prometheus' needs its client: pip install 'holdfast[prometheus]'"
+_LABELS = ("group", "rank")
+_HISTOGRAM_ENDINGS = ("bucket", "count", "sum", "created")
 
 
 def create_handler(argument: str) -> MetricHandler:
@@ -40,15 +47,47 @@ def create_handler(argument: str) -> MetricHandler:
     return RelayHandler(path)
 
 
-class PrometheusMetricHandler(MetricHandler):
-    """Keeps every value in a registry to be scraped."""
+class _Histogram:
+    """How many durations were in each bucket, and their sum."""
+
+    __slots__ = ("counts", "total")
 
     def __init__(self) -> None:
-        self._client = _import_client()
-        self.registry: Any = self._client.CollectorRegistry(auto_describe=False)
-        self._families: dict[str, Any] = {}
-        self._series: dict[tuple[str, str, str], Callable[[float], None]] = {}
+        self.counts = [0] * (len(BUCKETS_MS) + 1)
+        self.total = 0.0
+
+    def add(self, value: float) -> None:
+        # What is not a number is below no limit.
+        self.counts[bisect_left(BUCKETS_MS, value) if value == value else -1] += 1
+        self.total += value
+
+
+class PrometheusMetricHandler(MetricHandler):
+    """Keeps every value to be scraped.
+
+    The values are kept in plain numbers; the client is imported with the first scrape. So an agent that is never
+    scraped pays next to nothing.
+    """
+
+    def __init__(self) -> None:
+        if not is_installed():
+            raise UsageError(MISSING)
+        self._gauges: dict[str, dict[tuple[str, str], float]] = {}
+        self._histograms: dict[str, dict[tuple[str, str], _Histogram]] = {}
+        #: Every name that a family shows, and that family's own name.
+        self._names: dict[str, str] = {}
+        self._series_count = 0
+        self._registry: Any = None
         self._lock = threading.Lock()
+
+    @property
+    def registry(self) -> Any:
+        """A registry of the official client that shows what was kept."""
+        with self._lock:
+            if self._registry is None:
+                self._registry = _import_client().CollectorRegistry(auto_describe=False)
+                self._registry.register(_Collector(self))
+            return self._registry
 
     def emit(self, metric_data: MetricData) -> None:
         """Keep one value of this process."""
@@ -57,38 +96,74 @@ class PrometheusMetricHandler(MetricHandler):
     def record(self, data: MetricData, rank: int | None) -> None:
         """Keep one value of a worker, or of the agent itself where `rank` is None."""
         value = number(data.value)
-        key = (prometheus_name(data.name), data.group_name, "" if rank is None else str(rank))
-        take = self._series.get(key) or self._open_series(*key)
-        take(value)
+        name, labels = prometheus_name(data.name), (data.group_name, "" if rank is None else str(rank))
+        with self._lock:
+            if is_duration(name):
+                histograms = self._histograms.get(name, {})
+                if labels not in histograms:
+                    self._open_series(name)
+                    histograms = self._histograms.setdefault(name, {})
+                    histograms[labels] = _Histogram()
+                histograms[labels].add(value)
+            else:
+                if labels not in self._gauges.get(name, {}):
+                    self._open_series(name)
+                self._gauges.setdefault(name, {})[labels] = value
 
     def keep_ranks(self, ranks: Collection[int]) -> None:
         """Forget what workers of other ranks said: after a round they may be on another node, or nowhere."""
         kept = {"", *map(str, ranks)}
         with self._lock:
-            for name, group, rank in [key for key in self._series if key[2] not in kept]:
-                del self._series[name, group, rank]
-                self._families[name].remove(group, rank)
+            families: list[dict[tuple[str, str], Any]] = [*self._gauges.values(), *self._histograms.values()]
+            for family in families:
+                for labels in [each for each in family if each[1] not in kept]:
+                    del family[labels]
+                    self._series_count -= 1
 
-    def _open_series(self, name: str, group: str, rank: str) -> Callable[[float], None]:
+    def read(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return a copy of all gauges, and of all histograms as their counts and sums, by name and labels."""
         with self._lock:
-            if len(self._series) >= SERIES_MAX:
-                raise UsageError(f"only {SERIES_MAX} series are kept for Prometheus; {name} of '{group}' is not")
-            if name not in self._families:
-                self._families[name] = self._create_family(name)
-            series = self._families[name].labels(group, rank)
-            take: Callable[[float], None] = series.observe if is_duration(name) else series.set
-            self._series[name, group, rank] = take
-            return take
+            gauges = {name: dict(series) for name, series in self._gauges.items()}
+            histograms = {
+                name: {labels: (list(each.counts), each.total) for labels, each in series.items()}
+                for name, series in self._histograms.items()
+            }
+        return gauges, histograms
 
-    def _create_family(self, name: str) -> Any:
-        labels = ("group", "rank")
-        try:
-            if is_duration(name):
-                about = "How often and how long, in milliseconds."
-                return self._client.Histogram(name, about, labels, buckets=BUCKETS_MS, registry=self.registry)
-            return self._client.Gauge(name, "The last value.", labels, registry=self.registry)
-        except ValueError as error:  # as in 'step.ms' beside 'step.ms.count', which the first brings already
-            raise UsageError(f"{name} cannot be shown to Prometheus: {error}") from error
+    def _open_series(self, name: str) -> None:
+        """Make sure that one more series may be kept under this name."""
+        if self._series_count >= SERIES_MAX:
+            raise UsageError(f"only {SERIES_MAX} series are kept for Prometheus; {name} is not")
+        shown = [name, *(f"{name}_{ending}" for ending in _HISTOGRAM_ENDINGS if is_duration(name))]
+        for each in shown:  # as in 'step.ms' beside 'step.ms.count', which the first brings already
+            if self._names.get(each, name) != name:
+                raise UsageError(f"{name} cannot be shown to Prometheus: {self._names[each]} brings that name already")
+        self._names.update(dict.fromkeys(shown, name))
+        self._series_count += 1
+
+
+class _Collector:
+    """What the client asks for the values at each scrape."""
+
+    def __init__(self, handler: PrometheusMetricHandler) -> None:
+        self._handler = handler
+
+    def collect(self) -> Iterator[Any]:
+        from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
+        from prometheus_client.utils import floatToGoString
+
+        gauges, histograms = self._handler.read()
+        for name, series in gauges.items():
+            gauge = GaugeMetricFamily(name, "The last value.", labels=_LABELS)
+            for labels, value in series.items():
+                gauge.add_metric(labels, value)
+            yield gauge
+        limits = [floatToGoString(limit) for limit in (*BUCKETS_MS, math.inf)]  # type: ignore[no-untyped-call]
+        for name, series in histograms.items():
+            histogram = HistogramMetricFamily(name, "How often and how long, in milliseconds.", labels=_LABELS)
+            for labels, (counts, total) in series.items():
+                histogram.add_metric(labels, list(zip(limits, accumulate(counts), strict=True)), total)
+            yield histogram
 
 
 def render(registry: Any) -> bytes:
@@ -96,11 +171,14 @@ def render(registry: Any) -> bytes:
     return bytes(_import_client().generate_latest(registry))
 
 
+def is_installed() -> bool:
+    """Whether the official client can be imported; it is not imported to find out."""
+    return find_spec("prometheus_client") is not None
+
+
 def _import_client() -> Any:
     try:
         import prometheus_client
     except ImportError as error:
-        raise UsageError(
-            "the metrics sink 'prometheus' needs its client: pip install 'holdfast[prometheus]'"
-        ) from error
+        raise UsageError(MISSING) from error
     return prometheus_client

@@ -33,8 +33,9 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import Unavailable, UsageError
+from holdfast.filenames import file_name
 from holdfast.schedulers.local.keep import Finished, Policy, choose
-from holdfast.schedulers.local.record import Life, LocalRequest, check_version, folder_name
+from holdfast.schedulers.local.record import Life, LocalRequest, check_version
 
 #: Folders that are being made or taken away begin with a dot, as no job's does.
 NEW, GONE = ".new-", ".gone-"
@@ -208,11 +209,11 @@ class Jobs:
     @classmethod
     def of_session(cls, state_folder: Path, session: str) -> Jobs:
         """Return the jobs of a session, which may be none."""
-        return cls(state_folder.absolute() / "jobs" / folder_name(session))
+        return cls(state_folder.absolute() / "jobs" / file_name(session))
 
     def folder(self, app_id: str) -> JobFolder:
         """Name the folder that a job has, or would have."""
-        return JobFolder(self.path / folder_name(app_id))
+        return JobFolder(self.path / file_name(app_id))
 
     def all(self) -> list[JobFolder]:
         """Return the folders of all jobs, by name."""

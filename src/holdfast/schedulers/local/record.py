@@ -124,13 +124,3 @@ def check_version(data: Mapping[str, Any]) -> None:
             f"this job was submitted by a newer holdfast (its record has version {version!r}, known here is "
             f"{RECORD_VERSION}): use that one to look at it"
         )
-
-
-def folder_name(text: str) -> str:
-    """Turn any name into one that is a single, visible folder, and different for different names."""
-    safe = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else _escaped(c) for c in text)
-    return f"%2E{safe[1:]}" if safe.startswith(".") else safe or "%"
-
-
-def _escaped(character: str) -> str:
-    return "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogatepass"))

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.errors import UsageError
+from holdfast.filenames import file_name
 from holdfast.quantities import count, size
-from holdfast.schedulers.local.record import LocalRequest, ReplicaPlan, RolePlan, folder_name
+from holdfast.schedulers.local.record import LocalRequest, ReplicaPlan, RolePlan
 from holdfast.specs.app import AppDef, Role
 from holdfast.specs.cfg import CfgVal
 from holdfast.specs.handles import make_app_handle
@@ -71,7 +72,7 @@ def _replica(role: Role, number: int, cfg: Mapping[str, CfgVal], around: Surroun
     cwd = around.cwds[role.name]
     values = macros.Values(img_root=cwd, app_id=around.app_id, replica_id=str(number), rank0_env=RANK0_VARIABLE)
     filled = values.apply(role)
-    log_dir = f"{around.log_root}/{folder_name(role.name)}/{number}"
+    log_dir = f"{around.log_root}/{file_name(role.name)}/{number}"
     handle = make_app_handle(around.backend, around.session, around.app_id)
     env = {
         "PYTHONUNBUFFERED": "1",

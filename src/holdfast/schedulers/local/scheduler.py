@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 import holdfast
 from holdfast.errors import Unavailable, UsageError
 from holdfast.facts import facts
+from holdfast.filenames import file_name
 from holdfast.home import state_folder
 from holdfast.schedulers.api import Scheduler
 from holdfast.schedulers.local import keep
 from holdfast.schedulers.local.folders import JobFolder, Jobs, boot_id
-from holdfast.schedulers.local.record import RECORD_VERSION, LocalRequest, Shipment, folder_name
+from holdfast.schedulers.local.record import RECORD_VERSION, LocalRequest, Shipment
 from holdfast.schedulers.local.render import (
     GPUS_VARIABLE,
     ID_LETTERS,
@@ -98,7 +99,7 @@ class LocalScheduler(WorkspaceMixin[None], Scheduler[LocalRequest]):
         app_id = make_id(app.name, _letters())
         root = cfg.get("log_dir")
         if root:
-            logs_root = Path(str(root)).expanduser().absolute() / folder_name(self.session_name) / folder_name(app_id)
+            logs_root = Path(str(root)).expanduser().absolute() / file_name(self.session_name) / file_name(app_id)
         else:
             logs_root = self._jobs.folder(app_id).path / "logs"
         cwds, shipments = _plan_folders(app, cfg, self._jobs.folder(app_id).path / WORKSPACE)
@@ -350,7 +351,7 @@ def _plan_folders(
         wanted = {str(source): below for source, below in found.items()}
         shipment = next((each for each in shipments if each.roots == wanted), None)
         if shipment is None:
-            shipment = Shipment(folder_name(role.name), wanted)
+            shipment = Shipment(file_name(role.name), wanted)
             shipments.append(shipment)
         cwds[role.name] = str(copies / shipment.folder)
     return cwds, shipments

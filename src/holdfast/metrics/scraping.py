@@ -1,0 +1,85 @@
+"""What `/metrics` shows where the launch chose no Prometheus sink: the platform's metrics, and what workers add.
+
+The health port answers `/metrics` without another flag. As long as no request comes, this costs a few dict entries and
+a thread that sleeps: the values are kept as plain numbers, and the client is imported with the first scrape.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.errors import UsageError
+from holdfast.facts import facts
+from holdfast.metrics import source, specs
+from holdfast.metrics.api import PLATFORM_GROUP, MetricStream
+from holdfast.metrics.platform import PlatformMetrics
+from holdfast.metrics.specs import Spec
+
+if TYPE_CHECKING:
+    from holdfast.metrics.chosen import Metrics
+    from holdfast.metrics.relay import Relay
+
+SINK = "prometheus"
+
+
+class Scraping:
+    """Keeps an agent's metrics and those of its workers to be scraped, between `start` and `close`."""
+
+    def __init__(self, role: str) -> None:
+        from holdfast.metrics.sinks.prometheus import PrometheusMetricHandler
+
+        self._handler = PrometheusMetricHandler()
+        self._platform = PlatformMetrics(role, stream=MetricStream(PLATFORM_GROUP, self._handler))
+        self._relay: Relay | None = None
+
+    def start(self) -> None:
+        """Begin to keep values."""
+        from holdfast.metrics.relay import Relay
+
+        self._platform.start()
+        if self._relay is None:
+            try:
+                self._relay = Relay(None, self._handler.record)
+            except OSError as error:
+                facts.warn("metrics_trouble", f"the workers' metrics will be missing at /metrics: {error}")
+
+    def close(self) -> None:
+        """Keep no more."""
+        self._platform.stop()
+        relay, self._relay = self._relay, None
+        if relay is not None:
+            relay.close()
+
+    def worker_environment(self, chosen: Metrics | None, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+        """Return the variables by which workers find the sinks that were chosen, and hand their values to us too."""
+        before = chosen.worker_environment() if chosen is not None else {}
+        if self._relay is None:
+            return before
+        try:
+            wanted = specs.parse([before.get(source.METRICS_VARIABLE) or environ.get(source.METRICS_VARIABLE, "")])
+        except UsageError:  # it is each worker's to tell
+            return before
+        return {
+            source.METRICS_VARIABLE: specs.join([*wanted, *_additions(wanted)]),
+            source.SOCKET_VARIABLE: str(self._relay.path),
+        }
+
+    def keep_ranks(self, ranks: Collection[int]) -> None:
+        """Forget the values of workers that are no longer here."""
+        self._handler.keep_ranks(ranks)
+
+    def scrape(self) -> tuple[bytes, str]:
+        """Return all metrics in Prometheus' format, and the name of the format."""
+        from holdfast.metrics.sinks.prometheus import CONTENT_TYPE, render
+
+        return render(self._handler.registry), CONTENT_TYPE
+
+
+def _additions(wanted: Sequence[Spec]) -> list[Spec]:
+    """Return what to add so that every group is scraped, except where the user wants its values forgotten."""
+    groups: dict[str | None, list[str]] = {None: []}
+    for spec in wanted:
+        groups.setdefault(spec.group, []).append(spec.sink)
+    return [Spec(group, SINK) for group, sinks in groups.items() if SINK not in sinks and set(sinks) != {"null"}]
