@@ -360,7 +360,11 @@ class Gang:
     def _scratch_path(self, name: str) -> Path:
         """Name a file in a private folder that goes away with the gang."""
         if self._scratch is None:
-            self._scratch = tempfile.mkdtemp(prefix="holdfast_gang_")
+            try:
+                self._scratch = tempfile.mkdtemp(prefix="holdfast_gang_")
+            except OSError as error:
+                facts.warn("log_incomplete", f"workers may not leave error files: no temporary folder: {error}")
+                self._scratch = f"/tmp/holdfast_gang_{self.token}"
         return Path(self._scratch) / name
 
     # -- the end ---------------------------------------------------------------------------------------------

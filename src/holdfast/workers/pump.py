@@ -17,10 +17,12 @@ import contextlib
 import os
 import select
 import threading
+import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from holdfast.threads import start_thread, tell_unexpected
 from holdfast.workers.lines import LineCutter, Tail, matches
 
 if TYPE_CHECKING:
@@ -28,10 +30,14 @@ if TYPE_CHECKING:
 
     from holdfast.workers.sinks import Console, LogFile, SharedFile
 
+NAME = "holdfast-pump"
 READ_BYTES = 64 * 1024
 #: The most that is read from one stream when it is settled: a full pipe, and no endless flood of a
 #: grandchild.
 SETTLE_BYTES_MAX = 1024 * 1024
+#: How long the thread rests after a turn that went wrong, and how many mistakes of one process are told.
+TROUBLE_PAUSE_S = 0.1
+TROUBLES_TOLD_MAX = 10
 
 
 @dataclass(slots=True)
@@ -46,7 +52,7 @@ class Sinks:
 
 
 class Capture:
-    """One stream of one worker. The pump's thread alone reads it; anybody may look at its tail."""
+    """One stream of one worker. The pump's thread alone reads it; any thread may look at its tail."""
 
     def __init__(self, read_fd: int, sinks: Sinks) -> None:
         os.set_blocking(read_fd, False)
@@ -55,6 +61,7 @@ class Capture:
         self._sinks = sinks
         self._cutter = LineCutter()
         self._tail = Tail()
+        self._only_drained = False
 
     def tail(self) -> tuple[str, ...]:
         """Return the last lines that have come through."""
@@ -68,19 +75,22 @@ class Capture:
             return -1
         except OSError:
             data = b""
-        if data:
-            if self._sinks.file is not None:
-                self._sinks.file.write(data)
+        if data and not self._only_drained:
+            self._hand("file", data)
             self._emit(self._cutter.feed(data))
         return len(data)
 
     def flush(self) -> None:
         """Pass on the line that has no end yet."""
-        self._emit(self._cutter.flush())
+        if not self._only_drained:
+            self._emit(self._cutter.flush())
+
+    def only_drain(self) -> None:
+        """Read on and keep nothing, so that the worker is not held up by a mistake of ours."""
+        self._only_drained = True
 
     def close(self) -> None:
-        """Flush and close everything that belongs to this stream alone."""
-        self.flush()
+        """Close everything that belongs to this stream alone."""
         self.ended = True
         os.close(self.fd)
         if self._sinks.file is not None:
@@ -90,15 +100,28 @@ class Capture:
         if not lines:
             return
         self._tail.add(lines)
-        sinks = self._sinks
-        if sinks.filtered is not None:
-            sinks.filtered.write_lines([sinks.prefix + line for line in lines if matches(line, sinks.filters)])
-        if sinks.console is not None:
-            sinks.console.write(b"".join(sinks.prefix + line + b"\n" for line in lines))
+        prefix, filters = self._sinks.prefix, self._sinks.filters
+        self._hand("filtered", b"".join(prefix + line + b"\n" for line in lines if matches(line, filters)))
+        self._hand("console", b"".join(prefix + line + b"\n" for line in lines))
+
+    def _hand(self, name: Literal["file", "filtered", "console"], data: bytes) -> None:
+        """Give one sink its share; one that raises costs only itself."""
+        sink = getattr(self._sinks, name)
+        if sink is None:
+            return
+        try:
+            sink.write(data)
+        except Exception as error:  # noqa: BLE001 - a console of the program's own may raise anything
+            setattr(self._sinks, name, None)
+            tell_unexpected(NAME, error, f"one stream goes on without its {name}")
 
 
 class Pump:
-    """Owns the thread; captures are handed over to it and come to their end through it."""
+    """Owns the thread; captures are handed over to it and come to their end through it.
+
+    The thread cannot die of a mistake: an unexpected exception is told with its traceback, the stream that it came from
+    is from then on only read, and the thread goes on, so that no worker ever waits in front of a full pipe.
+    """
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
@@ -106,13 +129,23 @@ class Pump:
         self._epoll.register(self._bell, select.EPOLLIN)
         self._captures: dict[int, Capture] = {}
         self._asked: deque[Callable[[], None]] = deque()
+        self._lock = threading.Lock()  # held to ring the bell and to close it: its number may be given to another file
         self._closing = False
-        self._thread = threading.Thread(target=self._run, name="holdfast-pump", daemon=True)
-        self._thread.start()
+        self._closed = False
+        self._troubles = 0
+        self._begin()
+
+    def _begin(self, _: BaseException | None = None) -> None:
+        self._thread = start_thread(self._run, NAME, on_death=self._begin)
 
     def attach(self, capture: Capture) -> None:
-        """Start carrying this stream."""
-        self._ask(lambda: self._attach(capture))
+        """Start carrying this stream; raises OSError where the kernel cannot watch it."""
+        self._captures[capture.fd] = capture
+        try:
+            self._epoll.register(capture.fd, select.EPOLLIN)
+        except BaseException:
+            del self._captures[capture.fd]
+            raise
 
     def settle(self, captures: Iterable[Capture]) -> threading.Event:
         """Read what these streams hold now, their last unterminated lines included; the event says when."""
@@ -132,35 +165,60 @@ class Pump:
 
         def run() -> None:
             for capture in wanted:
-                act(capture)
+                self._guarded(act, capture)
             done.set()
 
-        self._ask(run)
+        if not self._ask(run):
+            done.set()  # the pump is closed, and every stream with it
         return done
 
-    def _ask(self, what: Callable[[], None]) -> None:
-        self._asked.append(what)
-        with contextlib.suppress(OSError):  # the pump is closed: nobody will read, and nobody waits for ever
+    def _ask(self, what: Callable[[], None]) -> bool:
+        with self._lock:
+            if self._closed:
+                return False
+            self._asked.append(what)
             os.eventfd_write(self._bell, 1)
+            return True
 
     # -- on the pump's own thread ----------------------------------------------------------------------------
 
     def _run(self) -> None:
         while not self._closing:
-            for fd, _ in self._epoll.poll():
-                if fd == self._bell:
-                    with contextlib.suppress(BlockingIOError):
-                        os.eventfd_read(self._bell)
-                elif (capture := self._captures.get(fd)) is not None and capture.read_once() == 0:
-                    self._forget(capture)
-            while self._asked:
-                self._asked.popleft()()
-        self._epoll.close()
-        os.close(self._bell)
+            if not self._guarded(self._turn):
+                time.sleep(TROUBLE_PAUSE_S)  # whatever it is, it may be there again at once
+        with self._lock:
+            self._closed = True
+            self._epoll.close()
+            os.close(self._bell)
+        while self._asked:
+            self._guarded(self._asked.popleft())
 
-    def _attach(self, capture: Capture) -> None:
-        self._captures[capture.fd] = capture
-        self._epoll.register(capture.fd, select.EPOLLIN)
+    def _turn(self) -> None:
+        for fd, _ in self._epoll.poll():
+            if fd == self._bell:
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(self._bell)
+            elif (capture := self._captures.get(fd)) is not None:
+                self._guarded(self._carry, capture)
+        while self._asked:
+            self._guarded(self._asked.popleft())
+
+    def _guarded(self, act: Callable[..., None], *captures: Capture) -> bool:
+        """Do something, with a stream or none; an exception that it did not expect is told, and says False."""
+        try:
+            act(*captures)
+        except Exception as error:  # noqa: BLE001 - the edge of the thread
+            for capture in captures:
+                capture.only_drain()
+            self._troubles += 1
+            if self._troubles <= TROUBLES_TOLD_MAX:
+                tell_unexpected(NAME, error, "the output of one stream is dropped" if captures else "")
+            return False
+        return True
+
+    def _carry(self, capture: Capture) -> None:
+        if capture.read_once() == 0:
+            self._forget(capture)
 
     def _settle(self, capture: Capture) -> None:
         if capture.ended:
@@ -177,18 +235,23 @@ class Pump:
         capture.flush()
 
     def _finish(self, capture: Capture) -> None:
-        self._settle(capture)
-        if not capture.ended:
-            self._forget(capture)
+        try:
+            self._settle(capture)
+        finally:
+            if not capture.ended:
+                self._forget(capture)
 
     def _forget(self, capture: Capture) -> None:
-        self._epoll.unregister(capture.fd)
-        del self._captures[capture.fd]
-        capture.close()
+        try:
+            capture.flush()
+        finally:
+            self._epoll.unregister(capture.fd)
+            del self._captures[capture.fd]
+            capture.close()
 
     def _close(self) -> None:
         for capture in list(self._captures.values()):
-            self._finish(capture)
+            self._guarded(self._finish, capture)
         self._closing = True
 
 

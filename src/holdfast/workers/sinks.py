@@ -1,4 +1,8 @@
-"""Sinks: where captured output ends up. Each takes what it can and never raises because of the outside."""
+"""Sinks: where captured output ends up. Each takes what it can and never raises because of the outside.
+
+A sink that fails is given up with one warning that names it and the error. The stream goes on without it: the worker's
+pipe is still read, and its other sinks get everything.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,13 @@ import os
 import select
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from holdfast.facts import facts
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 _WRITE_BYTES = 64 * 1024
+#: How long one wait for a slow console lasts before it is tried again.
+_SLOW_MS = 1000
 
 
 class Console(Protocol):
@@ -28,13 +31,15 @@ class FdConsole:
     """Shows lines through a descriptor, normally the agent's own stdout or stderr.
 
     Many streams share one console, so writes are serialised. A console that has gone away (a closed pipe, a
-    hung-up terminal) is left alone from then on: workers go on and their files stay complete.
+    hung-up terminal) is left alone from then on: workers go on and their files stay complete. One that only has no room
+    (a file on a full disk) is tried again with the next lines.
     """
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._lock = threading.Lock()
         self._gone = False
+        self._told = False
 
     def write(self, data: bytes) -> None:
         """Write all of `data`, waiting for a slow reader."""
@@ -44,18 +49,30 @@ class FdConsole:
                 try:
                     view = view[os.write(self._fd, view[:_WRITE_BYTES]) :]
                 except BlockingIOError:
-                    # Somebody made the terminal non-blocking, which all who share it then suffer from.
-                    select.select([], [self._fd], [], 1.0)
-                except OSError:
-                    self._gone = True
+                    # Another process made the terminal non-blocking, which all that share it then suffer from.
+                    poll = select.poll()
+                    poll.register(self._fd, select.POLLOUT)
+                    poll.poll(_SLOW_MS)
+                except OSError as error:
+                    self._lose(error)
+                    return
+
+    def _lose(self, error: OSError) -> None:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        self._gone = not full
+        if not self._told and error.errno != errno.EPIPE:  # whoever closed a pipe knows that it is closed
+            self._told = True
+            name = {1: "stdout", 2: "stderr"}.get(self._fd, f"descriptor {self._fd}")
+            then = "some of the workers' output is missing there" if full else "the workers' output is not shown there"
+            facts.warn("console_incomplete", f"cannot write to {name}: {_reason(error)}; {then}", descriptor=self._fd)
 
 
 class LogFile:
     """A file that takes bytes as they come, up to an optional limit.
 
     With `bytes_max` the file is renamed to `<name>.old` when it reaches half of it, replacing the previous
-    one, so that the newest output is always there and both together stay within the limit. A write that
-    fails is reported once, and the rest of the output still reaches the console.
+    one, so that the newest output is always there and both together stay within the limit. A file that cannot be
+    opened or written is reported once, and the output still reaches the console.
     """
 
     def __init__(self, path: str, bytes_max: int | None = None) -> None:
@@ -63,10 +80,14 @@ class LogFile:
         self._half = None if bytes_max is None else max(1, bytes_max // 2)
         self._fd: int | None = None
         self._size = 0
-        self._open()
+        try:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            self._open()
+        except OSError as error:
+            report_incomplete(path, error)
 
     def _open(self) -> None:
-        self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._fd = open_log(self.path)
         self._size = os.fstat(self._fd).st_size
 
     def write(self, data: bytes) -> None:
@@ -81,7 +102,7 @@ class LogFile:
                 self._size += written
                 view = view[written:]
         except OSError as error:
-            self._report(error)
+            report_incomplete(self.path, error)
             self.close()
 
     def _turn_over(self) -> None:
@@ -89,16 +110,14 @@ class LogFile:
         os.replace(self.path, f"{self.path}.old")  # noqa: PTH105 - the path is a string all the way
         self._open()
 
-    def _report(self, error: OSError) -> None:
-        reason = "the disk is full" if error.errno == errno.ENOSPC else str(error)
-        sentence = f"the log file {self.path} is incomplete from here on: {reason}"
-        facts.warn("log_incomplete", sentence, path=self.path)
-
     def close(self) -> None:
         """Close the file; later writes are dropped."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            try:
+                os.close(fd)
+            except OSError as error:  # some file systems say only now that there was no room
+                report_incomplete(self.path, error)
 
 
 class SharedFile:
@@ -108,16 +127,32 @@ class SharedFile:
         self._path = path
         self._file: LogFile | None = None
 
-    def write_lines(self, lines: Sequence[bytes]) -> None:
-        """Append these lines together."""
-        if not lines:
+    def write(self, data: bytes) -> None:
+        """Append whole lines."""
+        if not data:
             return
         if self._file is None:
-            Path(self._path).parent.mkdir(parents=True, exist_ok=True)
             self._file = LogFile(self._path)
-        self._file.write(b"".join(line + b"\n" for line in lines))
+        self._file.write(data)
 
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:
             self._file.close()
+
+
+def open_log(path: str) -> int:
+    """Open a log file to append to, making it where needed."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+
+def report_incomplete(path: str, error: OSError) -> None:
+    """Warn that a log file is given up."""
+    sentence = f"the log file {path} is incomplete from here on: {_reason(error)}"
+    facts.warn("log_incomplete", sentence, path=path)
+
+
+def _reason(error: OSError) -> str:
+    if error.errno == errno.ENOSPC:
+        return f"the disk is full or has no inodes left ({error.strerror})"
+    return error.strerror or str(error)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from holdfast.workers.lines import LINE_BYTES_MAX, TAIL_LINES_MAX, last_lines
 from holdfast.workers.logs import SYS_STREAM, LogsDest
 from holdfast.workers.pump import Capture, Pump, Sinks
-from holdfast.workers.sinks import Console, FdConsole, LogFile, SharedFile
+from holdfast.workers.sinks import Console, FdConsole, LogFile, SharedFile, open_log, report_incomplete
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -99,10 +99,13 @@ class Wiring:
             return Wire(None)
         real = path if path not in (SYS_STREAM, os.devnull) else ""
         filtered = self._filtered[index]
-        if real:
-            Path(real).parent.mkdir(parents=True, exist_ok=True)
-            if not teed and filtered is None and self._options.bytes_max is None:
-                return Wire(os.open(real, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644), real)
+        if real and not teed and filtered is None and self._options.bytes_max is None:
+            try:
+                Path(real).parent.mkdir(parents=True, exist_ok=True)
+                return Wire(open_log(real), real)
+            except OSError as error:
+                report_incomplete(real, error)
+                real = ""  # a pipe then, so that the worker can write and its last lines are known
         filters = (self._options.stdout_filters, self._options.stderr_filters)[index]
         sinks = Sinks(
             file=LogFile(real, self._options.bytes_max) if real else None,
@@ -112,8 +115,13 @@ class Wiring:
             filters=[piece.encode() for piece in filters],
         )
         read_end, write_end = os.pipe()
-        capture = Capture(read_end, sinks)
-        self._pump.attach(capture)
+        try:
+            capture = Capture(read_end, sinks)
+            self._pump.attach(capture)
+        except BaseException:
+            os.close(read_end)
+            os.close(write_end)
+            raise
         return Wire(write_end, real, capture)
 
     def settle(self, local_rank: int, timeout: float) -> None:
