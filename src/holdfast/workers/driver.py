@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import Unavailable
 from holdfast.facts import facts
 from holdfast.machine import Tick
+from holdfast.workers import strays
 from holdfast.workers.bootstrap import STACKS_FILE_VARIABLE, WHOLE_LINES_VARIABLE
 from holdfast.workers.child import Child, OwnChild
 from holdfast.workers.family import family
@@ -60,6 +61,8 @@ if TYPE_CHECKING:
 #: How long a stuck console may hold up a report or the end of a gang.
 CONSOLE_TIMEOUT_S = 1.0
 GRACE_S = 30.0
+#: How long killed leftovers of one worker may take to end before it is replaced all the same.
+RETIRE_TIMEOUT_S = 1.0
 
 
 class Gang:
@@ -368,6 +371,20 @@ class Gang:
         return Path(self._scratch) / name
 
     # -- the end ---------------------------------------------------------------------------------------------
+
+    def retire(self, local_rank: int) -> None:
+        """Give back all that a worker that has ended still holds, while the others go on.
+
+        What it has left running in its session is killed first: whoever takes its place may need the same GPU.
+        """
+        assert local_rank in self._exits, "a worker that runs is not retired"
+        child = self._children.pop(local_rank)
+        strays.end_strays([child.pid], family().pids(), None, RETIRE_TIMEOUT_S)
+        self._wiring.disconnect(local_rank, CONSOLE_TIMEOUT_S)
+        if self._keeper is not None:
+            self._keeper.drop(child.pid)  # before the pid can be given to another process
+        family().remove(child.pid)
+        child.release()
 
     def close(self) -> None:
         """End whatever is left of the gang, now, and give everything back; may be called again."""

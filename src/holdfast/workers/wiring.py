@@ -130,6 +130,15 @@ class Wiring:
         if captures:
             self._pump.settle(captures).wait(timeout)
 
+    def disconnect(self, local_rank: int, timeout: float) -> None:
+        """Carry what this worker's pipes still hold and close them, within `timeout` seconds."""
+        wires = self.wires.pop(local_rank, ())
+        for wire in wires:
+            wire.close_worker_end()
+        captures = [wire.capture for wire in wires if wire.capture is not None]
+        if captures:
+            self._pump.finish(captures).wait(timeout)
+
     def close(self, timeout: float) -> None:
         """Carry what the pipes still hold and close everything, within `timeout` seconds."""
         wires = [wire for pair in self.wires.values() for wire in pair]
