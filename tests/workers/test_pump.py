@@ -6,8 +6,9 @@ import threading
 import pytest
 
 from holdfast.facts import facts
-from holdfast.workers.pump import Capture, Pump, Sinks
+from holdfast.workers.pump import Pump
 from holdfast.workers.sinks import FdConsole, LogFile, SharedFile
+from holdfast.workers.streams import Capture, Sinks
 
 
 @pytest.fixture

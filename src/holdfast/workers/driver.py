@@ -28,7 +28,7 @@ from holdfast.errors import Unavailable
 from holdfast.facts import facts
 from holdfast.machine import Tick
 from holdfast.workers import strays
-from holdfast.workers.bootstrap import STACKS_FILE_VARIABLE, WHOLE_LINES_VARIABLE
+from holdfast.workers.bootstrap import STACKS_FILE_VARIABLE
 from holdfast.workers.child import Child, OwnChild
 from holdfast.workers.family import family
 from holdfast.workers.keeper import Keeper
@@ -83,7 +83,7 @@ class Gang:
         self.token = secrets.token_hex(16)
         self.stopped: StopEnded | None = None
         self._dest = dest or LogsDest()
-        self._wiring = Wiring(self._dest, options or LogOptions(), pump or shared_pump())
+        self._wiring = Wiring(self._dest, options or LogOptions(), pump or shared_pump(), several=len(plans) > 1)
         self._template = template
         self._machine = StopMachine(self.plans, kill_timeout_s)
         self._epoll = select.epoll()
@@ -128,14 +128,7 @@ class Gang:
             env["HOLDFAST_FAULT_FILE"] = fault_file
         env[STACKS_FILE_VARIABLE] = self.stacks_file(plan.local_rank)
         env[MEMBER_FILE_VARIABLE] = self._beside_error_file(plan.local_rank, "member")
-        env[WHOLE_LINES_VARIABLE] = ",".join(self._shared_streams(plan.local_rank))
         return env
-
-    def _shared_streams(self, local_rank: int) -> list[str]:
-        """Name the streams that this worker shares with the others of the gang."""
-        if len(self.plans) == 1:
-            return []
-        return [name for name, fd in zip(("stdout", "stderr"), self._fds(local_rank), strict=True) if fd is None]
 
     def _start_warm(self, environments: Mapping[int, dict[str, str]]) -> None:
         template = self._template

@@ -6,10 +6,12 @@ pipe is still read, and its other sinks get everything.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import select
 import threading
+import weakref
 from pathlib import Path
 from typing import Protocol
 
@@ -27,39 +29,76 @@ class Console(Protocol):
         """Show whole lines, each ended by a newline."""
 
 
+class _Surface:
+    """What descriptors of one terminal, pipe or file have in common: one writer at a time, and a line left open."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        #: The stream that has shown the beginning of a line that has no end yet.
+        self.owner: object | None = None
+
+
+_surfaces: weakref.WeakValueDictionary[tuple[int, int], _Surface] = weakref.WeakValueDictionary()
+
+
+def surface_of(fd: int) -> tuple[int, int]:
+    """Name the terminal, pipe or file that a descriptor leads to; raises OSError where it is closed."""
+    found = os.fstat(fd)
+    return found.st_dev, found.st_ino
+
+
 class FdConsole:
     """Shows lines through a descriptor, normally the agent's own stdout or stderr.
 
-    Many streams share one console, so writes are serialised. A console that has gone away (a closed pipe, a
+    Many streams share one console, so writes are serialised. A stream may show the beginning of a line; if another one
+    writes before its end, the line is ended there. A console that has gone away (a closed pipe, a
     hung-up terminal) is left alone from then on: workers go on and their files stay complete. One that only has no room
     (a file on a full disk) is tried again with the next lines.
     """
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._lock = threading.Lock()
-        self._gone = False
+        self._surface = _Surface()
+        with contextlib.suppress(OSError):
+            self._surface = _surfaces.setdefault(surface_of(fd), self._surface)
+        self.gone = False
         self._told = False
 
-    def write(self, data: bytes) -> None:
-        """Write all of `data`, waiting for a slow reader."""
-        with self._lock:
-            view = memoryview(data)
-            while view and not self._gone:
-                try:
-                    view = view[os.write(self._fd, view[:_WRITE_BYTES]) :]
-                except BlockingIOError:
-                    # Another process made the terminal non-blocking, which all that share it then suffer from.
-                    poll = select.poll()
-                    poll.register(self._fd, select.POLLOUT)
-                    poll.poll(_SLOW_MS)
-                except OSError as error:
-                    self._lose(error)
-                    return
+    def is_open_for(self, owner: object) -> bool:
+        """Say whether the last thing that was shown is the beginning of this stream's line."""
+        return self._surface.owner is owner
+
+    def write(self, data: bytes, owner: object | None = None) -> None:
+        """Show lines, waiting for a slow reader; the last one may have no end yet, and belongs to `owner` then."""
+        surface = self._surface
+        with surface.lock:
+            torn = surface.owner is not None and surface.owner is not owner
+            surface.owner = None if data.endswith(b"\n") else owner
+            self._write(b"\n" + data if torn else data)
+
+    def pass_on(self, data: bytes) -> None:
+        """Show bytes as they are."""
+        with self._surface.lock:
+            self._surface.owner = None
+            self._write(data)
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view and not self.gone:
+            try:
+                view = view[os.write(self._fd, view[:_WRITE_BYTES]) :]
+            except BlockingIOError:
+                # Another process made the terminal non-blocking, which all that share it then suffer from.
+                poll = select.poll()
+                poll.register(self._fd, select.POLLOUT)
+                poll.poll(_SLOW_MS)
+            except OSError as error:
+                self._lose(error)
+                return
 
     def _lose(self, error: OSError) -> None:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        self._gone = not full
+        self.gone = not full
         if not self._told and error.errno != errno.EPIPE:  # whoever closed a pipe knows that it is closed
             self._told = True
             name = {1: "stdout", 2: "stderr"}.get(self._fd, f"descriptor {self._fd}")
