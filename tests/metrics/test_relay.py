@@ -115,6 +115,23 @@ def test_a_value_that_is_not_taken_costs_only_itself(heard: list[Fact]) -> None:
     relay.close()
 
 
+def test_a_receiver_that_would_end_the_thread_is_told_of_and_what_follows_arrives(heard: list[Fact]) -> None:
+    arrived: queue.SimpleQueue[float] = queue.SimpleQueue()
+
+    def deliver(data: MetricData, _: int | None) -> None:
+        if data.value == 0.5:
+            raise SystemExit("planted")
+        arrived.put(data.value)
+
+    relay = Relay(None, deliver)
+    send(relay, encode(0, [DATA]))
+    send(relay, encode(0, [DATA._replace(value=1.5)]))
+
+    assert arrived.get(timeout=PATIENCE_S) == 1.5
+    relay.close()
+    assert [fact.data["error"] for fact in heard if fact.kind == "thread_trouble"] == ["SystemExit: planted"]
+
+
 def test_closing_takes_what_has_arrived_and_leaves_no_file(tmp_path: Path) -> None:
     taken: list[float] = []
     relay = Relay(tmp_path / "r.sock", lambda data, _: taken.append(data.value))

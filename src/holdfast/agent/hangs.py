@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +16,7 @@ from holdfast.errors import PeerError
 from holdfast.facts import WARNING, Fact, facts
 from holdfast.failures import Failure, Kind
 from holdfast.failures.stacks import Stack, kept, merge, render
+from holdfast.threads import start_thread
 from holdfast.timer.hang import HangOptions
 from holdfast.workers import stacks
 from holdfast.workers.crew import Crew
@@ -141,7 +141,7 @@ class Hangs:
             data: dict[str, Any] = {"running": running, "stacks": [group.to_json() for group in groups]}
             facts.publish(Fact("half_finished", f"{sentence}:\n{render(groups)}", data, WARNING))
 
-        threading.Thread(target=tell, name="holdfast stacks", daemon=True).start()
+        start_thread(tell, "holdfast stacks")
 
 
 def ask_others(questions: Questions | None) -> dict[int, Stack]:

@@ -77,6 +77,8 @@ class LocalOptions:
 class LocalElasticAgent(SimpleElasticAgent):
     """Starts workers as local processes, and notices the moment that one ends."""
 
+    heeds_signals = True
+
     def __init__(
         self,
         spec: WorkerSpec,
@@ -173,7 +175,9 @@ class LocalElasticAgent(SimpleElasticAgent):
         envs = self._environments(worker_group)
         self._hangs.prepare(worker_group.spec.rdzv_handler.get_run_id(), worker_group.spec.role, envs)
         dest = self._logs_specs.reify(envs)
-        self._crew = Crew(self._make_gang(worker_group, envs, dest))
+        gang = self._make_gang(worker_group, envs, dest)
+        self._heed_signals()  # which may have come while the template was waited for
+        self._crew = Crew(gang)
         self._failures = {}
         self._half_finished.begin()
         self._frozen.begin(list(envs))
@@ -430,9 +434,24 @@ class LocalElasticAgent(SimpleElasticAgent):
             self._crew.close()
             self._crew = None
 
+    def _stop_crew(self, crew: Crew, number: int, grace_s: float) -> None:
+        """Stop the workers and wait for it; a signal that comes meanwhile kills them at once."""
+        crew.ask_stop(number, grace_s)
+        while True:
+            crew.take_exits()
+            if crew.stopped:
+                return
+            event = self._inbox.take()
+            if isinstance(event, Signalled):
+                self._teller.stopping(f"received {event.name}")
+                crew.ask_stop(signal.SIGKILL, 0.0)
+            elif event is None:
+                deadline = crew.deadline()
+                self._inbox.wait(None if deadline is None else deadline - time.monotonic(), crew.fileno())
+
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
         if self._crew is not None:
-            self._crew.stop(death_sig, timeout)
+            self._stop_crew(self._crew, death_sig, timeout)
             self._close_crew()
         self._preloading.close()
         self._hangs.close()

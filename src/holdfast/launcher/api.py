@@ -20,8 +20,11 @@ from holdfast.metrics.chosen import Metrics
 from holdfast.rendezvous import RendezvousHandler, RendezvousParameters, get_rendezvous_handler
 from holdfast.rendezvous.native import HoldfastRendezvousHandler
 from holdfast.workers import DefaultLogsSpecs, LogsSpecs, Module, NumaOptions, Program, Script, SignalException
+from holdfast.workers.pump import wait_output
 
 SHUTDOWN_TIMEOUT_S = 30.0
+#: How long the workers' last lines may take to be read after a signal.
+OUTPUT_TIMEOUT_S = 1.0
 #: Tells whoever starts jobs again that it would be of no use.
 CRASH_LOOP_EXIT_CODE = 93
 
@@ -143,6 +146,8 @@ def run_agent(
         if metrics is not None:
             metrics.close()
         close_events()
+        ended_well = agent is not None and agent.outcome is not None and not agent.outcome.signal
+        wait_output(None if ended_well else OUTPUT_TIMEOUT_S)
 
 
 def _choose_metrics(config: LaunchConfig, handler: RendezvousHandler) -> Metrics | None:

@@ -26,12 +26,8 @@ STACKS_FILE_VARIABLE = "HOLDFAST_STACKS_FILE"
 #: The real-time signal that asks for stacks: far from those that C libraries, debuggers and valgrind take.
 STACKS_SIGNAL = 59
 ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
-#: Names the streams, `stdout` and `stderr`, that this worker shares with others.
-WHOLE_LINES_VARIABLE = "HOLDFAST_WHOLE_LINES"
 #: Names the families of names that lead to ours, see `holdfast.compat`.
 COMPAT_VARIABLE = "HOLDFAST_COMPAT"
-#: A longer line may be cut by another worker's.
-WHOLE_LINE_BYTES = 64 * 1024
 
 _HERE = os.path.abspath(__file__)
 #: Files whose frames are cut off the top of tracebacks.
@@ -45,7 +41,6 @@ _stacks_file: "IO[str] | None" = None
 def run(kind: str, target: str, args: list[str]) -> None:
     """Become `python target args` (kind `script`) or `python -m target args` (kind `module`)."""
     watch_faults()
-    write_whole_lines(os.environ.get(WHOLE_LINES_VARIABLE, ""))
     lead_names(os.environ.get(COMPAT_VARIABLE, ""))
     main = _fresh_main()
     try:
@@ -95,27 +90,6 @@ def _answer_for_stacks() -> None:
         faulthandler.register(STACKS_SIGNAL, _stacks_file, all_threads=True, chain=False)
     except (OSError, ValueError, RuntimeError, AttributeError):
         pass  # the program can run without
-
-
-def write_whole_lines(names: str) -> None:
-    """Have the streams named, which other workers write to as well, write line by line.
-
-    Under `-u` every piece of a `print` is a write of its own, and the pieces of two workers mix on their way to one
-    terminal. A stream of the worker's own stays as it is, so that nothing of it is lost when the worker is killed.
-    """
-    import io
-
-    for name in filter(None, names.split(",")):
-        stream = getattr(sys, name)
-        try:
-            raw = io.FileIO(stream.fileno(), "w", closefd=False)
-        except (OSError, ValueError, AttributeError):
-            continue  # closed, or replaced by something that is no file
-        whole = io.TextIOWrapper(
-            io.BufferedWriter(raw, WHOLE_LINE_BYTES), stream.encoding, stream.errors, line_buffering=True
-        )
-        setattr(sys, name, whole)
-        setattr(sys, f"__{name}__", whole)
 
 
 def lead_names(families: str) -> None:

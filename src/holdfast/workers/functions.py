@@ -7,6 +7,7 @@ a large value could fill up, no file that another user could reach.
 from __future__ import annotations
 
 import contextlib
+import io
 import multiprocessing as mp
 import os
 import pickle
@@ -197,9 +198,10 @@ def _settle_in(task: _Task) -> None:
         if stream is not None:
             os.dup2(stream.fd, target)
             os.close(stream.fd)
-            # The agent may have put something else in the place of its own streams. By lines, because what is
-            # printed must not wait for a death that leaves no time to flush.
-            setattr(sys, name, open(target, "w", buffering=1, errors="backslashreplace", closefd=False))  # noqa: SIM115
+            # The agent may have put something else in the place of its own streams. Unbuffered, as under `python -u`,
+            # because what is printed must not wait for a death that leaves no time to flush.
+            raw = io.FileIO(target, "w", closefd=False)
+            setattr(sys, name, io.TextIOWrapper(raw, errors="backslashreplace", write_through=True))
     os.environ.update(task.env)
     bootstrap.watch_faults()
 
