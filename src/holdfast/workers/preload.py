@@ -11,7 +11,7 @@ import ast
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.workers.warm import is_import_variable
+from holdfast.workers.variables import is_import_variable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
