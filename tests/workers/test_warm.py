@@ -443,6 +443,31 @@ def test_what_a_module_does_to_the_environment_while_it_is_imported_stays(
     console.wait_line(b"made here False")
 
 
+@pytest.mark.torch
+def test_a_variable_that_is_set_too_late_for_a_fork_is_told(start, script, console, wait_all):
+    """In the time between importing torch and using it, a library may set what torch reads only then."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    path = script(
+        """
+        import os, sys, torch
+        assert "torch._dynamo" in sys.modules
+        os.environ["TORCHDYNAMO_VERBOSE"] = "1"
+        os.environ["TORCHDYNAMO_VERBOSE"] = "0"
+        os.environ.update(TMPDIR="/tmp", COLOUR="red")
+        print("set", os.environ["TORCHDYNAMO_VERBOSE"], type(os.environ).__name__, os.environ == dict(os.environ))
+        """
+    )
+    warm = Template(["torch"])
+    try:
+        assert warm.wait_ready(110), warm.why_not
+        wait_all(start(path, template=warm))
+    finally:
+        warm.close()
+
+    console.wait_line(b"[0]set 0 _Environ True")
+    assert [line[:33] for line in console.lines if b"holdfast" in line] == [b"[0]holdfast: TORCHDYNAMO_VERBOSE "]
+
+
 def test_a_module_beside_the_script_takes_the_place_of_a_loaded_one(template, start, script, console, wait_all):
     warm = template("statistics", "decimal")
     assert warm.wait_ready(60)

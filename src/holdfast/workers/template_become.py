@@ -31,6 +31,7 @@ def become(order: dict[str, Any], fds: list[int], imports: Any) -> None:
     os.chdir(order["cwd"])
     os.umask(order["umask"])
     _set_environment(order["env"], imports.changes)
+    _Guarded.watch(imports.early)
     if order["cpus"]:
         try:
             os.sched_setaffinity(0, order["cpus"])
@@ -51,6 +52,46 @@ def _set_environment(env: dict[str, str], changes: dict[str, str | None]) -> Non
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+
+
+class _Guarded(type(os.environ)):  # type: ignore[misc]
+    """`os.environ` of a worker: warns of what can have no effect in a fork, and would have in a process of its own.
+
+    The template has imported what torch imports at first use. A variable that this has read, and that the program sets
+    between importing torch and using it, comes too late here. `preload.py` sees that in the program's own code; this
+    sees it in libraries.
+    """
+
+    names: set[str]
+
+    @classmethod
+    def watch(cls, names: set[str]) -> None:
+        cls.names = set(names)
+        cls.__name__, cls.__qualname__, cls.__module__ = "_Environ", "_Environ", "os"
+        if names:
+            os.environ.__class__ = cls
+
+    def __setitem__(self, key: str, value: str) -> None:
+        if key in type(self).names and self.get(key) != value:
+            self._warn(key)
+        super().__setitem__(key, value)
+
+    def __delitem__(self, key: str) -> None:
+        if key in type(self).names and key in self:
+            self._warn(key)
+        super().__delitem__(key)
+
+    def _warn(self, key: str) -> None:
+        frame: Any = sys._getframe(2)
+        while frame.f_back is not None and frame.f_globals.get("__name__") in ("os", "_collections_abc"):
+            frame = frame.f_back
+        if frame.f_globals.get("__name__", "").startswith(("torch.", "triton.")):
+            return  # they know when they read it
+        type(self).names.discard(key)
+        sys.stderr.write(
+            f"holdfast: {key} is set after the modules that read it were imported, before this worker was forked; "
+            "start with --preload none for it to have an effect\n"
+        )
 
 
 def _write_all(fd: int, data: bytes) -> None:

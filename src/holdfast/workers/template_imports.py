@@ -49,6 +49,11 @@ LAZY = {
 #: The same for a pair of them.
 LAZY_BESIDE = {("torch", "holdfast"): ("holdfast.torch.run", "holdfast.torch.ddp")}
 
+#: Variables that many things read, each time anew.
+GENERAL = frozenset(
+    {"HOME", "LNAME", "LOGNAME", "PATH", "TEMP", "TMP", "TMPDIR", "TORCHINDUCTOR_CACHE_DIR", "USER", "USERNAME"}
+)
+
 #: How much of what the imports print is shown by each worker.
 OUTPUT_BYTES_MAX = 64 * 1024
 
@@ -167,6 +172,7 @@ class Imports:
         self.problem = ""  #: why this process cannot be forked, or an empty string
         self.seconds = 0.0
         self.reads: set[str] = set()  #: variables that Python code has looked at
+        self.early: set[str] = set()  #: those of them that only what is imported at first use has looked at
         self.changes: dict[str, str | None] = {}  #: what the modules have made of variables; None has removed one
         self.generators = Generators()
         self.output: tuple[bytes, bytes] = (b"", b"")  #: what was printed to stdout and stderr
@@ -185,8 +191,10 @@ class Imports:
             os.environ.__class__ = plain
             self.changes = _difference(before, dict(os.environ))
             os.environ.__class__ = _Reads
+            first = set(_Reads.names)
             if not self.problem:
                 _import_lazy(modules)
+            self.early = _Reads.names - first - GENERAL
         finally:
             os.environ.__class__ = plain
             unwatch()

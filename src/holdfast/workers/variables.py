@@ -73,6 +73,31 @@ LATE_PREFIXES = (
     "WORLD_SIZE",
 )
 
+#: Variables with these beginnings are read by what torch imports at first use (its compiler, and what that needs).
+LAZY_PREFIXES = (
+    "AOT",
+    "CC",
+    "COMPILE_",
+    "CUTEDSL_",
+    "CUTLASS_",
+    "CXX",
+    "DUMP_AOTI",
+    "ENABLE_",
+    "FAKE_",
+    "FX_",
+    "INDUCTOR_",
+    "KINETO_",
+    "LOG_",
+    "MPMATH_",
+    "PARTITIONER_",
+    "PT2_",
+    "PYTORCH_",
+    "SYMPY_",
+    "TORCH",
+    "TRITON_",
+    "UNSAFE_",
+)
+
 
 def is_import_variable(name: str) -> bool:
     """Whether a variable of this name is read while modules are imported."""
@@ -82,3 +107,8 @@ def is_import_variable(name: str) -> bool:
 def is_late_variable(name: str) -> bool:
     """Whether a variable of this name is certainly not read while the modules that we preload are imported."""
     return name.startswith(LATE_PREFIXES)
+
+
+def is_lazy_variable(name: str) -> bool:
+    """Whether a variable of this name is read by what torch imports only at first use, and is preloaded with it."""
+    return name.startswith(LAZY_PREFIXES) and not name.startswith(NOT_AT_IMPORT)
