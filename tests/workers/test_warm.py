@@ -97,6 +97,37 @@ def test_workers_forked_from_one_template_draw_different_random_numbers(template
     assert all(a != b for a, b in zip(first, second, strict=True))
 
 
+def test_where_the_kernel_cannot_move_the_names_they_are_written_over_the_old_ones(
+    template, spoiler, start, script, console, wait_all
+):
+    name = spoiler(
+        """
+        import ctypes
+        real = ctypes.CDLL(None)
+        class Refuses:
+            sbrk = real.sbrk
+            def prctl(self, option, *rest):
+                return -1 if option == 35 else real.prctl(option, *rest)
+        ctypes.CDLL = lambda name: Refuses()
+        """
+    )
+    warm = template(name)
+    assert warm.wait_ready(60), warm.why_not
+    path = script(
+        """
+        import os
+        from pathlib import Path
+        print(Path("/proc/self/cmdline").read_bytes().rstrip(b"\\0").split(b"\\0")[1:])
+        shown = Path("/proc/self/environ").read_bytes().decode().split("\\0")
+        print("token", f"HOLDFAST_GANG={os.environ['HOLDFAST_GANG']}" in shown, "RANK=0" in shown)
+        """
+    )
+
+    wait_all(start(path, template=warm))
+
+    console.wait_line(f"[b'-u', b'{path}']".encode(), b"token True False")
+
+
 def test_generators_that_modules_made_without_a_seed_differ_too(template, spoiler, start, script, console, wait_all):
     name = spoiler("import random; free = random.Random(); fixed = random.Random(7)")
     warm = template(name)
@@ -502,6 +533,16 @@ def test_only_what_python_would_find_first_takes_a_modules_place(template, scrip
     assert (
         warm.refusal(WorkerPlan(0, Script(path)), {**os.environ, "PYTHONSAFEPATH": "1"}) != ""
     )  # the template has it not
+
+
+def test_relative_search_folders_need_the_same_working_directory(template, script, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "src")
+    warm = template()
+    assert warm.wait_ready(60)
+    path, env = script("pass"), dict(os.environ)
+
+    assert warm.refusal(WorkerPlan(0, Script(path)), env) == ""
+    assert "PYTHONPATH has relative folders" in warm.refusal(WorkerPlan(0, Script(path), cwd=str(tmp_path)), env)
 
 
 def test_a_binding_to_other_cpus_needs_a_number_of_threads_that_fits(template):

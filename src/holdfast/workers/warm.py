@@ -95,6 +95,7 @@ class Template:
         self._shadowable: dict[str, str] = {}  # modules that a script's folder could replace, and where they lie
         self._told: set[str] = set()
         self._cpus = os.sched_getaffinity(0)
+        self._cwd = Path.cwd()
         self._token = secrets.token_hex(16)  # its workers write their gang's over it, see template.py
         self._env = {**os.environ, **(env or {}), GANG_VARIABLE: self._token}
         self._output = [os.memfd_create(f"holdfast-template-{name}", os.MFD_CLOEXEC) for name in ("stdout", "stderr")]
@@ -190,7 +191,9 @@ class Template:
         assert isinstance(plan.entry, Script | Module)
         folder = _search_folder(plan.entry, plan.cwd)
         if folder is None:
-            return f"{plan.entry} is not a plain script"
+            return "the script is an archive, and may have modules of its own in the place of loaded ones"
+        if plan.cwd and Path(plan.cwd).resolve() != self._cwd and _is_relative(env.get("PYTHONPATH", "")):
+            return "PYTHONPATH has relative folders, and the worker runs in another folder than its agent"
         if not env.get("PYTHONSAFEPATH") and (found := self._shadowed_by(folder)):
             return f"{folder} has modules of its own in the place of loaded ones: {', '.join(found)}"
         return ""
@@ -365,6 +368,11 @@ def _search_folder(entry: Script | Module, cwd: str | None) -> Path | None:
         if file.read(4) == b"PK\3\4":
             return None
     return path.parent
+
+
+def _is_relative(path: str) -> bool:
+    """Whether a search path means another folder where the working directory is another."""
+    return bool(path) and any(not Path(each).is_absolute() for each in path.split(os.pathsep))
 
 
 def _modules_in(folder: Path) -> set[str]:
