@@ -17,6 +17,7 @@ from holdfast.agent.hangs import Hangs, ask_others, ask_others_still, explain_ha
 from holdfast.agent.machine import AgentRules, Signalled
 from holdfast.agent.plans import make_log_options, make_plans
 from holdfast.agent.preloading import Preloading
+from holdfast.agent.signals import SIGNALS_DEFAULT, SIGNALS_VARIABLE
 from holdfast.agent.simple import SimpleElasticAgent
 from holdfast.agent.standing import Frozen, HalfFinished
 from holdfast.coordinator.machine import round_space
@@ -238,6 +239,7 @@ class LocalElasticAgent(SimpleElasticAgent):
             master_port=group.master_port or 0,
             restart_count=used,
             max_restarts=spec.max_restarts,
+            signals_to_handle=self.signals_to_handle or os.environ.get(SIGNALS_VARIABLE, SIGNALS_DEFAULT),
             use_agent_store=spec.rdzv_handler.use_agent_store,
             round_number=place.round.number if place is not None else None,
             extra={

@@ -4,7 +4,7 @@ Started by its path (`python -u .../bootstrap.py script train.py --lr 1`), so th
 imported. What the user's program sees is what it would see without us: `__main__`, `sys.argv`, `sys.path[0]`,
 tracebacks without frames of ours, exit codes, atexit. What we add: an uncaught exception or a non-zero
 `SystemExit` is left in the error file (torchrun's format), a fatal signal prints the Python stacks (to
-the file named by `HOLDFAST_FAULT_FILE`, or to stderr), and one signal that hardly anybody uses makes the worker
+the file named by `HOLDFAST_FAULT_FILE`, or to stderr), and one signal that programs hardly use makes the worker
 write them to the file named by `HOLDFAST_STACKS_FILE` and go on, so that its agent can say where it hangs.
 
 Where the agent was asked for it, the names of others (`torch.distributed.elastic`, `torchx`) lead to ours before the
@@ -39,9 +39,19 @@ _stacks_file: "IO[str] | None" = None
 
 
 def run(kind: str, target: str, args: list[str]) -> None:
-    """Become `python target args` (kind `script`) or `python -m target args` (kind `module`)."""
+    """Become `python -u target args` (kind `script`) or `python -u -m target args` (kind `module`)."""
+    prepare()
+    execute(kind, target, args)
+
+
+def prepare() -> None:
+    """Set up what we add to a plain Python process, before the program begins."""
     watch_faults()
     lead_names(os.environ.get(COMPAT_VARIABLE, ""))
+
+
+def execute(kind: str, target: str, args: list[str]) -> None:
+    """Run the program and record how it ends."""
     main = _fresh_main()
     try:
         if kind == "module":
@@ -114,7 +124,7 @@ def record(error: BaseException) -> None:
 
 def _run_script(main: "ModuleType", path: str, args: list[str]) -> None:
     sys.argv = [path, *args]
-    sys.orig_argv = [sys.executable, path, *args]
+    sys.orig_argv = [sys.executable, "-u", path, *args]
     full = os.path.abspath(path)
     try:
         # A folder raises here as it should not: Python runs the __main__.py in it.
@@ -149,7 +159,7 @@ def _run_module(name: str, args: list[str]) -> None:
     import runpy
 
     sys.argv = ["-m", *args]
-    sys.orig_argv = [sys.executable, "-m", name, *args]
+    sys.orig_argv = [sys.executable, "-u", "-m", name, *args]
     if not sys.flags.safe_path:
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
     runpy._run_module_as_main(name)  # type: ignore[attr-defined]
@@ -158,7 +168,8 @@ def _run_module(name: str, args: list[str]) -> None:
 def _fresh_main() -> "ModuleType":
     """Put an empty `__main__` in the place of ours."""
     main = type(sys)("__main__")
-    main.__dict__.update(__builtins__=__builtins__, __annotations__={})
+    # The module itself, as in any script: `__builtins__` of a module that is not `__main__`, ours, is its dictionary.
+    main.__dict__.update(__builtins__=sys.modules["builtins"], __annotations__={})
     sys.modules["__main__"] = main
     return main
 

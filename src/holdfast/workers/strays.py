@@ -103,14 +103,15 @@ def end_strays(workers: Iterable[int], known: frozenset[int], token: str | None,
             with contextlib.suppress(OSError):
                 os.kill(stat.pid, signal.SIGKILL)
         for stat in found:
-            _wait_end(stat, max(0.0, until - time.monotonic()))
+            wait_end(stat.pid, max(0.0, until - time.monotonic()))
         if not found:
             return
 
 
-def _wait_end(stat: Stat, timeout: float) -> None:
+def wait_end(pid: int, timeout: float) -> None:
+    """Wait until a process has ended, for at most `timeout` seconds, and reap it if it was ours."""
     with contextlib.suppress(OSError):
-        fd = open_pidfd(stat.pid)
+        fd = open_pidfd(pid)
         try:
             poll = select.poll()
             poll.register(fd, select.POLLIN)
