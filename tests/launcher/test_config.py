@@ -9,7 +9,6 @@ import pytest
 
 from holdfast.errors import UsageError
 from holdfast.launcher.config import (
-    LaunchOptions,
     config_from_options,
     parse_bytes,
     parse_config,
@@ -18,6 +17,7 @@ from holdfast.launcher.config import (
     parse_preload,
     split_filters,
 )
+from holdfast.launcher.options import LaunchOptions
 from holdfast.timer.hang import HangOptions
 from holdfast.workers import DefaultLogsSpecs, Module, NumaOptions, Program, Script
 

@@ -110,13 +110,16 @@ def launch_agent(
 
     Raises `ChildFailedError` where workers failed, and `SignalException` where a signal ended it.
     """
-    report = run_agent(config, entrypoint, args, health_check_server)
+    return results_of(run_agent(config, entrypoint, args, health_check_server), _name(entrypoint))
+
+
+def results_of(report: LaunchReport, name: str) -> dict[int, Any]:
+    """Return the workers' results by global rank; raises as `launch_agent` does, in the name of what was run."""
     if report.outcome.signal:
         import signal
 
         raise SignalException(report.outcome.reason, signal.Signals(report.outcome.signal))
     if report.result.is_failed():
-        name = _name(entrypoint)
         raise ChildFailedError(name, report.result.failures or _failures(report))
     return report.result.return_values
 

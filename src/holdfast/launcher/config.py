@@ -6,7 +6,6 @@ import os
 import re
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast import plugins
@@ -17,6 +16,7 @@ from holdfast.events.choose import spec_from
 from holdfast.facts import facts
 from holdfast.health import parse_health_port
 from holdfast.launcher.api import LaunchConfig
+from holdfast.launcher.options import OPTIONS, LaunchOptions
 from holdfast.metrics.choose import check as check_metrics
 from holdfast.metrics.source import METRICS_VARIABLE
 from holdfast.quantities import parse_duration
@@ -39,70 +39,6 @@ from holdfast.workers import (
 #: Backends whose settings are known here; no name means one of them.
 OUR_BACKENDS = ("", "holdfast", "c10d", "static")
 LOGS_SPECS_GROUP = "torchrun.logs_specs"
-
-
-@dataclass(frozen=True)
-class LaunchOptions:
-    """The flags of `holdfast launch`, as typed by a user; torchrun's first, then ours."""
-
-    nnodes: str = "1:1"
-    nproc_per_node: str = "1"
-    rdzv_backend: str = ""
-    rdzv_endpoint: str = ""
-    rdzv_id: str = "none"
-    rdzv_conf: str = ""
-    standalone: bool = False
-    max_restarts: int = 0
-    monitor_interval: float = 0.1
-    start_method: str = "spawn"
-    event_log_handler: str = ""
-    role: str = "default"
-    module: bool = False
-    no_python: bool = False
-    run_path: bool = False
-    log_dir: str | None = None
-    redirects: str = "0"
-    tee: str = "0"
-    local_ranks_filter: str = ""
-    duplicate_stdout_filters: str = ""
-    duplicate_stderr_filters: str = ""
-    node_rank: int | None = None
-    master_addr: str | None = None
-    master_port: int | None = None
-    local_addr: str | None = None
-    logs_specs: str | None = None
-    numa_binding: str | None = None
-    signals_to_handle: str = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
-    shutdown_timeout: float | None = None
-    virtual_local_rank: bool = False
-    # -- ours
-    preload: str = "auto"
-    spares: int | None = None
-    last_call: str | None = None
-    lease: str | None = None
-    restart_backoff: str | None = None
-    progress_after: str | None = None
-    reset_restarts: bool = False
-    crash_loop: int | None = None
-    admit: str | None = None
-    forward_signals: str = ""
-    exit_barrier_timeout: str = "300"
-    join_timeout: str | None = None
-    log_prefix: str | None = None
-    log_size_limit: str | None = None
-    half_finished_after: str | None = None
-    metrics: tuple[str, ...] = ()
-    health_port: str = ""
-    health_timeout: str | None = None
-    hang: str = "off"
-    vault: bool = False
-    secret_file: str | None = None
-    require_secret: bool = False
-    tls_cert: str | None = None
-    tls_key: str | None = None
-    tls_ca: str | None = None
-    script: str = ""
-    script_args: tuple[str, ...] = field(default_factory=tuple)
 
 
 def config_from_options(options: LaunchOptions) -> tuple[LaunchConfig, Script | Module | Program]:
@@ -266,23 +202,10 @@ def meeting_place(options: LaunchOptions, low: int, high: int) -> tuple[str, str
 def _rendezvous_settings(options: LaunchOptions) -> dict[str, str | int | bool]:
     settings: dict[str, str | int | bool] = dict(parse_config(options.rdzv_conf))
     _warn_of_unknown(settings, options.rdzv_backend)
-    given: Mapping[str, str | int | bool | None] = {
-        "last_call_timeout": options.last_call,
-        "lease": options.lease,
-        "admit": options.admit,
-        "join_timeout": options.join_timeout,
-        "secret_file": options.secret_file,
-        "spares": options.spares,
-        "node_rank": options.node_rank,
-        "progress_after": options.progress_after,
-        "reset_restarts": options.reset_restarts or None,
-        "crash_loop": options.crash_loop,
-        "require_secret": options.require_secret or None,
-        "tls_cert": options.tls_cert,
-        "tls_key": options.tls_key,
-        "tls_ca": options.tls_ca,
-    }
-    settings.update({key: value for key, value in given.items() if value is not None})
+    for option in OPTIONS.values():
+        value = getattr(options, option.name)
+        if option.setting and value is not None and value is not False:
+            settings[option.setting] = value
     if options.admit is not None:
         parse_admit(options.admit)
     settings["max_restarts"] = options.max_restarts
