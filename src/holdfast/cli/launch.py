@@ -13,7 +13,7 @@ import click
 from holdfast.cli.flags import preset, with_flags
 from holdfast.cli.levels import log_level
 from holdfast.errors import HoldfastError, InternalError, UsageError
-from holdfast.launcher import lastwords
+from holdfast.launcher import hints, lastwords
 from holdfast.launcher.api import LaunchReport, run_agent
 from holdfast.launcher.config import config_from_options
 from holdfast.launcher.options import LaunchOptions
@@ -78,8 +78,11 @@ def launch(options: LaunchOptions, screen: Screen) -> LaunchReport:
     if options.compat:
         _lead_names()
     config, entry = config_from_options(options)
+    warned = hints.warn_of_misplaced_flags(options)
     report = run_agent(config, entry, [])
     screen.conclude(report)
+    if not warned and (hint := hints.hint_after(report, options)):
+        click.echo(f"holdfast: {hint}", err=True)
     if report.exit_code and (full := full_disk(config.logs_specs)):
         click.echo(f"holdfast: {full}", err=True)
     lastwords.leave(report)
