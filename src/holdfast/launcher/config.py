@@ -38,6 +38,15 @@ from holdfast.workers import (
 
 #: Backends whose settings are known here; no name means one of them.
 OUR_BACKENDS = ("", "holdfast", "c10d", "static")
+#: What every backend is told, and by which flag.
+FLAGS_OF_THEIR_OWN = {
+    "backend": "--rdzv-backend",
+    "endpoint": "--rdzv-endpoint",
+    "run_id": "--rdzv-id",
+    "min_nodes": "--nnodes",
+    "max_nodes": "--nnodes",
+    "local_addr": "--local-addr",
+}
 LOGS_SPECS_GROUP = "torchrun.logs_specs"
 
 
@@ -125,14 +134,22 @@ def _check_script(text: str) -> None:
 
 
 def parse_config(text: str, flag: str = "--rdzv-conf") -> dict[str, str]:
-    """Read `key=value,key=value`."""
+    """Read `key=value,key=value`; quotes that a shell has left around the whole, a key or a value are dropped."""
     settings: dict[str, str] = {}
-    for pair in filter(None, (part.strip() for part in text.split(","))):
-        key, equals, value = pair.partition("=")
-        if not equals or not key.strip() or not value.strip():
+    for pair in filter(None, (part.strip() for part in _unquoted(text).split(","))):
+        key, equals, value = (_unquoted(part) for part in _unquoted(pair).partition("="))
+        if not equals or not key or not value:
             raise UsageError(f"{flag} '{pair}' must be key=value; separate several with commas")
-        settings[key.strip()] = value.strip()
+        settings[key] = value
     return settings
+
+
+def _unquoted(text: str) -> str:
+    """Drop the space around a text, and a pair of quotes around it."""
+    text = text.strip()
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" and text[0] not in text[1:-1]:
+        return text[1:-1].strip()
+    return text
 
 
 def split_filters(text: str) -> list[str] | None:
@@ -185,11 +202,12 @@ def parse_bytes(text: str | None) -> int | None:
 
 
 def meeting_place(options: LaunchOptions, low: int, high: int) -> tuple[str, str, str]:
-    """Decide backend, endpoint and run id: one node alone meets nobody, so it picks its own."""
+    """Decide backend, endpoint and run id; a node alone needs no endpoint, and a fresh id where none was given."""
     backend = options.rdzv_backend
     alone = high == 1 and not options.rdzv_endpoint and options.master_port is None
     if options.standalone or (alone and backend in ("", "static")):
-        return "holdfast", "localhost:0", secrets.token_hex(8)
+        given = options.rdzv_id not in ("", OPTIONS["rdzv_id"].default)
+        return "holdfast", "localhost:0", options.rdzv_id if given else secrets.token_hex(8)
     if not backend:
         backend = "holdfast" if options.rdzv_endpoint or low != high else "static"
     if backend != "static":
@@ -201,6 +219,9 @@ def meeting_place(options: LaunchOptions, low: int, high: int) -> tuple[str, str
 
 def _rendezvous_settings(options: LaunchOptions) -> dict[str, str | int | bool]:
     settings: dict[str, str | int | bool] = dict(parse_config(options.rdzv_conf))
+    for key in settings:
+        if key in FLAGS_OF_THEIR_OWN:
+            raise UsageError(f"--rdzv-conf: '{key}' is given by {FLAGS_OF_THEIR_OWN[key]}, not as a further setting")
     _warn_of_unknown(settings, options.rdzv_backend)
     for option in OPTIONS.values():
         value = getattr(options, option.name)
