@@ -15,6 +15,7 @@ from holdfast.events import close_all as close_events
 from holdfast.failures import ChildFailedError, ProcessFailure
 from holdfast.failures.failure import Failure
 from holdfast.failures.verdict import Verdict
+from holdfast.launcher.check import check
 from holdfast.metrics.choose import configure_from
 from holdfast.metrics.chosen import Metrics
 from holdfast.rendezvous import RendezvousHandler, RendezvousParameters, get_rendezvous_handler
@@ -64,6 +65,7 @@ class LaunchConfig:
     local_options: LocalOptions = field(default_factory=LocalOptions)
 
     def __post_init__(self) -> None:
+        check(self)
         if self.rdzv_timeout != -1:
             self.rdzv_configs = {"timeout": self.rdzv_timeout, **self.rdzv_configs}
         if self.logs_specs is None:
