@@ -133,8 +133,16 @@ def _converted(ctx: click.Context, flag: LaunchFlag, setting: Setting) -> Any:
         if isinstance(value, dict) or (isinstance(value, list) and not flag.multiple):
             raise click.BadParameter("one value is expected")
         return flag.type_cast_value(ctx, value)
-    except click.BadParameter as error:
-        raise UsageError(f"{setting.origin}: '{flag.name}' is {setting.value!r}: {error.message.rstrip('.')}") from None
+    except click.BadParameter:
+        wanted = _wanted(flag.option)
+        raise UsageError(f"{setting.origin}: '{flag.name}' is {setting.value!r} but must be {wanted}") from None
+
+
+def _wanted(option: Option) -> str:
+    if option.values:
+        return f"one of {', '.join(option.values)}"
+    least = "" if option.least is None else f" of at least {option.least:g}"
+    return {int: f"a whole number{least}", float: f"a number{least}", bool: "true or false"}.get(option.type, "text")
 
 
 def _click_type(option: Option) -> click.ParamType[Any]:

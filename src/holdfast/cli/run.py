@@ -218,7 +218,7 @@ def _order(words: tuple[str, ...], context: click.Context, config: configs.Confi
     if words[0].endswith(".py") or flags.get("module") or flags.get("no_python"):
         return _script_order(words, context, config, flags, env)
     typed = [*(["-j"] if context.params["shape"] else []), *(["--name"] if context.params["name"] else [])]
-    typed += [OPTIONS[name].flag for name in flags if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    typed += [OPTIONS[name].flag for name in flags if _is_typed(context, name)]
     if typed:
         raise UsageError(f"{typed[0]} before '{words[0]}' is for scripts only: write it after the component's name")
     return Order(words[0], list(words[1:]), env=env)
@@ -234,7 +234,9 @@ def _script_order(
     shape = context.params["shape"]
     for name in ("nnodes", "nproc_per_node"):
         if shape and name in flags:
-            raise UsageError(f"-j {shape} and {OPTIONS[name].flag} say the same: leave one of them out")
+            if _is_typed(context, name):
+                raise UsageError(f"-j {shape} and {OPTIONS[name].flag} say the same: leave one of them out")
+            del flags[name]
     component = _script_component()
     is_module = flags.pop("module", False)
     rest = words[2:] if words[1:2] == ("--",) else words[1:]
@@ -249,6 +251,10 @@ def _script_order(
         arguments["env"] = {**(settings.get("env") or {}), **env}
     _tell_of_doubles(flags, env)
     return Order(component, arguments, script="" if is_module or flags.get("no_python") else words[0])
+
+
+def _is_typed(context: click.Context, name: str) -> bool:
+    return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def _tell_of_doubles(flags: Iterable[str], env: Mapping[str, str]) -> None:
