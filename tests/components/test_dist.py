@@ -246,7 +246,7 @@ EXAMPLES: dict[type, object] = {str: "x", int: 7, float: 7.5, bool: True, tuple:
 @pytest.mark.parametrize("component", [ddp, spmd, elastic])
 def test_every_flag_that_a_job_takes_reaches_the_agent(component: Callable[..., AppDef]) -> None:
     options = {name: option for name, option in JOB_OPTIONS.items() if name not in ("module", "nnodes")}
-    values = {name: EXAMPLES[option.type] for name, option in options.items()}
+    values = {name: (option.values or (EXAMPLES[option.type],))[0] for name, option in options.items()}
     given = flags(component(script="x.py", **values).roles[0])
 
     for name, option in options.items():

@@ -12,6 +12,7 @@ import pytest
 
 from holdfast.errors import UsageError
 from holdfast.launcher import LaunchConfig
+from holdfast.launcher.api import SHUTDOWN_VARIABLE, shutdown_timeout
 from holdfast.workers.functions import lives_only_here
 from holdfast.workers.plan import Function
 
@@ -65,6 +66,19 @@ def test_whole_numbers_of_any_kind_are_taken() -> None:
             return 7
 
     assert LaunchConfig(1, 1, Seven()).nproc_per_node == 7  # type: ignore[arg-type]
+
+
+def test_workers_get_the_time_to_end_that_torchruns_variable_says() -> None:
+    plain, given = LaunchConfig(1, 1, 1), LaunchConfig(1, 1, 1, shutdown_timeout=7)
+    variable = {SHUTDOWN_VARIABLE: "90"}
+
+    assert [shutdown_timeout(plain, {}), shutdown_timeout(plain, variable), shutdown_timeout(given, variable)] == [
+        30,
+        90,
+        7,
+    ]
+    with pytest.raises(UsageError, match="TORCH_ELASTIC_SHUTDOWN_TIMEOUT: 'soon'"):
+        shutdown_timeout(plain, {SHUTDOWN_VARIABLE: "soon"})
 
 
 def session(tmp_path: Path, how: list[str], text: str) -> str:

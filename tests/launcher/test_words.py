@@ -198,8 +198,6 @@ def _values(option: Option) -> st.SearchStrategy[str]:
         return st.sampled_from(option.values)
     if option.name == "monitor_interval":
         return st.sampled_from(["0.5", "3", "1e1"])
-    if option.name == "numa_binding":
-        return st.sampled_from(["node", "core-complex"])
     # Numbers that are too small are refused by both, by torchrun only once it has read everything.
     return _WORD if option.type is str else st.integers(-3 if option.least is None else 0, 99).map(str)
 

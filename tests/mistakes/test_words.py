@@ -68,7 +68,7 @@ LAUNCHES = [
     (["--log-size-limit", "big", "ok.py"], "--log-size-limit: 'big' is no size: write bytes, or 64K, 10M, 2G"),
     (["--node-rank", "5", "--nnodes", "2", "ok.py"], "--node-rank 5 does not fit 2 nodes: use 0 to 1"),
     (["--preload", "torch", "--no-python", "true"], "--preload needs a Python script or module"),
-    (["--numa-binding", "x", "ok.py"], "--numa-binding 'x' must be one of node, socket, exclusive, core-complex"),
+    (["--numa-binding", "x", "ok.py"], "'x' is not one of 'node', 'socket', 'exclusive', 'core-complex'"),
     (["--no-python", "./nosuch"], "cannot start './nosuch': No such file or directory"),
 ]
 
@@ -144,7 +144,7 @@ def test_workers_for_gpus_that_are_not_there(invoke: Invoke, monkeypatch: pytest
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     said = invoke("launch", "--nproc-per-node", "gpu", "ok.py")
 
-    answered(said, "--nproc-per-node gpu: no NVIDIA GPU is visible here (CUDA_VISIBLE_DEVICES may hide them)")
+    answered(said, "--nproc-per-node gpu: no GPU is visible here (CUDA_VISIBLE_DEVICES may hide them)")
 
 
 @pytest.mark.parametrize(

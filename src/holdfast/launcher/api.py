@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.agent import LocalElasticAgent, RunResult, WorkerSpec, WorkerState
 from holdfast.agent.local import LocalOptions
 from holdfast.agent.machine import Outcome
+from holdfast.errors import UsageError
 from holdfast.events import close_all as close_events
 from holdfast.failures import ChildFailedError, ProcessFailure
 from holdfast.failures.failure import Failure
@@ -18,11 +20,13 @@ from holdfast.failures.verdict import Verdict
 from holdfast.launcher.check import check
 from holdfast.metrics.choose import configure_from
 from holdfast.metrics.chosen import Metrics
+from holdfast.quantities import parse_duration
 from holdfast.rendezvous import RendezvousHandler, RendezvousParameters, get_rendezvous_handler
 from holdfast.rendezvous.native import HoldfastRendezvousHandler
 from holdfast.workers import DefaultLogsSpecs, LogsSpecs, Module, NumaOptions, Program, Script, SignalException
 
 SHUTDOWN_TIMEOUT_S = 30.0
+SHUTDOWN_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 #: Tells whoever starts jobs again that it would be of no use.
 CRASH_LOOP_EXIT_CODE = 93
 
@@ -201,12 +205,23 @@ def _make_agent(
         start_method=config.start_method,
         exit_barrier_timeout=config.exit_barrier_timeout,
         log_line_prefix_template=config.log_line_prefix_template,
-        shutdown_timeout=SHUTDOWN_TIMEOUT_S if config.shutdown_timeout is None else config.shutdown_timeout,
+        shutdown_timeout=shutdown_timeout(config),
         health_check_server=health_check_server,
         signals_to_handle=config.signals_to_handle,
         options=config.local_options,
         metrics=metrics,
     )
+
+
+def shutdown_timeout(config: LaunchConfig, environ: Mapping[str, str] = os.environ) -> float:
+    """Return how long workers get from SIGTERM to SIGKILL: the config's, else the variable's that torchrun reads."""
+    text = environ.get(SHUTDOWN_VARIABLE, "")
+    if config.shutdown_timeout is not None or not text:
+        return SHUTDOWN_TIMEOUT_S if config.shutdown_timeout is None else config.shutdown_timeout
+    try:
+        return parse_duration(text)
+    except UsageError as error:
+        raise UsageError(f"{SHUTDOWN_VARIABLE}: {error}") from None
 
 
 def _leave(handler: RendezvousHandler, agent: LocalElasticAgent | None) -> None:

@@ -1,4 +1,4 @@
-"""Checks a launch config when it is made: a wrong type or number is told at once, by its name. Pure."""
+"""Checks a launch config when it is made: a wrong type or number is told at once, by its name."""
 
 from __future__ import annotations
 

@@ -228,7 +228,11 @@ class LaunchOptions:
         False, Group.PROGRAM, "Each worker sees LOCAL_RANK=0 and one GPU of its own.", torchrun=True
     )
     numa_binding: str | None = _option(
-        None, Group.PROGRAM, "Bind workers to CPUs: node, socket, exclusive or core-complex.", torchrun=True
+        None,
+        Group.PROGRAM,
+        "Bind workers to CPUs near their GPUs.",
+        torchrun=True,
+        values=("node", "socket", "exclusive", "core-complex"),
     )
     compat: bool = _option(
         False,
@@ -289,7 +293,12 @@ class LaunchOptions:
         None, Group.FAILURES, "Report where workers hang this long after others have finished."
     )
     shutdown_timeout: float | None = _option(
-        None, Group.FAILURES, "Seconds from SIGTERM to SIGKILL.", torchrun=True, least=0, otherwise="30"
+        None,
+        Group.FAILURES,
+        "Seconds from SIGTERM to SIGKILL.",
+        torchrun=True,
+        least=0,
+        otherwise="30, or $TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
     )
     exit_barrier_timeout: str = _option("300s", Group.FAILURES, "How long to wait for the other nodes after success.")
     signals_to_handle: str = _option(
