@@ -88,6 +88,92 @@ def test_a_script_stands_for_the_component_that_runs_scripts(invoke: Invoke) -> 
         assert f"rank {rank} ['--lr', '0.1', '--help']" in said.err
 
 
+SHOW = "import os, sys; print('saw', *(os.environ.get(name) for name in sys.argv[1:]))"
+
+
+def test_a_script_takes_the_flags_of_a_launch(invoke: Invoke) -> None:
+    Path("train.py").write_text(SHOW)
+    names = ("WORLD_SIZE", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID", "LOCAL_RANK")
+    flags = ("--max_restarts=2", "--name", "foo", "--hang", "auto", "--vault", "--virtual-local-rank", "--log-p", "> ")
+    said = invoke("run", "-j", "1x2", *flags, "train.py", *names)
+
+    assert said.code == 0, said.err
+    job = said.out.strip().rpartition("/")[2]
+    assert job.startswith("foo-")
+    assert said.err.count(f"> saw 2 2 {job} 0\n") == 2
+
+
+def test_nodes_and_workers_may_be_said_as_to_a_launch(invoke: Invoke) -> None:
+    Path("train.py").write_text("")
+    said = invoke("run", "--dryrun", "--nnodes", "2:3", "--nproc-per-node", "gpu", "train.py")
+
+    assert "num_replicas: 3" in said.out
+    assert "min_replicas: 2" in said.out
+    assert "--nproc-per-node gpu --nnodes 2:3" in said.out
+
+
+def test_a_module_and_a_program_are_run_too(invoke: Invoke) -> None:
+    Path("pkg.py").write_text("import sys; print('module', sys.argv[1:])")
+
+    assert "[0]:module ['a', '--', 'b']" in invoke("run", "-m", "pkg", "a", "--", "b").err
+    assert "[0]:program --x" in invoke("run", "--no-python", "echo", "--", "program", "--x").err
+
+
+def test_a_script_has_one_worker_as_with_launch_unless_settings_say_otherwise(invoke: Invoke) -> None:
+    Path("train.py").write_text(SHOW)
+    assert "saw 1\n" in invoke("run", "train.py", "WORLD_SIZE").err
+
+    Path(".holdfast.toml").write_text('[component."dist.ddp"]\nj = "1x2"\n')
+    assert invoke("run", "train.py", "WORLD_SIZE").err.count("saw 2\n") == 2
+    assert "saw 1\n" in invoke("run", "-j", "1", "train.py", "WORLD_SIZE").err
+
+
+def test_variables_of_a_launch_hold_unless_a_flag_wins_which_is_told(invoke: Invoke) -> None:
+    Path("train.py").write_text(SHOW)
+    name = "TORCHELASTIC_MAX_RESTARTS"
+    alone = invoke("run", "--env", "PET_MAX_RESTARTS=2", "--env", "PET_TEE=0", "train.py", name)
+    both = invoke("run", "--env", "PET_MAX_RESTARTS=2", "--max-restarts", "1", "train.py", name)
+    component = invoke("run", "--env", "PET_TEE=0", "dist.ddp", "--script", "train.py", name)
+
+    assert "train/0 saw 2\n" in alone.err
+    assert "PET_" not in alone.err
+    assert "[0]:saw 1\n" in both.err
+    assert "holdfast: --max-restarts wins over PET_MAX_RESTARTS=2 of --env\n" in both.err
+    assert "holdfast: --env PET_TEE has no effect: the component gives --tee, which wins\n" in component.err
+
+
+def test_settings_hold_flags_for_scripts(invoke: Invoke) -> None:
+    Path("train.py").write_text(SHOW)
+    Path(".holdfast.toml").write_text("[cli.run]\nmax_restarts = 7\nnproc-per-node = 2\n[cli.launch]\nmax_restarts=1\n")
+    name = "TORCHELASTIC_MAX_RESTARTS"
+
+    assert invoke("run", "train.py", name).err.count("saw 7\n") == 2
+    assert invoke("run", "-j", "1", "--max-restarts", "3", "train.py", name).err.count("saw 3\n") == 1
+    assert "hello" in invoke("run", "utils.echo", "--msg", "hello").err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ["--standalone", "train.py"],
+            "`holdfast run` does not take --standalone, because the job's scheduler decides",
+        ),
+        (["--rdzv-id", "x", "train.py"], "a job's run id is the job's id"),
+        (["-j", "2", "--nnodes", "2", "train.py"], "-j 2 and --nnodes say the same: leave one of them out"),
+        (["--max-restarts", "2", "utils.echo"], "--max-restarts before 'utils.echo' is for scripts only"),
+        (["--name", "x", "utils.echo"], "--name before 'utils.echo' is for scripts only"),
+        (["--nnodes", "x", "train.py"], "--nnodes 'x' must be a number or MIN:MAX"),
+    ],
+)
+def test_flags_that_do_not_fit_are_refused(invoke: Invoke, words: list[str], sentence: str) -> None:
+    Path("train.py").write_text("")
+    said = invoke("run", *words)
+
+    assert said.code == 2
+    assert sentence in said.err
+
+
 def test_a_status_names_the_exception_that_ended_a_workers_script(invoke: Invoke) -> None:
     Path("train.py").write_text(
         "import os\nif os.environ['RANK'] == '1':\n    raise ValueError('no data in ' + os.environ['ROLE_NAME'])\n"

@@ -6,6 +6,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -376,3 +378,19 @@ def test_a_crash_loop_ends_with_its_own_exit_code(launch: StartLaunch) -> None:
     assert (code, out.count("try")) == (93, 3)
     assert "a crash loop: 3 failures in a row without progress" in err
     assert "exit     5; the launcher exits with 93" in err
+
+
+@pytest.mark.parametrize("flags", [("--standalone",), (), ("--rdzv-backend", "static")])
+def test_the_id_that_was_given_finds_the_run_again(launch: StartLaunch, tmp_path: Path, flags: tuple[str, ...]) -> None:
+    script = "import os; print(os.environ['TORCHELASTIC_RUN_ID'])"
+    code, out, err = launch(*flags, "--rdzv-id", "ux3", script=script).end()
+    found = subprocess.run(
+        [sys.executable, "-m", "holdfast", "events", "ux3"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "HOLDFAST_HOME": str(tmp_path / "home")},
+        check=False,
+    )
+
+    assert (code, out) == (0, "ux3\n"), err
+    assert "run 'ux3' closed: finished" in found.stdout, found.stderr

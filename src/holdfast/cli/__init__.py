@@ -81,7 +81,7 @@ class _LazyGroup(click.Group):
             return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return list(COMMANDS)
+        return [*COMMANDS]  # `list` is a module here once that command has been used
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
         if cmd_name not in COMMANDS:
@@ -108,10 +108,10 @@ class _LazyGroup(click.Group):
 
         for title, commands in SECTIONS.items():
             with formatter.section(title):
-                formatter.write_dl(list(commands.items()))
+                formatter.write_dl([*commands.items()])
         if added := {name: line for name, line in added_commands().items() if name not in COMMANDS}:
             with formatter.section("Added by packages"):
-                formatter.write_dl(list(added.items()))
+                formatter.write_dl([*added.items()])
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

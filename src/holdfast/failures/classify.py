@@ -95,6 +95,8 @@ def explain(kind: Kind, evidence: Evidence) -> str:
         return f"it hung; {ended}"
     if kind is Kind.STOPPED:
         return f"it was stopped by its agent; {ended}"
+    if evidence.error is not None and evidence.error.exit_message:
+        return f"{evidence.error.exit_message} (exit code {evidence.exit_code})"
     if evidence.error is not None and evidence.error.message:
         return evidence.error.message
     if name == "SIGKILL":

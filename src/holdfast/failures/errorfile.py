@@ -2,7 +2,8 @@
 
     {"message": {"message": "<Type>: <text>", "extraInfo": {"py_callstack": "...", "timestamp": "<seconds>"}}}
 
-with an optional "errorCode" beside "message". The older `{"message": "...", "timestamp": 1}` is read too.
+with an optional "errorCode" beside "message", and "exitMessage" beside "py_callstack" where a program that ended itself
+has said why. The older `{"message": "...", "timestamp": 1}` is read too.
 
 This module imports nothing of ours, because workers load it by its path while they die. Writing never
 raises, and neither does reading: a worker's last words, however garbled, must not hurt the agent.
@@ -36,6 +37,8 @@ class ErrorData:
     traceback: str = ""
     timestamp: int | None = None
     error_code: int | None = None
+    #: What a program that ended itself by an exit code said before it did.
+    exit_message: str = ""
     #: Which worker it was, where a launcher has passed on what a worker of its own left.
     rank: int | None = None
     data: dict[str, Any] = field(default_factory=dict)
@@ -53,9 +56,42 @@ def describe(error: BaseException, traceback_text: str, *, now: float, error_cod
         "message": _cut(f"{type(error).__name__}: {error}", MESSAGE_CHARS_MAX),
         "extraInfo": {"py_callstack": _cut(traceback_text, TRACEBACK_CHARS_MAX), "timestamp": str(int(now))},
     }
+    if said := exit_message(error):
+        message["extraInfo"]["exitMessage"] = _cut(said, MESSAGE_CHARS_MAX)
     if error_code is not None:
         message["errorCode"] = error_code
     return {"message": message}
+
+
+def exit_message(error: BaseException) -> str:
+    """Return why a program ended itself: what argparse complained of, or the error that it was handling."""
+    if not isinstance(error, SystemExit) or not isinstance(error.code, int):
+        return ""  # what is no number is the message itself
+    for frame in _frames(error):
+        if _is_argparse(frame) and frame.f_code.co_name in ("error", "exit"):
+            said = frame.f_locals.get("message")
+            return said.strip() if isinstance(said, str) else ""
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return f"{type(cause).__name__}: {cause}" if isinstance(cause, Exception) else ""
+
+
+def _frames(error: BaseException) -> list[Any]:
+    found, trace = [], error.__traceback__
+    while trace is not None:
+        found.append(trace.tb_frame)
+        trace = trace.tb_next
+    return found
+
+
+def _is_argparse(frame: Any) -> bool:
+    return bool(frame.f_globals.get("__name__") == "argparse")
+
+
+def _depth(error: BaseException) -> int | None:
+    """Return how many frames of a traceback are worth showing: where argparse ended the program, those before it."""
+    if not isinstance(error, SystemExit):
+        return None
+    return next((place for place, frame in enumerate(_frames(error)) if _is_argparse(frame)), None)
 
 
 def record(error: BaseException, path: str | None = None) -> bool:
@@ -66,8 +102,9 @@ def record(error: BaseException, path: str | None = None) -> bool:
     if not path:
         return False
     try:
-        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-        return write(path, describe(error, text, now=time.time()))
+        depth = _depth(error)
+        lines = traceback.format_exception(error, limit=depth, chain=depth is None)
+        return write(path, describe(error, "".join(lines), now=time.time()))
     except Exception:  # noqa: BLE001 - str(error) is the user's code and may raise anything
         return write(
             path,
@@ -133,6 +170,7 @@ def _parse(content: dict[str, Any]) -> ErrorData:
         traceback=_cut(_text(extra.get("py_callstack", "")), TRACEBACK_CHARS_MAX),
         timestamp=_integer(extra.get("timestamp")),
         error_code=_integer(message.get("errorCode")),
+        exit_message=_text(extra.get("exitMessage", "")),
         rank=_integer(extra.get("rank")),
         data=content,
     )

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.agent import LocalElasticAgent, RunResult, WorkerSpec, WorkerState
 from holdfast.agent.local import LocalOptions
 from holdfast.agent.machine import Outcome
+from holdfast.errors import UsageError
 from holdfast.events import close_all as close_events
 from holdfast.failures import ChildFailedError, ProcessFailure
 from holdfast.failures.failure import Failure
 from holdfast.failures.verdict import Verdict
+from holdfast.launcher.check import check
 from holdfast.metrics.choose import configure_from
 from holdfast.metrics.chosen import Metrics
+from holdfast.quantities import parse_duration
 from holdfast.rendezvous import RendezvousHandler, RendezvousParameters, get_rendezvous_handler
 from holdfast.rendezvous.native import HoldfastRendezvousHandler
 from holdfast.workers import DefaultLogsSpecs, LogsSpecs, Module, NumaOptions, Program, Script, SignalException
@@ -25,6 +29,7 @@ from holdfast.workers.pump import wait_output
 SHUTDOWN_TIMEOUT_S = 30.0
 #: How long the workers' last lines may take to be read after a signal.
 OUTPUT_TIMEOUT_S = 1.0
+SHUTDOWN_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 #: Tells whoever starts jobs again that it would be of no use.
 CRASH_LOOP_EXIT_CODE = 93
 
@@ -67,6 +72,7 @@ class LaunchConfig:
     local_options: LocalOptions = field(default_factory=LocalOptions)
 
     def __post_init__(self) -> None:
+        check(self)
         if self.rdzv_timeout != -1:
             self.rdzv_configs = {"timeout": self.rdzv_timeout, **self.rdzv_configs}
         if self.logs_specs is None:
@@ -113,13 +119,16 @@ def launch_agent(
 
     Raises `ChildFailedError` where workers failed, and `SignalException` where a signal ended it.
     """
-    report = run_agent(config, entrypoint, args, health_check_server)
+    return results_of(run_agent(config, entrypoint, args, health_check_server), _name(entrypoint))
+
+
+def results_of(report: LaunchReport, name: str) -> dict[int, Any]:
+    """Return the workers' results by global rank; raises as `launch_agent` does, in the name of what was run."""
     if report.outcome.signal:
         import signal
 
         raise SignalException(report.outcome.reason, signal.Signals(report.outcome.signal))
     if report.result.is_failed():
-        name = _name(entrypoint)
         raise ChildFailedError(name, report.result.failures or _failures(report))
     return report.result.return_values
 
@@ -201,12 +210,23 @@ def _make_agent(
         start_method=config.start_method,
         exit_barrier_timeout=config.exit_barrier_timeout,
         log_line_prefix_template=config.log_line_prefix_template,
-        shutdown_timeout=SHUTDOWN_TIMEOUT_S if config.shutdown_timeout is None else config.shutdown_timeout,
+        shutdown_timeout=shutdown_timeout(config),
         health_check_server=health_check_server,
         signals_to_handle=config.signals_to_handle,
         options=config.local_options,
         metrics=metrics,
     )
+
+
+def shutdown_timeout(config: LaunchConfig, environ: Mapping[str, str] = os.environ) -> float:
+    """Return how long workers get from SIGTERM to SIGKILL: the config's, else the variable's that torchrun reads."""
+    text = environ.get(SHUTDOWN_VARIABLE, "")
+    if config.shutdown_timeout is not None or not text:
+        return SHUTDOWN_TIMEOUT_S if config.shutdown_timeout is None else config.shutdown_timeout
+    try:
+        return parse_duration(text)
+    except UsageError as error:
+        raise UsageError(f"{SHUTDOWN_VARIABLE}: {error}") from None
 
 
 def _leave(handler: RendezvousHandler, agent: LocalElasticAgent | None) -> None:

@@ -9,7 +9,8 @@ From the highest to the lowest:
 `HOLDFAST_CONFIG` names one file that is read instead of all these (none, when it is empty); `TORCHXCONFIG` names the
 one `.torchxconfig` to read.
 
-    [cli.run]               component, scheduler, workspace
+    [cli.launch]            flags of `holdfast launch`, as in max_restarts = 3
+    [cli.run]               component, scheduler, workspace, and flags of a launch for scripts
     [scheduler.<name>]      run options
     [component."<name>"]    defaults of a component's arguments
     [resources.<name>]      cpu, gpu, memMB and the other fields of a resource
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 OURS, PYPROJECT, TORCHX = ".holdfast.toml", "pyproject.toml", ".torchxconfig"
 SECTIONS = ("cli", "scheduler", "component", "resources", "tracker", "torchx")
+#: The commands that have settings.
+COMMANDS = ("launch", "run")
 VARIABLE, TORCHX_VARIABLE = "HOLDFAST_CONFIG", "TORCHXCONFIG"
 
 
@@ -221,6 +224,9 @@ def _checked(path: Path, data: dict[str, Any]) -> Source:
             _warn(f"{path}: the section [{name}] is not known and is left out")
         elif not isinstance(table, dict):
             raise UsageError(f"{path}: '{name}' must be a section, as in [{name}.<name>]")
+    for name in data.get("cli", {}):
+        if name not in COMMANDS:
+            _warn(f"{path}: [cli.{name}] is left out; there are {' and '.join(f'[cli.{each}]' for each in COMMANDS)}")
     return Source(path, data)
 
 
