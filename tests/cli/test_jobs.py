@@ -85,11 +85,11 @@ def test_an_exit_code_is_told_in_words(code: int | None, said: str) -> None:
 @pytest.mark.parametrize(
     ("code", "cause", "said"),
     [
-        (3, "it exited with code 3; its last line was: no", " (exit code 3): its last line was: no"),
-        (3, "it exited with code 3 and left no traceback", " (exit code 3)"),
+        (3, "exited with code 3; its last line was: no", " (exit code 3): its last line was: no"),
+        (3, "exited with code 3 without a traceback", " (exit code 3)"),
         (1, "rank 1: ValueError: no", " (exit code 1): rank 1: ValueError: no"),
-        (-6, "it was ended by SIGABRT", " (killed by SIGABRT)"),
-        (-9, "it was ended by SIGKILL, which", ": it was ended by SIGKILL, which"),
+        (-6, "killed by SIGABRT", " (killed by SIGABRT)"),
+        (-9, "killed by SIGKILL from outside", ": killed by SIGKILL from outside"),
         (None, "cannot start 'x'", ": cannot start 'x'"),
         (None, "", " (no exit code is known)"),
     ],

@@ -39,6 +39,7 @@ from holdfast.workers import (
     WorkerExited,
 )
 from holdfast.workers.crew import Crew
+from holdfast.workers.logs import SYS_STREAM
 
 if TYPE_CHECKING:
     from holdfast.agent.keeping import Keeping
@@ -300,7 +301,18 @@ class LocalElasticAgent(SimpleElasticAgent):
             host=socket.gethostname(),
             node=self._worker_group.group_rank,
             round=place.round.number if place is not None else None,
+            extra={**failure.extra, "shown_by": screen_name()} if self._is_shown(failure.local_rank) else failure.extra,
         )
+
+    def _is_shown(self, local_rank: int | None) -> bool:
+        """Whether a worker's stderr appears on the agent's own screen, so that a report there need not repeat it."""
+        dest = self._dest
+        return dest is not None and (local_rank in dest.tee_stderrs or dest.stderrs.get(local_rank or 0) == SYS_STREAM)
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """What went wrong with this node's workers since they were last started."""
+        return tuple(self._failures.values())
 
     def _note_immovable(self, crew: Crew) -> bool:
         """Note the failures of workers that hang and cannot be ended; says whether there are any."""
@@ -423,6 +435,11 @@ class LocalElasticAgent(SimpleElasticAgent):
             }
             for failure in self._failures.values()
         ]
+
+
+def screen_name() -> str:
+    """Name the screen that this process writes to, so that other nodes can tell it from their own."""
+    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def _chosen_here() -> Metrics | None:

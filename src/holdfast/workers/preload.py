@@ -34,7 +34,7 @@ def guess(script: str | Path) -> tuple[str, ...]:
         return ()
     found: list[str] = []
     for node in tree.body:
-        names = [name for name in _imported(node) if name in HEAVY]
+        names = dict.fromkeys(name for name in _imported(node) if name in HEAVY)
         found += [name for name in names if name not in found and not _shadowed(path.parent, name)]
         if not isinstance(node, ast.Import | ast.ImportFrom) and _prepares_imports(node):
             break
