@@ -139,6 +139,15 @@ class LocalElasticAgent(SimpleElasticAgent):
 
     # -- starting --------------------------------------------------------------------------------------------------
 
+    def _begin(self) -> None:
+        """Open the journal, before nodes are waited for and modules imported, so that the run can be found at once."""
+        handler = self._worker_group.spec.rdzv_handler
+        open_folder = getattr(self._logs_specs, "open_folder", None)  # which a class of another package may not have
+        folder = open_folder(handler.get_run_id()) if open_folder is not None else ""
+        self._observers.place_journal(folder)
+        endpoint = str(handler.endpoint) if isinstance(handler, HoldfastRendezvousHandler) else ""
+        self._teller.begins({"logs": "" if folder == os.devnull else folder, "endpoint": endpoint})
+
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         envs = self._environments(worker_group)
         self._hangs.prepare(worker_group.spec.rdzv_handler.get_run_id(), worker_group.spec.role, envs)

@@ -116,6 +116,10 @@ class SimpleElasticAgent(StatusEvents, ElasticAgent):
 
     # -- what may be changed ---------------------------------------------------------------------------------------
 
+    def _begin(self) -> None:
+        """Say that the agent has started, before anything that may take long."""
+        self._teller.begins({})
+
     def _rules(self) -> AgentRules:
         """How this agent behaves."""
         spec = self._worker_group.spec
@@ -205,6 +209,7 @@ class SimpleElasticAgent(StatusEvents, ElasticAgent):
                 self._watched_health(),
                 handled(self._inbox, self.signals_to_handle, self.forward_signals, lambda: self._meeting.is_blocking),
             ):
+                self._begin()
                 return self._invoke_run(role)
         except RendezvousGracefulExitError as left:
             facts.publish(Fact("agent_left", str(left)))
