@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.cli.attend import _why, how_it_ended
-from holdfast.cli.jobs import find_handle
+from holdfast.cli.names import find_handle
 from holdfast.errors import UsageError
 from holdfast.runner import Runner
 from holdfast.specs import AppDef, AppState, ReplicaStatus, Role
@@ -64,7 +64,7 @@ def test_other_schedulers_are_asked_where_the_default_one_has_no_such_job(runner
 
 
 def test_a_job_that_nobody_knows_is_told(runner: Runner) -> None:
-    with pytest.raises(UsageError, match="there is no job nothing"):
+    with pytest.raises(UsageError, match="there is no job 'nothing'; `holdfast list` shows none"):
         find_handle(runner, "nothing")
 
 

@@ -275,7 +275,7 @@ def test_a_detached_job_goes_on_by_itself(invoke: Invoke) -> None:
     handle = said.out.strip()
 
     assert said.code == 0
-    assert f"holdfast log --tail {handle}" in said.err
+    assert f"holdfast log -f {handle}" in said.err
     assert invoke("status", "--json", handle).data["state"] in ("SUBMITTED", "PENDING", "RUNNING")
     invoke("cancel", handle)
     assert invoke("wait", handle).code != 0
