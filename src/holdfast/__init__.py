@@ -1,4 +1,4 @@
-"""Holdfast launches distributed training anywhere and keeps it running through every failure."""
+"""Holdfast launches distributed training and keeps it running through every failure."""
 
 from typing import TYPE_CHECKING, Any
 
