@@ -1,4 +1,4 @@
-"""Holdfast launches distributed training anywhere and keeps it running through every failure."""
+"""Holdfast launches distributed training and keeps it running through every failure."""
 
 # `typing` takes longer to import than the rest of this file, and Ctrl-C meanwhile would end in a traceback.
 TYPE_CHECKING = False

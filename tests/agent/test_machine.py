@@ -148,11 +148,11 @@ def test_a_peers_failure_after_our_success_starts_us_again(running: Agent) -> No
 
 
 def test_the_end_of_the_run_by_a_failure_elsewhere_is_our_failure_too(running: Agent) -> None:
-    assert running.do(RunOver("boom; no restarts are allowed", failed=True, cause=BOOM)) == [
-        StopWorkers(SIGTERM, 30.0, "boom; no restarts are allowed")
+    assert running.do(RunOver("boom; not restarting: --max-restarts is 0", failed=True, cause=BOOM)) == [
+        StopWorkers(SIGTERM, 30.0, "boom; not restarting: --max-restarts is 0")
     ]
     (end,) = running.do(WorkersStopped())
-    assert end == End(Outcome(succeeded=False, reason="boom; no restarts are allowed", cause=BOOM))
+    assert end == End(Outcome(succeeded=False, reason="boom; not restarting: --max-restarts is 0", cause=BOOM))
 
 
 def test_with_a_budget_of_its_own_it_counts_failures_and_ends() -> None:
@@ -162,7 +162,9 @@ def test_with_a_budget_of_its_own_it_counts_failures_and_ends() -> None:
 
     (end,) = agent.do(WorkersStopped())
 
-    assert end == End(Outcome(succeeded=False, reason="rank 1: boom; the only restart is used", cause=BOOM))
+    assert end == End(
+        Outcome(succeeded=False, reason="rank 1: boom; not restarting: the only restart is used", cause=BOOM)
+    )
 
 
 def test_membership_changes_cost_no_budget() -> None:

@@ -47,14 +47,44 @@ def test_a_job_runs_to_its_end_and_its_handle_alone_is_on_stdout(invoke: Invoke)
     assert "succeeded" in said.err
 
 
-def test_a_failure_names_the_replica_its_exit_code_and_its_last_lines(invoke: Invoke, components: str) -> None:
+def test_a_failure_names_the_replica_its_exit_code_and_where_the_logs_are(invoke: Invoke, components: str) -> None:
     said = invoke("run", f"{components}:many", "--count=3", "--code", "7")
+    handle = said.out.strip()
 
     assert said.code == 7
-    assert re.search(r"worker/[12] failed", said.err)
-    assert "exit code 7" in said.err
-    assert re.search(r"  \| I am [12]\n", said.err)
-    assert "holdfast log local://holdfast/many-" in said.err
+    assert re.search(rf"^holdfast: {handle} failed (first )?in worker/[12] \(exit code 7\)$", said.err, re.MULTILINE)
+    folder = re.search(rf"^holdfast: logs: (.*) \(`holdfast log {handle}` shows them\)$", said.err, re.MULTILINE)
+    assert folder is not None
+    assert (Path(folder[1]) / "worker" / "1" / "stdout.log").exists()
+
+
+def test_output_that_was_shown_is_not_repeated_at_the_end(invoke: Invoke, components: str) -> None:
+    ran = invoke("run", f"{components}:many", "--count=2", "--code", "7")
+    waited = invoke("wait", ran.out.strip())
+
+    assert ran.err.count("I am 1") == 1
+    assert "  | I am 1\n" in waited.err, "who only waits has seen no output"
+
+
+def test_the_exception_of_a_worker_is_told_once_and_then_named(invoke: Invoke) -> None:
+    Path("train.py").write_text("def load():\n    raise ValueError('no data')\nload()\n")
+    ran = invoke("run", "-j", "1x1", "train.py")
+    waited = invoke("wait", ran.out.strip())
+
+    assert ran.err.count("Traceback") == 1
+    assert ran.err.count("ValueError: no data") == 3, "the traceback, the launcher's verdict and the job's"
+    assert len(ran.err.splitlines()) < 20
+    assert waited.err.count("in load") == 1, "the traceback comes from the error file"
+
+
+def test_the_second_node_of_a_job_points_to_the_traceback_of_the_first(invoke: Invoke) -> None:
+    Path("train.py").write_text(
+        "import os, signal\nif os.environ['RANK'] == '1':\n    raise ValueError('no data')\nsignal.pause()\n"
+    )
+    ran = invoke("run", "-j", "2x1", "train.py")
+
+    assert ran.err.count("Traceback") == 1
+    assert "train/0   more     the traceback is in the output of node 1 (" in ran.err
 
 
 def test_lines_of_all_replicas_come_behind_their_names(invoke: Invoke, components: str) -> None:
@@ -183,7 +213,7 @@ def test_a_status_names_the_exception_that_ended_a_workers_script(invoke: Invoke
     replica = status["roles"][0]["replicas"][0]
 
     assert ran.code == 1
-    assert "failed (exit code 1): rank 1: ValueError: no data in" in ran.err
+    assert "failed in train/0 (exit code 1): rank 1: ValueError: no data in" in ran.err
     assert replica["cause"].startswith("rank 1: ValueError: no data in")
     assert "Traceback" in replica["structured_error_msg"]
 
@@ -331,7 +361,7 @@ def test_a_detached_job_goes_on_by_itself(invoke: Invoke) -> None:
     handle = said.out.strip()
 
     assert said.code == 0
-    assert f"holdfast log --tail {handle}" in said.err
+    assert f"holdfast log -f {handle}" in said.err
     assert invoke("status", "--json", handle).data["state"] in ("SUBMITTED", "PENDING", "RUNNING")
     invoke("cancel", handle)
     assert invoke("wait", handle).code != 0
@@ -346,7 +376,7 @@ def test_ctrl_c_ends_the_job(start: Start, invoke: Invoke, number: int, code: in
     out, err = process.communicate()
 
     assert process.returncode == code, err
-    assert f"ending {out.strip()}" in err
+    assert f"cancelling {out.strip()}" in err
     assert invoke("status", "--json", out.strip()).data["state"] == "CANCELLED"
 
 

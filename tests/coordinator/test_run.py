@@ -449,7 +449,7 @@ def test_a_failure_beyond_the_budget_closes_the_run_with_its_root_cause() -> Non
 
     closed = told(effects, Closed)
     assert closed.keys() == {"a", "b"}
-    assert closed["a"].reason == "out of memory; no restarts are allowed"
+    assert closed["a"].reason == "out of memory; not restarting: --max-restarts is 0"
     assert closed["a"].failed
     assert closed["a"].cause == Cause("out of memory")
 

@@ -99,7 +99,7 @@ def test_while_nodes_are_waited_for(terminals: list[Terminal]) -> None:
     said = terminal.end()
 
     assert said.code == 130
-    assert "received SIGINT" in said.out
+    assert "stopped by SIGINT" in said.out
     assert "Traceback" not in said.out
 
 
@@ -112,7 +112,7 @@ def test_while_it_trains(terminals: list[Terminal]) -> None:
     said = terminal.end()
 
     assert said.code == 130
-    assert "received SIGINT" in said.out.splitlines()[-1]
+    assert "stopped by SIGINT" in said.out.splitlines()[-1]
     assert "src/holdfast" not in said.out
 
 

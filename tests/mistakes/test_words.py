@@ -22,9 +22,10 @@ COMMANDS = [
     (["launch", "--max-restarts=-1", "ok.py"], "invalid value for '--max-restarts': -1 is not in the range"),
     (["launch", "--monitor-interval=often", "ok.py"], "'often' is not a valid float"),
     (["launch", "--nproc-per-node"], "option '--nproc-per-node' requires an argument"),
-    (["status"], "missing argument 'HANDLE...'; `"),
-    (["checkpoints", "list", "folder"], "unexpected extra argument (folder); `"),
+    (["status"], "missing argument 'JOB...'; see `"),
+    (["checkpoints", "list", "folder"], "unexpected extra argument (folder); see `"),
     (["completion", "tcsh"], "'tcsh' is not one of 'bash', 'zsh', 'fish'"),
+    (["completion"], "missing argument '{bash|zsh|fish}'. Choose from: bash, zsh, fish; see `"),
 ]
 
 LAUNCHES = [
@@ -98,9 +99,9 @@ RUNS = [
 ]
 
 QUESTIONS = [
-    (["status", "nosuch"], "there is no job nosuch; `holdfast list` shows those there are"),
-    (["log", "nosuch"], "there is no job nosuch; `holdfast list` shows those there are"),
-    (["cancel", "nosuch"], "there is no job nosuch; `holdfast list` shows those there are"),
+    (["status", "nosuch"], "there is no job 'nosuch'; `holdfast list` shows none"),
+    (["log", "nosuch"], "there is no job 'nosuch'; `holdfast list` shows none"),
+    (["cancel", "nosuch"], "there is no job 'nosuch'; `holdfast list` shows none"),
     (["status", "local://x"], "'local://x' is no handle of a job; one looks like local://holdfast/"),
     (["status", "nosuch://a/b"], "there is no scheduler 'nosuch'; installed are: local, local_cwd"),
     (["list", "--state", "nosuch"], "there is no state 'nosuch'; there are unsubmitted,"),

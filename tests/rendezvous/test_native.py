@@ -86,7 +86,7 @@ def test_the_restart_budget_is_the_jobs_and_its_end_is_told_to_all(node: StartNo
     for each in (first, second):
         ended = each.wait("ended")
         assert ended["failed"]
-        assert ended["reason"] == "boom; the only restart is used"
+        assert ended["reason"] == "boom; not restarting: the only restart is used"
 
 
 def test_a_late_node_is_admitted_at_once_by_default(node: StartNode) -> None:

@@ -42,6 +42,7 @@ from holdfast.workers import (
     WorkerExited,
 )
 from holdfast.workers.crew import Crew
+from holdfast.workers.logs import SYS_STREAM
 
 if TYPE_CHECKING:
     from holdfast.agent.keeping import Keeping
@@ -171,6 +172,15 @@ class LocalElasticAgent(SimpleElasticAgent):
                 self._scraping.close()
 
     # -- starting --------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Open the journal, before nodes are waited for and modules imported, so that the run can be found at once."""
+        handler = self._worker_group.spec.rdzv_handler
+        open_folder = getattr(self._logs_specs, "open_folder", None)  # which a class of another package may not have
+        folder = open_folder(handler.get_run_id()) if open_folder is not None else ""
+        self._observers.place_journal(folder)
+        endpoint = str(handler.endpoint) if isinstance(handler, HoldfastRendezvousHandler) else ""
+        self._teller.begins({"logs": "" if folder == os.devnull else folder, "endpoint": endpoint})
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         envs = self._environments(worker_group)
@@ -346,7 +356,18 @@ class LocalElasticAgent(SimpleElasticAgent):
             host=socket.gethostname(),
             node=self._worker_group.group_rank,
             round=place.round.number if place is not None else None,
+            extra={**failure.extra, "shown_by": screen_name()} if self._is_shown(failure.local_rank) else failure.extra,
         )
+
+    def _is_shown(self, local_rank: int | None) -> bool:
+        """Whether a worker's stderr appears on the agent's own screen, so that a report there need not repeat it."""
+        dest = self._dest
+        return dest is not None and (local_rank in dest.tee_stderrs or dest.stderrs.get(local_rank or 0) == SYS_STREAM)
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """What went wrong with this node's workers since they were last started."""
+        return tuple(self._failures.values())
 
     def _note_immovable(self, crew: Crew) -> bool:
         """Note the failures of workers that hang and cannot be ended; says whether there are any."""
@@ -484,6 +505,11 @@ class LocalElasticAgent(SimpleElasticAgent):
             }
             for failure in self._failures.values()
         ]
+
+
+def screen_name() -> str:
+    """Name the screen that this process writes to, so that other nodes can tell it from their own."""
+    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def _chosen_here() -> Metrics | None:

@@ -121,6 +121,10 @@ class SimpleElasticAgent(StatusEvents, ElasticAgent):
 
     # -- what may be changed ---------------------------------------------------------------------------------------
 
+    def _begin(self) -> None:
+        """Say that the agent has started, before anything that may take long."""
+        self._teller.begins({})
+
     def _rules(self) -> AgentRules:
         """How this agent behaves."""
         spec = self._worker_group.spec
@@ -209,6 +213,7 @@ class SimpleElasticAgent(StatusEvents, ElasticAgent):
             death_sig = signal.SIGTERM
             try:
                 with self._observers, self._watched_health():
+                    self._begin()
                     return self._invoke_run(role)
             except RendezvousGracefulExitError as left:
                 facts.publish(Fact("agent_left", str(left)))

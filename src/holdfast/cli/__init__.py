@@ -19,22 +19,22 @@ from holdfast.interrupts import UntilImported
 SECTIONS = {
     "Run a script on this machine": {
         "launch": "Run a script on this node's workers and keep it running; takes torchrun's flags.",
-        "events": "Tell what happened in a run: who joined, what failed and why; follows a live one.",
+        "events": "Show a run's event log: which nodes joined, what failed and why; follows a live one.",
         "rounds": "Show the runs of a coordinator: nodes, rounds, and what they wait for.",
         "serve": "Run a coordinator on its own, so that agents may come and go.",
         "checkpoints": "List, verify and prune checkpoints.",
         "demo": "Watch a job survive a killed worker and a killed node; under a minute, on this machine.",
     },
     "Submit jobs": {
-        "run": "Submit a job, on this machine or any scheduler, and stay with it.",
+        "run": "Submit a job, to this machine or to a scheduler that a plugin adds, and stay with it.",
         "list": "List jobs.",
         "status": "Show how jobs are doing, replica by replica.",
-        "log": "Show what the replicas of a job wrote.",
+        "log": "Show what the replicas of a job wrote, and where their logs are.",
         "wait": "Wait until a job has ended and exit with its exit code.",
-        "cancel": "End jobs.",
-        "delete": "Forget jobs and what they left behind.",
+        "cancel": "Cancel jobs.",
+        "delete": "Delete jobs and their logs.",
         "describe": "Show the app behind a job.",
-        "tracker": "Show what runs have told: their metadata, artifacts and lineage.",
+        "tracker": "Show tracked metadata, artifacts and lineage of runs.",
     },
     "See what there is": {
         "builtins": "List the components that `run` knows by name.",
@@ -117,7 +117,7 @@ class _LazyGroup(click.Group):
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="holdfast")
 def cli() -> None:
-    """Launch distributed training anywhere and keep it running through every failure."""
+    """Launch distributed training and keep it running through every failure."""
 
 
 def main(args: Sequence[str] | None = None) -> None:

@@ -200,7 +200,7 @@ def _submit(runner: Runner, info: AppDryRunInfo[Any], app: AppDef, order: Order)
         sys.stdout.flush()
         if stays:
             return attend(runner, handle, app, interrupts, with_logs=is_local or order.log)
-    say(f"follow it with: holdfast log --tail {handle}")
+    say(f"follow it with: holdfast log -f {handle}")
     return 0
 
 

@@ -51,8 +51,9 @@ def said_by(host: str, cause: Cause) -> str:
 def spent(max_restarts: int) -> str:
     """Say that a budget of restarts allows no more."""
     if not max_restarts:
-        return "no restarts are allowed"
-    return "the only restart is used" if max_restarts == 1 else f"all {max_restarts} restarts are used"
+        return "not restarting: --max-restarts is 0"
+    used = "the only restart is used" if max_restarts == 1 else f"all {max_restarts} restarts are used"
+    return f"not restarting: {used}"
 
 
 def _running_clauses(run: Rounds, now: float, node: str | None) -> list[str]:

@@ -25,23 +25,27 @@ _SUFFIX = ".jsonl"
 
 
 class Noted(msgspec.Struct, frozen=True, kw_only=True):
-    """One journal: where it lies, and who began to write it when."""
+    """One journal: where it lies, and which process of which host began to write it when."""
 
     version: int = 1
     run: str
     path: str
     host: str = ""
     time: float = 0.0
+    pid: int = 0
 
 
-def note_journal(run: str, path: Path, host: str, environ: Mapping[str, str] = os.environ) -> None:
+def note_journal(
+    run: str, path: Path, host: str, environ: Mapping[str, str] = os.environ, *, pid: int | None = None
+) -> None:
     """Remember that a run has a journal at `path`; the oldest runs and journals beyond the limits are forgotten."""
     folder = _folder(environ)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     file = folder / _file_name(run)
     with _locked(folder / ".lock"):
         noted = [each for each in _read(file) if each.path != str(path)]
-        noted.append(Noted(run=run, path=str(path), host=host, time=time.time()))
+        writer = os.getpid() if pid is None else pid
+        noted.append(Noted(run=run, path=str(path), host=host, time=time.time(), pid=writer))
         _replace(file, noted[-JOURNALS_PER_RUN_MAX:])
         for old in _newest_first(folder)[RUNS_MAX:]:
             old.unlink(missing_ok=True)

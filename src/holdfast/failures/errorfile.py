@@ -23,6 +23,8 @@ from typing import Any
 
 #: Where a worker finds the path of its error file.
 ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
+#: In `extraInfo`: names the stream on which Python has printed the traceback as well. Only our writers set it.
+PRINTED_KEY = "printed"
 
 MESSAGE_CHARS_MAX = 64 * 1024
 TRACEBACK_CHARS_MAX = 256 * 1024
@@ -41,13 +43,15 @@ class ErrorData:
     exit_message: str = ""
     #: Which worker it was, where a launcher has passed on what a worker of its own left.
     rank: int | None = None
+    #: Whether the worker has printed the traceback on its stderr too.
+    printed: bool = False
     data: dict[str, Any] = field(default_factory=dict)
 
     @property
     def type_name(self) -> str:
         """The name of the exception's type, or an empty string where the message names none."""
-        head, colon, _ = self.message.partition(":")
-        return head if colon and head.replace(".", "").replace("_", "").isalnum() else ""
+        head = self.message.partition(":")[0]
+        return head if head.replace(".", "").replace("_", "").isalnum() else ""
 
 
 def describe(error: BaseException, traceback_text: str, *, now: float, error_code: int | None = None) -> dict[str, Any]:
@@ -94,8 +98,11 @@ def _depth(error: BaseException) -> int | None:
     return next((place for place, frame in enumerate(_frames(error)) if _is_argparse(frame)), None)
 
 
-def record(error: BaseException, path: str | None = None) -> bool:
-    """Write the error file of this process for `error`; says whether that worked and never raises."""
+def record(error: BaseException, path: str | None = None, *, printed: bool = False) -> bool:
+    """Write the error file of this process for `error`; says whether that worked and never raises.
+
+    `printed` says that the traceback is printed on stderr as well, so that a report need not repeat it.
+    """
     import traceback
 
     path = path or os.environ.get(ERROR_FILE_VARIABLE)
@@ -104,12 +111,26 @@ def record(error: BaseException, path: str | None = None) -> bool:
     try:
         depth = _depth(error)
         lines = traceback.format_exception(error, limit=depth, chain=depth is None)
-        return write(path, describe(error, "".join(lines), now=time.time()))
+        content = describe(error, "".join(lines), now=time.time())
+        return write(path, _marked(content) if printed else content)
     except Exception:  # noqa: BLE001 - str(error) is the user's code and may raise anything
         return write(
             path,
             {"message": {"message": type(error).__name__, "extraInfo": {"timestamp": str(int(time.time()))}}},
         )
+
+
+def mark_printed(path: str) -> bool:
+    """Note in an error file that another writer has left that its traceback is printed too; never raises."""
+    error = read(path)
+    return error is not None and isinstance(error.data.get("message"), dict) and write(path, _marked(error.data))
+
+
+def _marked(content: dict[str, Any]) -> dict[str, Any]:
+    message = content["message"]
+    extra = message.get("extraInfo")
+    marked = {**(extra if isinstance(extra, dict) else {}), PRINTED_KEY: "stderr"}
+    return {**content, "message": {**message, "extraInfo": marked}}
 
 
 def write(path: str, content: dict[str, Any]) -> bool:
@@ -162,22 +183,29 @@ def _read_bytes(path: str) -> bytes:
 def _parse(content: dict[str, Any]) -> ErrorData:
     message = content["message"]
     if not isinstance(message, dict):  # the older form
-        return ErrorData(_text(message), timestamp=_integer(content.get("timestamp")), data=content)
+        timestamp = _integer(content.get("timestamp"))
+        return ErrorData(_without_bare_colon(_text(message)), timestamp=timestamp, data=content)
     extra = message.get("extraInfo")
     extra = extra if isinstance(extra, dict) else {}
     return ErrorData(
-        message=_text(message.get("message", "")),
+        message=_without_bare_colon(_text(message.get("message", ""))),
         traceback=_cut(_text(extra.get("py_callstack", "")), TRACEBACK_CHARS_MAX),
         timestamp=_integer(extra.get("timestamp")),
         error_code=_integer(message.get("errorCode")),
         exit_message=_text(extra.get("exitMessage", "")),
         rank=_integer(extra.get("rank")),
+        printed=PRINTED_KEY in extra,
         data=content,
     )
 
 
 def _text(value: object) -> str:
     return _cut(value if isinstance(value, str) else json.dumps(value), MESSAGE_CHARS_MAX)
+
+
+def _without_bare_colon(message: str) -> str:
+    """Read `MemoryError: `, which the format makes of an exception without a text, as `MemoryError`."""
+    return message.rstrip().removesuffix(":")
 
 
 def _integer(value: object) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from holdfast.agent.machine import Outcome
 from holdfast.errors import UsageError
 from holdfast.events import close_all as close_events
 from holdfast.failures import ChildFailedError, ProcessFailure
-from holdfast.failures.failure import Failure
+from holdfast.failures.failure import Failure, Kind
 from holdfast.failures.verdict import Verdict
 from holdfast.launcher.check import check
 from holdfast.metrics.choose import configure_from
@@ -86,6 +86,10 @@ class LaunchReport:
     result: RunResult
     outcome: Outcome
     verdict: Verdict | None = None
+    #: The run's log folder on this node; empty where there is none.
+    logs: str = ""
+    #: Whether the root cause is a worker of this node.
+    is_ours: bool = False
 
     @property
     def exit_code(self) -> int:
@@ -147,9 +151,11 @@ def run_agent(
             result = agent.run(config.role)
         except SignalException as exception:
             outcome = Outcome(succeeded=False, reason=str(exception), signal=int(exception.sigval))
-            return LaunchReport(RunResult(WorkerState.STOPPED), outcome)
+            return LaunchReport(RunResult(WorkerState.STOPPED), outcome, logs=log_folder(config.logs_specs))
         outcome = agent.outcome or Outcome(succeeded=not result.is_failed(), reason="left")
-        return LaunchReport(result, outcome, _verdict(outcome))
+        verdict = _verdict(outcome, agent.failures)
+        is_ours = verdict is not None and any(_is_same(verdict.cause, each) for each in agent.failures)
+        return LaunchReport(result, outcome, verdict, log_folder(config.logs_specs), is_ours)
     finally:
         _leave(handler, agent)
         if metrics is not None:
@@ -237,10 +243,26 @@ def _leave(handler: RendezvousHandler, agent: LocalElasticAgent | None) -> None:
         handler.shutdown()
 
 
-def _verdict(outcome: Outcome) -> Verdict | None:
+def log_folder(logs: LogsSpecs | None) -> str:
+    """Return the folder that a run's logs are in, or nothing where none was made."""
+    try:
+        folder = logs.root_log_dir if logs is not None else ""
+    except UsageError:  # no attempt was made yet
+        return ""
+    return "" if folder == os.devnull else folder
+
+
+def _verdict(outcome: Outcome, failures: Sequence[Failure]) -> Verdict | None:
+    """Return the root cause, which may be another node's, and what else failed on this node."""
     if outcome.cause is None or not outcome.cause.detail:
         return None
-    return Verdict(Failure.from_json(outcome.cause.detail))
+    cause = Failure.from_json(outcome.cause.detail)
+    others = [each for each in failures if each.kind is not Kind.STOPPED and not _is_same(cause, each)]
+    return Verdict(cause, tuple(others))
+
+
+def _is_same(one: Failure, other: Failure) -> bool:
+    return (one.host, one.pid, one.rank) == (other.host, other.pid, other.rank)
 
 
 def _failures(report: LaunchReport) -> dict[int, ProcessFailure]:

@@ -63,7 +63,7 @@ def execute(kind: str, target: str, args: list[str]) -> None:
             record(ending)
         raise
     except BaseException as error:
-        record(error)
+        record(error, printed=sys.excepthook is sys.__excepthook__ and sys.stderr is sys.__stderr__)
         _print_as_python_does(error)
         raise  # silently: the interpreter now ends as it does after any uncaught exception
 
@@ -110,14 +110,21 @@ def lead_names(families: str) -> None:
         install_from_environment(families)
 
 
-def record(error: BaseException) -> None:
-    """Leave the error file for `error`, unless this program has already left one."""
+def record(error: BaseException, printed: bool = False) -> None:
+    """Leave the error file for `error`, unless this program has already left one.
+
+    `printed` says that Python prints the traceback on stderr too; a report on the same screen then leaves it out.
+    """
     error.__traceback__ = _without_ours(error.__traceback__)
     path = os.environ.get(ERROR_FILE_VARIABLE)
-    if not path or os.path.exists(path):
+    if not path:
         return
     try:
-        _load_errorfile().record(error, path)
+        writer = _load_errorfile()
+        if not os.path.exists(path):
+            writer.record(error, path, printed=printed)
+        elif printed:
+            writer.mark_printed(path)
     except Exception:  # noqa: BLE001, S110 - the user's own error matters more than ours
         pass
 

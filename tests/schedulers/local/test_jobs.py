@@ -29,7 +29,7 @@ def test_a_failed_replica_has_its_true_exit_code_and_its_last_words(bench):
 
     assert found.state is AppState.FAILED
     assert bench.replica(app_id).exit_code == 42
-    assert found.msg == "main/0 failed: it exited with code 42; its last line was: no such file"
+    assert found.msg == "main/0 failed: exited with code 42; its last line was: no such file"
 
 
 def test_a_replica_that_was_killed_has_the_signal_as_its_exit_code(bench):
@@ -149,7 +149,7 @@ def test_when_retries_are_spent_the_job_has_failed(bench):
 
     assert found.state is AppState.FAILED
     assert found.num_restarts == 1
-    assert found.msg == "main/0 failed: it exited with code 5 and left no traceback (after 1 retries)"
+    assert found.msg == "main/0 failed: exited with code 5 without a traceback (after 1 retries)"
 
 
 def test_the_job_goes_on_with_enough_replicas(bench):

@@ -266,6 +266,13 @@ class LocalScheduler(WorkspaceMixin[None], Scheduler[LocalRequest]):
             now=time.time,
         )
 
+    def log_folder(self, app_id: str) -> str | None:
+        """Return the folder that has one for each role, with the logs of its replicas; None for a job that is gone."""
+        request = self._jobs.folder(app_id).read_request()
+        if request is None or not request.replicas:
+            return None
+        return os.path.commonpath([Path(replica.log_dir).parent.parent for replica in request.replicas])
+
     # -- ending --------------------------------------------------------------------------------------------------------
 
     def _cancel_existing(self, app_id: str) -> None:

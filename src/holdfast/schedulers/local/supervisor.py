@@ -257,7 +257,7 @@ class Supervisor:
         if error is not None and (rank := error.rank) is not None:
             cause = f"rank {rank}: {cause}"  # left by a launcher, and its workers are many
         elif error is None and kind is not Kind.OUT_OF_MEMORY and said:
-            ended = cause.removesuffix(" and left no traceback")
+            ended = cause.removesuffix(" without a traceback")
             cause = f"{ended}; its last line was: {said[-1].strip()[:LAST_WORDS_CHARS_MAX]}"
         content = json.dumps(error.data) if error is not None and error.data else ""
         return cause, content if len(content) <= ERROR_CHARS_MAX else ""
