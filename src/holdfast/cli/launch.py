@@ -65,8 +65,13 @@ def _option(name: str, **settings: Any) -> Callable[[F], F]:
 @click.option("--lease", help="Silence after which a node counts as dead; may be a fraction.  [default: 5]")
 @click.option("--admit", help="When a late node gets in: at-once, restart, or every:TIME.  [default: at-once]")
 @click.option("--spares", type=int, help="How many nodes beyond MAX may stand by; more are turned away.")
-@click.option("--secret-file", help="File with the secret that all nodes share.")
-@click.option("--require-secret", is_flag=True, help="Refuse to run without a shared secret.")
+@click.option(
+    "--secret-file",
+    help="File with the secret that all nodes share.  "
+    "[default: $HOLDFAST_SECRET_FILE, $HOLDFAST_SECRET, or this user's own; see `holdfast secret`]",
+)
+@click.option("--insecure", is_flag=True, help="Run without a shared secret: anyone who reaches the port can join.")
+@click.option("--require-secret", is_flag=True, help="Refuse to run without a shared secret, which is the default.")
 @click.option("--tls-cert", envvar=CERT_VARIABLE, help="Certificate of this node (PEM).")
 @click.option("--tls-key", envvar=KEY_VARIABLE, help="Its private key (PEM).")
 @click.option("--tls-ca", envvar=CA_VARIABLE, help="Authority that every node's certificate comes from (PEM).")

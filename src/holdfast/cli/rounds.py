@@ -10,7 +10,7 @@ import click
 
 from holdfast.cli.options import connection_options, tls_files
 from holdfast.coordinator.query import ask_coordinator
-from holdfast.errors import Unavailable
+from holdfast.errors import HandshakeError, Unavailable, WrongSecretError
 from holdfast.quantities import count
 from holdfast.wire.address import parse_endpoint
 from holdfast.wire.secret import find_secret
@@ -28,18 +28,21 @@ def command(
     as_json: bool,
     follow: bool,
     secret_file: str | None,
+    insecure: bool,
     tls_cert: str | None,
     tls_key: str | None,
     tls_ca: str | None,
 ) -> None:
     """Show the runs of the coordinator at ENDPOINT: nodes, rounds, restarts, and what each run waits for."""
     where = parse_endpoint(endpoint)
-    secret = find_secret(where, secret_file).key
+    secret = find_secret(secret_file, insecure=insecure)
     tls = tls_files(tls_cert, tls_key, tls_ca)
     context = tls.client_context() if tls else None
     while True:
         try:
-            runs = ask_coordinator(where, secret, run_id, context)
+            runs = ask_coordinator(where, secret.key, run_id, context)
+        except WrongSecretError:
+            raise HandshakeError(secret.wrong_at(where)) from None
         except Unavailable as error:
             raise Unavailable(f"{error}; is a coordinator running at {where}? `holdfast serve` starts one") from None
         click.echo(json.dumps(runs, indent=None if follow else 2) if as_json else _render(runs, run_id))

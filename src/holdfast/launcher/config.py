@@ -97,6 +97,7 @@ class LaunchOptions:
     hang: str = "off"
     vault: bool = False
     secret_file: str | None = None
+    insecure: bool = False
     require_secret: bool = False
     tls_cert: str | None = None
     tls_key: str | None = None
@@ -277,7 +278,9 @@ def _rendezvous_settings(options: LaunchOptions) -> dict[str, str | int | bool]:
         "progress_after": options.progress_after,
         "reset_restarts": options.reset_restarts or None,
         "crash_loop": options.crash_loop,
+        "insecure": options.insecure or None,
         "require_secret": options.require_secret or None,
+        "standalone": options.standalone or None,
         "tls_cert": options.tls_cert,
         "tls_key": options.tls_key,
         "tls_ca": options.tls_ca,

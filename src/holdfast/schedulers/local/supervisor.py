@@ -18,10 +18,11 @@ import sys
 import time
 import traceback
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import HoldfastError, Unavailable
+from holdfast.errors import HoldfastError, Unavailable, UsageError
 from holdfast.failures import errorfile
 from holdfast.failures.classify import Evidence, classify, explain
 from holdfast.failures.failure import Kind
@@ -185,6 +186,7 @@ class Supervisor:
         env = {**plan.env, RESTARTS_VARIABLE: str(restarts)}
         if self._port is not None:
             env.setdefault(PORT_VARIABLE, str(self._port.port))
+            env = {**_shared_secret(env), **env}
         pipes = Pipe(log, STDOUT), Pipe(log, STDERR)
         dest = LogsDest(stdouts={0: pipes[0].path}, stderrs={0: pipes[1].path}, error_files={0: str(error_file)})
         gang = Gang([WorkerPlan(0, Program(tuple(plan.argv)), env, plan.cwd)], dest)
@@ -341,6 +343,19 @@ def main(path: str, lock: int) -> None:
     os.close(lock)
     _prune(folder, request)
     os._exit(code)  # what is left to tidy up the kernel does faster
+
+
+def _shared_secret(env: Mapping[str, str]) -> dict[str, str]:
+    """Name the secret of replicas that meet: the submitter's, also where a replica has another home folder."""
+    from holdfast.wire.secret import INSECURE_VARIABLE, SECRET_FILE_VARIABLE, SECRET_VARIABLE, find_secret
+
+    names = (INSECURE_VARIABLE, SECRET_FILE_VARIABLE, SECRET_VARIABLE)
+    if any(env.get(name) or os.environ.get(name) for name in names):
+        return {}
+    try:
+        return find_secret().as_environ()
+    except UsageError:
+        return {}  # the replicas that need one say what is wrong with it
 
 
 def _make_log_folder(path: Path) -> None:
