@@ -180,7 +180,7 @@ def test_a_home_that_cannot_be_written_says_what_to_set(tmp_path):
     blocker = tmp_path / "a-file"
     blocker.touch()
 
-    with pytest.raises(UsageError, match="set HOLDFAST_HOME to a folder that you can write"):
+    with pytest.raises(UsageError, match="or set HOLDFAST_HOME to such a folder"):
         find_secret(None, {"HOLDFAST_HOME": str(blocker / "home")})
 
 

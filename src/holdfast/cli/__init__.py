@@ -22,6 +22,7 @@ SECTIONS = {
         "events": "Tell what happened in a run: who joined, what failed and why; follows a live one.",
         "rounds": "Show the runs of a coordinator: nodes, rounds, and what they wait for.",
         "serve": "Run a coordinator on its own, so that agents may come and go.",
+        "secret": "Make, find and compare the secret that nodes share.",
         "checkpoints": "List, verify and prune checkpoints.",
         "demo": "Watch a job survive a killed worker and a killed node; under a minute, on this machine.",
     },

@@ -34,6 +34,8 @@ from holdfast.wire.address import Endpoint
 SECRET_FILE_VARIABLE = "HOLDFAST_SECRET_FILE"
 SECRET_VARIABLE = "HOLDFAST_SECRET"
 INSECURE_VARIABLE = "HOLDFAST_INSECURE"
+#: All that say which secret a process uses.
+VARIABLES = (SECRET_FILE_VARIABLE, SECRET_VARIABLE, INSECURE_VARIABLE)
 #: A shorter one can be guessed from one recorded handshake.
 SECRET_BYTES_MIN = 16
 SECRET_BYTES_MAX = 4096
@@ -114,6 +116,11 @@ def find_secret(
         return Secret(b"", "none")
     if alone:
         return Secret(make_key(), "a secret of this run alone")
+    return own_secret(environ)
+
+
+def own_secret(environ: Mapping[str, str] = os.environ) -> Secret:
+    """Return this user's own secret, made where there is none; raises `UsageError`."""
     path = user_secret_path(environ).absolute()
     return Secret(_read_or_create(path), f"this user's own file {path}", str(path), own=True)
 
@@ -168,10 +175,7 @@ def write_secret(path: Path, key: bytes, *, replace: bool = False) -> bool:
         finally:
             draft.unlink(missing_ok=True)
     except OSError as error:
-        raise UsageError(
-            f"cannot create the secret file {path}: {error.strerror}; "
-            f"set HOLDFAST_HOME to a folder that you can write, or ${SECRET_VARIABLE}"
-        ) from None
+        raise _cannot_create(path, error) from None
 
 
 def is_true(text: str) -> bool:
@@ -241,13 +245,17 @@ def _read_or_create(path: Path) -> bytes:
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise UsageError(
-                f"cannot create the secret file {path}: {error.strerror}; "
-                f"set HOLDFAST_HOME to a folder that you can write, or ${SECRET_VARIABLE}"
-            ) from None
+            raise _cannot_create(path, error) from None
         write_secret(path, make_key())
     _wait_written(path)
     return _read(path)[0]
+
+
+def _cannot_create(path: Path, error: OSError) -> UsageError:
+    return UsageError(
+        f"cannot create the secret file {path}: {error.strerror}; "
+        f"name one in a folder that you can write, or set HOLDFAST_HOME to such a folder, or ${SECRET_VARIABLE}"
+    )
 
 
 def _wait_written(path: Path) -> None:

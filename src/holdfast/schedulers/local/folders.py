@@ -3,6 +3,7 @@
     <state folder>/jobs/<session>/<app id>/
         job.json        the request, written once
         state.json      how the job is doing; replaced as a whole
+        secret          what replicas that meet prove to each other
         lock            locked by the supervisor for as long as it lives
         cancel, kill    there once somebody has asked for the end
         supervisor.log  empty, unless the supervisor itself had trouble

@@ -18,7 +18,6 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +43,7 @@ from holdfast.schedulers.local.machine import (
 from holdfast.schedulers.local.record import RECORD_VERSION, LocalRequest
 from holdfast.schedulers.local.render import PORT_VARIABLE
 from holdfast.specs.states import AppState, is_terminal
+from holdfast.wire.secret import SECRET_FILE_VARIABLE, VARIABLES, make_key, write_secret
 from holdfast.workers.driver import Gang
 from holdfast.workers.logs import LogsDest
 from holdfast.workers.oom import oom_kills
@@ -92,6 +92,8 @@ class Supervisor:
         self._pipes: dict[int, Pipe] = {}
         self._bell, self._ring = os.pipe()
         self._port: HeldPort | None = None
+        #: How the replicas find the secret that they share.
+        self._secret: dict[str, str] = {}
         self._state: dict[str, Any] = {
             **(folder.read_state() or {}),
             "version": RECORD_VERSION,
@@ -112,6 +114,7 @@ class Supervisor:
             from holdfast.wire.ports import HeldPort
 
             self._port = HeldPort()
+            self._secret = _make_secret(self.folder)
         self._events.append(JobBegun())
         self._settle()
         while self._machine.ended is None:
@@ -186,7 +189,7 @@ class Supervisor:
         env = {**plan.env, RESTARTS_VARIABLE: str(restarts)}
         if self._port is not None:
             env.setdefault(PORT_VARIABLE, str(self._port.port))
-            env = {**_shared_secret(env), **env}
+            env |= {} if env.keys() & VARIABLES else self._secret
         pipes = Pipe(log, STDOUT), Pipe(log, STDERR)
         dest = LogsDest(stdouts={0: pipes[0].path}, stderrs={0: pipes[1].path}, error_files={0: str(error_file)})
         gang = Gang([WorkerPlan(0, Program(tuple(plan.argv)), env, plan.cwd)], dest)
@@ -345,17 +348,17 @@ def main(path: str, lock: int) -> None:
     os._exit(code)  # what is left to tidy up the kernel does faster
 
 
-def _shared_secret(env: Mapping[str, str]) -> dict[str, str]:
-    """Name the secret of replicas that meet: the submitter's, also where a replica has another home folder."""
-    from holdfast.wire.secret import INSECURE_VARIABLE, SECRET_FILE_VARIABLE, SECRET_VARIABLE, find_secret
-
-    names = (INSECURE_VARIABLE, SECRET_FILE_VARIABLE, SECRET_VARIABLE)
-    if any(env.get(name) or os.environ.get(name) for name in names):
+def _make_secret(folder: JobFolder) -> dict[str, str]:
+    """Make a secret that only this job's replicas use, and return how they find it; none where the user chose one."""
+    if any(os.environ.get(name) for name in VARIABLES):
         return {}
+    path = folder.path / "secret"
     try:
-        return find_secret().as_environ()
-    except UsageError:
-        return {}  # the replicas that need one say what is wrong with it
+        write_secret(path, make_key())
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        return {}  # the replicas use the user's own
+    return {SECRET_FILE_VARIABLE: str(path)}
 
 
 def _make_log_folder(path: Path) -> None:
