@@ -14,6 +14,7 @@ import click
 from holdfast import __version__
 from holdfast.errors import HoldfastError, InternalError
 from holdfast.interrupts import UntilImported
+from holdfast.printable import printable
 
 #: Sub-commands and the line that `holdfast --help` says about each, by what they are for; the module has the same name.
 SECTIONS = {
@@ -181,4 +182,4 @@ def _tell_usage(error: click.ClickException) -> None:
 
 def _say(sentence: str) -> None:
     with contextlib.suppress(OSError):  # a full disk, or nobody there to read it
-        click.echo(f"holdfast: {sentence}", err=True)
+        click.echo(f"holdfast: {printable(sentence)}", err=True)

@@ -17,6 +17,7 @@ from holdfast.launcher import lastwords
 from holdfast.launcher.api import run_agent
 from holdfast.launcher.config import LaunchOptions, config_from_options
 from holdfast.launcher.screen import Screen
+from holdfast.printable import printable
 from holdfast.wire.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE
 from holdfast.workers import LogsSpecs
 
@@ -214,6 +215,6 @@ def full_disk(logs: LogsSpecs | None) -> str:
 
 
 def _fail(sentence: str) -> int:
-    click.echo(f"holdfast: {sentence}", err=True)
+    click.echo(f"holdfast: {printable(sentence)}", err=True)
     lastwords.leave_sentence(sentence, 1)
     return 1

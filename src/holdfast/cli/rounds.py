@@ -11,6 +11,7 @@ import click
 from holdfast.cli.options import connection_options, tls_files
 from holdfast.coordinator.query import ask_coordinator
 from holdfast.errors import HandshakeError, Unavailable, WrongSecretError
+from holdfast.printable import printable
 from holdfast.quantities import count
 from holdfast.wire.address import parse_endpoint
 from holdfast.wire.secret import find_secret
@@ -45,7 +46,7 @@ def command(
             raise HandshakeError(secret.wrong_at(where)) from None
         except Unavailable as error:
             raise Unavailable(f"{error}; is a coordinator running at {where}? `holdfast serve` starts one") from None
-        click.echo(json.dumps(runs, indent=None if follow else 2) if as_json else _render(runs, run_id))
+        click.echo(json.dumps(runs, indent=None if follow else 2) if as_json else printable(_render(runs, run_id)))
         if not follow:
             return
         time.sleep(1)

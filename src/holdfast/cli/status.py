@@ -6,6 +6,7 @@ import click
 
 from holdfast.cli.jobs import complete_handles, find_handle, known_status, open_runner
 from holdfast.cli.tables import show_json
+from holdfast.printable import printable
 
 
 @click.command()
@@ -23,4 +24,4 @@ def command(handles: tuple[str, ...], roles: str, as_json: bool) -> None:
         return
     for handle, status in found.items():
         click.echo(handle)
-        click.echo(status.format(wanted))
+        click.echo(printable(status.format(wanted)))

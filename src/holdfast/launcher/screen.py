@@ -11,6 +11,7 @@ from typing import TextIO
 from holdfast.facts import WARNING, Fact, facts
 from holdfast.failures.report import render
 from holdfast.launcher.api import LaunchReport
+from holdfast.printable import printable
 from holdfast.quantities import count
 
 #: Facts of an agent that are shown as lines; warnings are shown whatever they are.
@@ -89,7 +90,8 @@ class Screen:
             self._line(f"waiting: {_without_countdown(sentence)}") if self._is_new(sentence) else None
             return
         self._waiting = True
-        self._write(f"\r\x1b[K{_DIM}holdfast: {sentence}{_RESET}")
+        line = printable(sentence).replace("\n", " ")
+        self._write(f"\r\x1b[K{_DIM}holdfast: {line}{_RESET}")
 
     _last_wait = ""
 
@@ -98,14 +100,11 @@ class Screen:
         return told != self._last_wait
 
     def _line(self, text: str, colour: str = "") -> None:
-        if self._live and colour:
-            self._print(f"{colour}holdfast:{_RESET} {text}")
-        else:
-            self._print(f"holdfast: {text}")
+        self._print(text, f"{colour}holdfast:{_RESET} " if self._live and colour else "holdfast: ")
 
-    def _print(self, text: str) -> None:
+    def _print(self, text: str, head: str = "") -> None:
         self._clear()
-        self._write(text.rstrip("\n") + "\n")
+        self._write(head + printable(text).rstrip("\n") + "\n")
 
     def _clear(self) -> None:
         if self._waiting:
