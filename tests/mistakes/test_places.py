@@ -67,7 +67,7 @@ def test_a_log_folder_for_a_job_that_cannot_be_made(invoke: Invoke) -> None:
     ("words", "sentence"),
     [
         (
-            ["launch", "--nnodes", "2", "ok.py"],
+            ["launch", "--nnodes", "2", "--rdzv-endpoint", "localhost", "ok.py"],
             "or set HOLDFAST_HOME to such a folder, or $HOLDFAST_SECRET",
         ),
         (["run", "utils.echo"], "Permission denied; set HOLDFAST_HOME to a folder that you can write"),
