@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import UsageError
-from holdfast.home import can_write, expand, home_folder, make_private, state_folder
+from holdfast.home import can_write, expand, home_folder, make_folders, make_private, state_folder
 from holdfast.wire.secret import find_secret, user_secret_path
 
 PATIENCE_S = 100
@@ -78,6 +78,16 @@ def test_a_folder_of_another_user_is_not_used(tmp_path: Path) -> None:
 
     with pytest.raises(UsageError, match="is not a private folder of this user"):
         make_private(theirs)
+
+
+def test_every_folder_that_is_made_is_for_this_user_alone(tmp_path: Path) -> None:
+    make_folders(tmp_path / "a" / "b")
+    make_folders(tmp_path / "a" / "b")
+
+    assert [stat.S_IMODE(each.stat().st_mode) for each in (tmp_path / "a", tmp_path / "a" / "b")] == [0o700, 0o700]
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file"):
+        make_folders(tmp_path / "file" / "x")
 
 
 def test_no_place_at_all_says_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

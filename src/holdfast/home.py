@@ -67,6 +67,16 @@ def can_write(folder: Path) -> bool:
     return False
 
 
+def make_folders(folder: Path) -> None:
+    """Make a folder and those above it that are missing, all of them for this user alone; raises `OSError`.
+
+    `Path.mkdir` gives its mode to the last one only.
+    """
+    for each in (*reversed(folder.parents), folder):
+        if not os.path.isdir(each):  # noqa: PTH112 - pathlib's own may raise
+            each.mkdir(mode=0o700, exist_ok=True)
+
+
 def make_private(folder: Path) -> Path:
     """Make a folder that only this user can use, or accept one that is so; raises `UsageError` for any other.
 

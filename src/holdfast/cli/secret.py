@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from holdfast.errors import UsageError
+from holdfast.home import make_folders
 from holdfast.wire.secret import (
     SECRET_FILE_VARIABLE,
     derive_key,
@@ -53,7 +54,7 @@ def new(file: Path | None, run: str | None, force: bool) -> None:
         raise UsageError("--run needs a file to write to, as in: holdfast secret new job7.secret --run job7")
     key = make_key() if run is None else derive_key(own_secret().key, run)
     if file is None:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folders(path.parent)
     if not write_secret(path, key, replace=force):
         raise UsageError(f"{path} is there already: --force replaces it, `holdfast secret which` says what it is")
     click.echo(f"wrote {path} (fingerprint {read_secret(path).fingerprint})")

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from holdfast.home import state_folder
+from holdfast.home import make_folders, state_folder
 
 RUNS_MAX = 200
 JOURNALS_PER_RUN_MAX = 200
@@ -39,7 +39,7 @@ class Noted(msgspec.Struct, frozen=True, kw_only=True):
 def note_journal(run: str, path: Path, host: str, environ: Mapping[str, str] = os.environ) -> None:
     """Remember that a run has a journal at `path`; the oldest runs and journals beyond the limits are forgotten."""
     folder = _folder(environ)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folders(folder)
     file = folder / _file_name(run)
     with _locked(folder / ".lock"):
         noted = [each for each in _read(file) if each.path != str(path)]

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.errors import UsageError
-from holdfast.home import preferred_folder, state_folder
+from holdfast.home import make_folders, preferred_folder, state_folder
 from holdfast.wire.address import Endpoint
 
 SECRET_FILE_VARIABLE = "HOLDFAST_SECRET_FILE"
@@ -243,7 +243,7 @@ def _checked(key: bytes, what: str) -> bytes:
 def _read_or_create(path: Path) -> bytes:
     if not os.path.lexists(path):
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folders(path.parent)
         except OSError as error:
             raise _cannot_create(path, error) from None
         write_secret(path, make_key())

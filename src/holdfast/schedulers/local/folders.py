@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import Unavailable, UsageError
+from holdfast.home import make_folders
 from holdfast.schedulers.local.keep import Finished, Policy, choose
 from holdfast.schedulers.local.record import Life, LocalRequest, check_version, folder_name
 
@@ -232,7 +233,7 @@ class Jobs:
         """
         draft = self.path / f"{NEW}{os.getpid()}-{time.monotonic_ns()}"
         try:
-            draft.mkdir(mode=0o700, parents=True)
+            make_folders(draft)
             write_json(draft / "job.json", request.to_json())
             write_json(draft / "state.json", state)
             fill(draft)
