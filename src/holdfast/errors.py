@@ -43,6 +43,10 @@ class HandshakeError(PeerError):
     """The other side did not prove the shared secret, or speaks another version."""
 
 
+class WrongSecretError(HandshakeError):
+    """The two sides do not have the same shared secret."""
+
+
 class ConnectionLost(Unavailable, ConnectionError):
     """The connection to the coordinator is gone."""
 

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from holdfast.printable import printable
+
 _log = logging.getLogger("holdfast")
 
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
@@ -63,7 +65,7 @@ class FactBook:
 
 
 def _write_log(fact: Fact) -> None:
-    _log.log(fact.level, "%s", fact.sentence)
+    _log.log(fact.level, "%s", printable(fact.sentence))
 
 
 #: The book of this process.

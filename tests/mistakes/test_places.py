@@ -67,11 +67,11 @@ def test_a_log_folder_for_a_job_that_cannot_be_made(invoke: Invoke) -> None:
     ("words", "sentence"),
     [
         (
-            ["launch", "ok.py"],
-            "Permission denied; set HOLDFAST_HOME to a folder that you can write, or $HOLDFAST_SECRET",
+            ["launch", "--nnodes", "2", "--rdzv-endpoint", "localhost", "ok.py"],
+            "or set HOLDFAST_HOME to such a folder, or $HOLDFAST_SECRET",
         ),
         (["run", "utils.echo"], "Permission denied; set HOLDFAST_HOME to a folder that you can write"),
-        (["serve", "localhost:0"], "Permission denied; set HOLDFAST_HOME to a folder that you can write"),
+        (["serve", "localhost:0"], "or set HOLDFAST_HOME to such a folder, or $HOLDFAST_SECRET"),
     ],
 )
 def test_a_home_that_may_not_be_written(

@@ -109,6 +109,26 @@ def test_an_ask_connects_and_joins_with_all_that_the_coordinator_needs() -> None
     assert (join.phase, join.join, join.spec.port, join.place) == (Phase.WAITING, 1, 1234, None)
 
 
+def test_a_node_that_is_turned_away_while_it_waits_gives_up_at_once() -> None:
+    member = Member()
+    member.tell(Ask(1000, member.now + 600))
+
+    assert AskFailed("wrong secret", connected=False, final=True) in member.tell(LinkDown("wrong secret", final=True))
+    assert member.machine.state is State.ENDED
+
+
+def test_a_node_that_is_turned_away_in_a_round_goes_on_and_keeps_trying() -> None:
+    """A coordinator that was started anew with another secret may be put right; the workers are fine meanwhile."""
+    member = running()
+    member.tell(LinkDown("the connection broke"))
+
+    effects = member.tell(LinkDown("wrong secret", final=True))
+
+    assert member.machine.state is State.RUNNING
+    assert OpenLink() in effects + member.pass_time(2)
+    assert len(said(member.tell(LinkUp()), Join)) == 1
+
+
 def test_only_the_answer_to_the_latest_ask_counts() -> None:
     member = running()
     member.hear(Broken(RoundId(1, "x"), "host-b failed"))

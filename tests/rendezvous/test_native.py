@@ -183,6 +183,21 @@ def test_when_the_node_that_carries_the_coordinator_dies_another_on_its_host_tak
     assert {place["round"] for place in gather(others)} == {2}
 
 
+def test_a_node_left_over_from_an_earlier_launch_ends_when_the_later_one_is_complete(node: StartNode) -> None:
+    old_host = node(nnodes="2", max_restarts=3)
+    left_over = node(old_host.endpoint, nnodes="2", max_restarts=3, is_host=False)
+    gather([old_host, left_over])
+    old_host.kill()
+
+    new_host = node(old_host.endpoint, nnodes="2", max_restarts=3, is_host=True).say("ask")
+    other = node(old_host.endpoint, nnodes="2", max_restarts=3, is_host=False).say("ask")
+
+    ended = left_over.wait("ended")
+    assert ended["rejected"]
+    assert "left over from an earlier launch of run 'run'" in ended["reason"]
+    assert [new_host.wait("sealed")["size"], other.wait("sealed")["size"]] == [2, 2]
+
+
 def test_ipv6(node: StartNode) -> None:
     first = node("[::1]:0", nnodes="2")
 

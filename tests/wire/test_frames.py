@@ -62,7 +62,12 @@ def test_a_body_is_a_known_message_or_refused(body):
     assert isinstance(message, Message)
 
 
-@pytest.mark.parametrize("start", [b"G", b"HT", b"GET / HTTP/1.1\r\n", b"\x16\x03\x01", b"HFF\x01\x00\x00\x00\x00"[1:]])
+def test_tls_is_known_by_its_first_bytes():
+    with pytest.raises(FrameError, match="the other side speaks TLS, and this side does not"):
+        FrameReader().feed(b"\x16\x03\x01")
+
+
+@pytest.mark.parametrize("start", [b"G", b"HT", b"GET / HTTP/1.1\r\n", b"\x15\x03\x01", b"HFF\x01\x00\x00\x00\x00"[1:]])
 def test_another_protocol_is_known_by_its_first_bytes(start):
     with pytest.raises(FrameError, match="something else is talking to this port"):
         FrameReader().feed(start)

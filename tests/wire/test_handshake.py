@@ -4,7 +4,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from holdfast.errors import HandshakeError
+from holdfast.errors import HandshakeError, WrongSecretError
 from holdfast.wire.frames import HELLO_BYTES_MAX
 from holdfast.wire.handshake import (
     NO_SECRET,
@@ -69,7 +69,28 @@ def test_a_run_without_a_secret_shakes_hands_too():
     proof = prove(b"", challenge, bytes(NONCE_BYTES))
 
     assert isinstance(judge(b"", challenge, proof), Welcome)
-    assert judge(b"", challenge, prove(b"some secret", challenge, bytes(NONCE_BYTES))) == Refused(WRONG_SECRET)
+    other = prove(b"some secret", Challenge(bytes(NONCE_BYTES), guarded=True), bytes(NONCE_BYTES))
+    assert judge(b"", challenge, other) == Refused(WRONG_SECRET)
+
+
+def test_a_node_with_a_secret_does_not_talk_to_a_coordinator_without_one():
+    with pytest.raises(HandshakeError, match="runs without a shared secret \\(--insecure\\), and this node has one"):
+        prove(b"some secret", Challenge(bytes(NONCE_BYTES), guarded=False), bytes(NONCE_BYTES))
+
+
+def test_only_a_wrong_secret_is_called_one():
+    challenge = Challenge(bytes(NONCE_BYTES), guarded=True)
+    proof = prove(b"secret", challenge, bytes(NONCE_BYTES))
+
+    with pytest.raises(WrongSecretError):
+        verify(b"secret", challenge, proof, Refused(WRONG_SECRET))
+    with pytest.raises(WrongSecretError):
+        verify(b"secret", challenge, proof, Welcome(bytes(32), ""))
+    with pytest.raises(WrongSecretError):
+        prove(b"", challenge, bytes(NONCE_BYTES))
+    with pytest.raises(HandshakeError) as refused:
+        verify(b"secret", challenge, proof, Refused("too many connections"))
+    assert not isinstance(refused.value, WrongSecretError)
 
 
 @pytest.mark.parametrize("length", [0, NONCE_BYTES - 1, NONCE_BYTES + 1])

@@ -33,7 +33,6 @@ from holdfast.rendezvous.native import HoldfastRendezvousHandler
 from holdfast.store.environ import ENDPOINT_VARIABLE, MAX_WORKERS_VARIABLE, SPACE_VARIABLE
 from holdfast.timer.hang import HangOptions
 from holdfast.wire.address import Endpoint
-from holdfast.wire.secret import SECRET_FILE_VARIABLE
 from holdfast.workers import (
     DefaultLogsSpecs,
     Gang,
@@ -290,8 +289,7 @@ class LocalElasticAgent(SimpleElasticAgent):
             SPACE_VARIABLE: round_space(handler.get_run_id(), handler.place.round),
             MAX_WORKERS_VARIABLE: str(handler.max_nodes * spec.local_world_size),
         }
-        if handler.secret.origin.startswith("file "):
-            variables[SECRET_FILE_VARIABLE] = handler.secret.origin.removeprefix("file ")
+        variables |= handler.secret.as_environ()
         return {**variables, **(handler.tls.as_environ() if handler.tls is not None else {})}
 
     # -- warm starts -----------------------------------------------------------------------------------------------

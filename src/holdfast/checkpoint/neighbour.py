@@ -236,7 +236,7 @@ def from_environ(environ: Mapping[str, str] | None = None, *, copies: int = 1, e
     return NeighbourTier(
         lambda: read_book(store),
         me,
-        secret=find_secret(parse_endpoint(endpoint), environ=environ).key,
+        secret=find_secret(environ=environ).key,
         tls=tls.client_context() if tls else None,
         copies=copies,
         every=every,

@@ -14,6 +14,7 @@ import click
 from holdfast import __version__
 from holdfast.errors import HoldfastError, InternalError
 from holdfast.interrupts import UntilImported
+from holdfast.printable import printable
 
 #: Sub-commands and the line that `holdfast --help` says about each, by what they are for; the module has the same name.
 SECTIONS = {
@@ -22,6 +23,7 @@ SECTIONS = {
         "events": "Show a run's event log: which nodes joined, what failed and why; follows a live one.",
         "rounds": "Show the runs of a coordinator: nodes, rounds, and what they wait for.",
         "serve": "Run a coordinator on its own, so that agents may come and go.",
+        "secret": "Make, find and compare the secret that nodes share.",
         "checkpoints": "List, verify and prune checkpoints.",
         "demo": "Watch a job survive a killed worker and a killed node; under a minute, on this machine.",
     },
@@ -180,4 +182,4 @@ def _tell_usage(error: click.ClickException) -> None:
 
 def _say(sentence: str) -> None:
     with contextlib.suppress(OSError):  # a full disk, or nobody there to read it
-        click.echo(f"holdfast: {sentence}", err=True)
+        click.echo(f"holdfast: {printable(sentence)}", err=True)

@@ -9,6 +9,7 @@ from types import FrameType
 from typing import Any, TextIO
 
 from holdfast.cli.follow import LogScreen, Who, is_coloured, last_lines, replicas_of
+from holdfast.printable import printable
 from holdfast.runner.api import Runner
 from holdfast.runner.errors import JobTimeoutError
 from holdfast.specs import NONE, AppDef, AppState, AppStatus, ReplicaStatus
@@ -120,7 +121,7 @@ def say(sentence: str, colour: int = 0, out: TextIO | None = None) -> None:
     """Tell the person at the screen something."""
     out = out or sys.stderr
     name = f"\x1b[{colour}mholdfast:\x1b[0m" if colour and is_coloured(out) else "holdfast:"
-    out.write(f"{name} {sentence}\n")
+    out.write(f"{name} {printable(sentence)}\n")
     out.flush()
 
 

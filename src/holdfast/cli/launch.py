@@ -18,6 +18,7 @@ from holdfast.launcher.api import LaunchReport, run_agent
 from holdfast.launcher.config import config_from_options
 from holdfast.launcher.options import LaunchOptions
 from holdfast.launcher.screen import Screen
+from holdfast.printable import printable
 from holdfast.runner import config as configs
 from holdfast.workers import LogsSpecs
 
@@ -109,6 +110,6 @@ def full_disk(logs: LogsSpecs | None) -> str:
 
 
 def _fail(sentence: str) -> int:
-    click.echo(f"holdfast: {sentence}", err=True)
+    click.echo(f"holdfast: {printable(sentence)}", err=True)
     lastwords.leave_sentence(sentence, 1)
     return 1

@@ -11,8 +11,9 @@ import click
 from holdfast.cli.names import complete_runs, endpoint_of, find_run
 from holdfast.cli.options import connection_options, tls_files
 from holdfast.coordinator.query import ask_coordinator
-from holdfast.errors import Unavailable, UsageError
+from holdfast.errors import HandshakeError, Unavailable, UsageError, WrongSecretError
 from holdfast.events.index import journals_of
+from holdfast.printable import printable
 from holdfast.quantities import count
 from holdfast.wire.address import parse_endpoint
 from holdfast.wire.secret import find_secret
@@ -32,6 +33,7 @@ def command(
     as_json: bool,
     follow: bool,
     secret_file: str | None,
+    insecure: bool,
     tls_cert: str | None,
     tls_key: str | None,
     tls_ca: str | None,
@@ -53,18 +55,20 @@ def command(
     elif "://" in endpoint:
         raise UsageError(f"there is no run '{endpoint}' on this host; `holdfast events` shows the newest there is")
     where = parse_endpoint(endpoint)
-    secret = find_secret(where, secret_file).key
+    secret = find_secret(secret_file, insecure=insecure)
     tls = tls_files(tls_cert, tls_key, tls_ca)
     context = tls.client_context() if tls else None
     while True:
         try:
-            runs = ask_coordinator(where, secret, run_id, context)
+            runs = ask_coordinator(where, secret.key, run_id, context)
+        except WrongSecretError:
+            raise HandshakeError(secret.wrong_at(where)) from None
         except Unavailable as error:
             hint = f"is a coordinator running at {where}? `holdfast serve` starts one"
             if run and journals_of(run):
                 hint = f"run '{run}' may have ended: `holdfast events {run}` shows what happened"
             raise Unavailable(f"{error}; {hint}") from None
-        click.echo(json.dumps(runs, indent=None if follow else 2) if as_json else _render(runs, run_id))
+        click.echo(json.dumps(runs, indent=None if follow else 2) if as_json else printable(_render(runs, run_id)))
         if not follow:
             return
         time.sleep(1)

@@ -26,7 +26,7 @@ from holdfast.wire.tls import TlsFiles
 @click.command()
 @click.argument("endpoint", default="localhost:29400")
 @connection_options
-@click.option("--require-secret", is_flag=True, help="Refuse to serve without a secret.")
+@click.option("--require-secret", is_flag=True, help="Refuse to serve without a secret, which is the default.")
 @click.option(
     "--state-dir",
     type=click.Path(path_type=Path),
@@ -38,6 +38,7 @@ from holdfast.wire.tls import TlsFiles
 def command(
     endpoint: str,
     secret_file: str | None,
+    insecure: bool,
     tls_cert: str | None,
     tls_key: str | None,
     tls_ca: str | None,
@@ -57,12 +58,12 @@ def command(
     """
     where = parse_endpoint(endpoint)
     listen = Endpoint("", where.port) if where.host in ("0.0.0.0", "*") else where
-    secret = find_secret(where, secret_file)
-    if not secret.key:
-        if require_secret:
-            raise UsageError(f"{open_door_warning(where)}; --require-secret refuses to go on without one")
-        facts.warn("open_door", open_door_warning(where))
+    secret = find_secret(secret_file, insecure=insecure)
+    if not secret.key and require_secret:
+        raise UsageError("--require-secret and --insecure exclude each other: leave one out")
     logging.basicConfig(format="%(message)s", level=logging.WARNING if quiet else logging.INFO, stream=sys.stderr)
+    if not secret.key:
+        facts.warn("open_door", open_door_warning(where))
     folder = state_dir or (state_folder() / "coordinators" / str(where.port) if where.port else None)
     coordinator = Coordinator(
         secret.key, RecordFolder(folder) if folder is not None else None, Limits(connections_max=max_connections)

@@ -7,6 +7,7 @@ import click
 from holdfast.cli.jobs import complete_handles, known_status, open_runner
 from holdfast.cli.names import find_handle
 from holdfast.cli.tables import show_json
+from holdfast.printable import printable
 
 
 @click.command()
@@ -32,6 +33,6 @@ def command(handles: tuple[str, ...], roles: str, as_json: bool) -> None:
         return
     for handle, status in found.items():
         click.echo(handle)
-        click.echo(status.format(wanted))
+        click.echo(printable(status.format(wanted)))
         if logs[handle]:
             click.echo(f"Logs: {logs[handle]}")

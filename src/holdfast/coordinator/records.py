@@ -12,6 +12,7 @@ from holdfast.coordinator.record import RunRecord
 from holdfast.errors import UsageError
 from holdfast.facts import facts
 from holdfast.filenames import file_name
+from holdfast.home import make_folders
 
 _SUFFIX = ".json"
 
@@ -28,7 +29,7 @@ class RecordFolder:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folders(folder)
         except OSError as error:
             raise UsageError(f"cannot keep records in {folder}: {error.strerror}; give another --state-dir") from None
 

@@ -27,6 +27,7 @@ import msgspec
 from holdfast.coordinator import news, sentences
 from holdfast.coordinator.budget import Ruling, Spent, charge
 from holdfast.coordinator.events import DropRound, Note, RunEffect, Save, Tell
+from holdfast.coordinator.fit import LEFT_OVER, left_over
 from holdfast.coordinator.history import History
 from holdfast.coordinator.messages import (
     Admit,
@@ -36,6 +37,7 @@ from holdfast.coordinator.messages import (
     Newcomers,
     Phase,
     Place,
+    Rejected,
     RoundId,
     RunSettings,
     Sealed,
@@ -72,6 +74,10 @@ class Rounds:
         self.last_number = 0
         self.spent = Spent()
         self.closed: Closed | None = None
+        #: Whether the first round was sealed here: nothing of it is older than this coordinator.
+        self.begun_here = False
+        #: Whether there was a record to start from.
+        self.has_record = record is not None
         self._make_nonce = make_nonce
         #: Seats in rank order; those of lost nodes stay until somebody takes them.
         self._line: list[Seat] = []
@@ -308,6 +314,7 @@ class Rounds:
         before = self.round
         if before is not None:
             self._out.append(DropRound(before.id))
+        self.begun_here = self.begun_here or self.last_number == 0
         self.last_number += 1
         round_id = RoundId(self.last_number, self._make_nonce())
         made = places(order, round_id, self.restarts_used)
@@ -412,8 +419,9 @@ class Rounds:
         assert settings is not None
         if place.round.number > self.last_number:
             self.last_number = place.round.number
-            restarts = min(max(self.spent.restarts, place.restarts_used), settings.max_restarts)
-            self.spent = replace(self.spent, restarts=restarts)
+            if not self.begun_here:  # else it comes from another launch, and so do the restarts that it used
+                restarts = min(max(self.spent.restarts, place.restarts_used), settings.max_restarts)
+                self.spent = replace(self.spent, restarts=restarts)
             if self.round is None or self.recovery is not None:
                 self._line = []
                 self._recover(place.round, place.group_world_size, settings, now)
@@ -440,6 +448,17 @@ class Rounds:
             if round_.broken is None:
                 self._break(f"{missing} did not come back after the coordinator restarted", now)
         self._settle(now)
+
+    def _end_left_over(self, now: float) -> None:
+        """Turn nodes of an earlier launch away once a later one is complete without them; it begins anew then."""
+        settings = self.settings
+        assert settings is not None
+        found = left_over(self.nodes, settings) if any(node.earlier for node in self.nodes.values()) else []
+        for node in found:
+            self._tell((node.spec.node,), Rejected(LEFT_OVER.format(run=self.run)))
+            self._remove(node, f"{node.name} was left over from an earlier launch", now)
+        if found and not any(node.earlier for node in self.nodes.values()):
+            self.spent, self.recovery = Spent(), None
 
     def _awaited(self, round_: Round) -> int:
         """Say how many of a round's members a coordinator that is started again should wait for."""

@@ -16,6 +16,7 @@ from holdfast.events.journal import FILE_NAME
 from holdfast.events.liveness import is_writing
 from holdfast.events.reading import JournalReader
 from holdfast.events.story import Merger, Told
+from holdfast.home import expand
 from holdfast.quantities import ago
 
 RUNS_NAMED_MAX = 5
@@ -32,7 +33,7 @@ def find_story(text: str, *, everything: bool = False) -> Story:
         if not newest:
             raise UnknownRun("no run has left a journal here yet; name a journal or a log folder")
         return _story_of_run(newest[0], everything)
-    path = Path(text).expanduser()
+    path = expand(text)
     means_path = os.sep in text or path.suffix == ".jsonl"
     if not (means_path and path.exists()) and journals_of(text):
         return _story_of_run(text, everything)

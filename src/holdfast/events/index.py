@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.filenames import file_name
-from holdfast.home import state_folder
+from holdfast.home import make_folders, state_folder
 
 RUNS_MAX = 200
 JOURNALS_PER_RUN_MAX = 200
@@ -40,7 +40,7 @@ def note_journal(
 ) -> None:
     """Remember that a run has a journal at `path`; the oldest runs and journals beyond the limits are forgotten."""
     folder = _folder(environ)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folders(folder)
     file = folder / _file_name(run)
     with _locked(folder / ".lock"):
         noted = [each for each in _read(file) if each.path != str(path)]

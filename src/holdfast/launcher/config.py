@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import socket
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,13 +18,14 @@ from holdfast.events.choose import spec_from
 from holdfast.facts import facts
 from holdfast.health import parse_health_port
 from holdfast.launcher.api import LaunchConfig
+from holdfast.launcher.invitation import invitation
 from holdfast.launcher.options import OPTIONS, LaunchOptions
 from holdfast.metrics.choose import check as check_metrics
 from holdfast.metrics.source import METRICS_VARIABLE
 from holdfast.quantities import parse_duration
 from holdfast.rendezvous.settings import SETTINGS, parse_admit
 from holdfast.timer.hang import HangOptions
-from holdfast.wire.address import Endpoint
+from holdfast.wire.address import Endpoint, parse_endpoint
 from holdfast.workers import (
     AffinityMode,
     DefaultLogsSpecs,
@@ -58,6 +61,8 @@ def config_from_options(options: LaunchOptions) -> tuple[LaunchConfig, Script | 
     if any(spec.sink == "prometheus" for spec in check_metrics(metrics)) and not options.health_port:
         facts.warn("unscraped", "--metrics prometheus is scraped from the health port: give --health-port as well")
     backend, endpoint, run_id = meeting_place(options, low, high)
+    if high > 1 and not (options.standalone or options.rdzv_endpoint or options.master_addr):
+        _invite(options, backend, parse_endpoint(endpoint), high)
     return (
         LaunchConfig(
             min_nodes=low,
@@ -87,6 +92,17 @@ def config_from_options(options: LaunchOptions) -> tuple[LaunchConfig, Script | 
         ),
         entry,
     )
+
+
+def _invite(options: LaunchOptions, backend: str, where: Endpoint, nodes: int) -> None:
+    """Say at once where the other nodes are awaited: this launch waits for them, and named no place."""
+    if backend not in OUR_BACKENDS or not where.is_loopback:
+        return
+    entry = (options.script, *options.script_args)
+    typed = tuple(sys.argv[2:]) if sys.argv[1:2] == ["launch"] else ()
+    flags = typed[: -len(entry)] if typed[-len(entry) :] == entry else ("--nnodes", options.nnodes)
+    ranks = range(nodes) if backend == "static" else None
+    facts.warn("meeting_place", invitation(flags, entry, where, socket.gethostname(), ranks, options.node_rank or 0))
 
 
 def parse_nnodes(text: str) -> tuple[int, int]:

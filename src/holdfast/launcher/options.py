@@ -193,10 +193,20 @@ class LaunchOptions:
         None, Group.NODES, "How many nodes beyond MAX may stand by; more are turned away.", setting="spares"
     )
     secret_file: str | None = _option(
-        None, Group.NODES, "File with the secret that all nodes share.", setting="secret_file"
+        None,
+        Group.NODES,
+        "File with the secret that all nodes share.",
+        setting="secret_file",
+        otherwise="$HOLDFAST_SECRET_FILE, $HOLDFAST_SECRET, or this user's own; see `holdfast secret`",
+    )
+    insecure: bool = _option(
+        False,
+        Group.NODES,
+        "Run without a shared secret: anyone who reaches the port can join.",
+        setting="insecure",
     )
     require_secret: bool = _option(
-        False, Group.NODES, "Refuse to run without a shared secret.", setting="require_secret"
+        False, Group.NODES, "Refuse to run without a shared secret, which is the default.", setting="require_secret"
     )
     tls_cert: str | None = _option(
         None, Group.NODES, "Certificate of this node (PEM).", variable="HOLDFAST_TLS_CERT", setting="tls_cert"

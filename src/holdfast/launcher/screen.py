@@ -17,6 +17,7 @@ from holdfast.failures.failure import signal_name
 from holdfast.failures.report import Around, details, evidence
 from holdfast.failures.verdict import Verdict, first_line
 from holdfast.launcher.api import LaunchReport
+from holdfast.printable import printable
 from holdfast.quantities import count
 
 #: Facts of an agent that are shown as lines; warnings are shown whatever they are.
@@ -201,21 +202,19 @@ class Screen:
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def _line(self, text: str, colour: str = "") -> None:
-        if self._live and colour:
-            self._print(f"{colour}holdfast:{_RESET} {text}")
-        else:
-            self._print(f"holdfast: {text}")
+        self._print(text, f"{colour}holdfast:{_RESET} " if self._live and colour else "holdfast: ")
 
-    def _print(self, text: str) -> None:
+    def _print(self, text: str, head: str = "") -> None:
         self._release()
         self._clear()
-        self._write(text.rstrip("\n") + "\n")
+        self._write(head + printable(text).rstrip("\n") + "\n")
 
     def _transient(self, text: str) -> None:
         """Write a line that the next one writes over."""
         self._release()
         self._waiting = True
-        self._write(f"\r\x1b[K{_DIM}holdfast: {text}{_RESET}")
+        line = printable(text).replace("\n", " ")
+        self._write(f"\r\x1b[K{_DIM}holdfast: {line}{_RESET}")
 
     def _clear(self) -> None:
         if self._waiting:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from holdfast.coordinator.driver import EMBEDDED, Coordinator
 from holdfast.coordinator.protocol import CODEC
-from holdfast.errors import FrameError, HandshakeError, HoldfastError, Unavailable
+from holdfast.errors import FrameError, HandshakeError, HoldfastError, PeerError, Unavailable
 from holdfast.machine import Tick
 from holdfast.rendezvous.machine import (
     DropLink,
@@ -102,6 +102,7 @@ class Member:
         *,
         tls: ssl.SSLContext | None = None,
         host: Host | None = None,
+        explain: Callable[[PeerError], str] = str,
     ) -> None:
         self.machine = machine
         self._endpoint = endpoint
@@ -109,6 +110,7 @@ class Member:
         self._on_effect = on_effect
         self._tls = tls
         self._host = host
+        self._explain = explain
         #: Until somebody answers, and again when a coordinator that lived inside an agent is gone.
         self._may_host = True
         self._link: Link[Message] | None = None
@@ -154,7 +156,7 @@ class Member:
                 tls=self._tls,
             )
         except (HandshakeError, FrameError) as error:
-            self.handle(LinkDown(str(error), final=True))
+            self.handle(LinkDown(self._explain(error), final=True))
         except (HoldfastError, OSError) as error:
             # Also what the system refuses for now, as when it has no descriptors left: the next try may go better.
             self.handle(LinkDown(str(error)))

@@ -221,10 +221,11 @@ class RunEnded:
 
 @dataclass(frozen=True, slots=True)
 class AskFailed:
-    """The ask ran into its deadline, or the coordinator will never be reached."""
+    """The ask ran into its deadline, or the coordinator will never be reached; `final` where it turned us away."""
 
     reason: str
     connected: bool
+    final: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,8 +437,8 @@ class MemberMachine:
         self._link_trouble = event.reason
         if not self._wanted:
             return
-        if event.final:
-            self._fail_ask(event.reason)
+        if event.final and self.state is State.WAITING:
+            self._fail_ask(event.reason, final=True)
             return
         # A first retry at once tells a broken connection from a dead coordinator; then back off.
         self._retry_at = now + self._retry_s * (0.5 + self._jitter()) if self._retry_s > RETRY_S_MIN else now
@@ -532,13 +533,13 @@ class MemberMachine:
 
     # -- small things ----------------------------------------------------------------------------------------
 
-    def _fail_ask(self, reason: str) -> None:
+    def _fail_ask(self, reason: str, *, final: bool = False) -> None:
         """Give an ask back unanswered; the node leaves, since nobody waits for its round any more."""
         if self.state is State.WAITING:
             connected = self._linked
             self._say(Leave(self._next_seq(), "it gave up waiting"))
             self._end()
-            self._out.append(AskFailed(reason, connected))
+            self._out.append(AskFailed(reason, connected, final))
 
     def _end(self) -> None:
         self.state = State.ENDED

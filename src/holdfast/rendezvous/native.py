@@ -20,7 +20,9 @@ from holdfast.coordinator.messages import Cause, NodeSpec, Place
 from holdfast.coordinator.query import ask_coordinator
 from holdfast.coordinator.state import Stage
 from holdfast.errors import (
+    HandshakeError,
     HoldfastError,
+    PeerError,
     RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousError,
@@ -28,6 +30,7 @@ from holdfast.errors import (
     RendezvousStateError,
     RendezvousTimeoutError,
     UsageError,
+    WrongSecretError,
 )
 from holdfast.facts import facts
 from holdfast.rendezvous.api import RendezvousHandler, RendezvousInfo, RendezvousParameters, RendezvousStoreInfo
@@ -88,6 +91,8 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         self._held: HeldPort | None = None
         self._peer_port = 0
         self._ended: RunEnded | None = None
+        #: Why the coordinator turned this node away when it only looked at the run.
+        self._refused: str | None = None
         self._left = False
         self._host = self._find_host(asked)
         self._endpoint = self._host.endpoint if self._host is not None else asked
@@ -205,6 +210,9 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         if self._ended is not None:
             self._on_effect(self._ended)
             return
+        if self._refused is not None:  # to be turned away once is enough
+            self._on_effect(AskFailed(self._refused, connected=False, final=True))
+            return
         if self._held is not None:
             self._held.close()
         self._held = HeldPort()
@@ -222,6 +230,9 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         tls = self._tls.client_context() if self._tls else None
         try:
             reports = ask_coordinator(self._endpoint, self._secret.key, self._run_id, tls, PEEK_S)
+        except HandshakeError as error:
+            self._refused = self._explain(error)
+            return False
         except (HoldfastError, TimeoutError):
             return False  # nobody is there yet; asking in earnest tells what is the matter
         return any(report["stage"] == Stage.SEALED for report in reports)
@@ -322,6 +333,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
                 self._on_effect,
                 tls=self._tls.client_context() if self._tls else None,
                 host=self._host,
+                explain=self._explain,
             )
 
         return self._io.wait(make())
@@ -329,6 +341,10 @@ class HoldfastRendezvousHandler(RendezvousHandler):
     def _info(self, place: Place) -> RendezvousInfo:
         master = RendezvousStoreInfo(place.master_addr, place.master_port)
         return RendezvousInfo(self.store(), place.group_rank, place.group_world_size, master)
+
+    def _explain(self, error: PeerError) -> str:
+        """Say why the coordinator and this node do not understand each other, and what to do."""
+        return self._secret.wrong_at(self.endpoint) if isinstance(error, WrongSecretError) else str(error)
 
     def _post(self, event: MemberEvent) -> None:
         if not self._left:
@@ -367,6 +383,10 @@ class HoldfastRendezvousHandler(RendezvousHandler):
                 raise RendezvousStateError(outcome.reason)
             case RunEnded():
                 raise RendezvousClosedError(f"run '{self._run_id}' is closed: {outcome.reason}")
+            case AskFailed(final=True):
+                where = str(self.endpoint)
+                reason = outcome.reason if where in outcome.reason else f"cannot talk to {where}: {outcome.reason}"
+                raise RendezvousConnectionError(reason)
             case AskFailed(connected=False):
                 reason = outcome.reason
                 if reason.endswith(TRYING_AGAIN):
@@ -390,9 +410,10 @@ def create_handler(params: RendezvousParameters) -> HoldfastRendezvousHandler:
 
 
 def _secret(endpoint: Endpoint, node: NodeSettings) -> Secret:
-    secret = find_secret(endpoint, node.secret_file)
+    alone = node.standalone and endpoint.is_loopback and endpoint.port == 0
+    secret = find_secret(node.secret_file, insecure=node.insecure, alone=alone)
     if not secret.key:
         if node.require_secret:
-            raise UsageError(f"{open_door_warning(endpoint)}; --require-secret refuses to go on without one")
+            raise UsageError("--require-secret and --insecure exclude each other: leave one out")
         facts.warn("open_door", open_door_warning(endpoint))
     return secret

@@ -39,7 +39,7 @@ def from_environ(environ: Mapping[str, str] | None = None, *, timeout: timedelta
     return StoreClient.connect(
         where,
         space,
-        secret=find_secret(where, environ=environ).key,
+        secret=find_secret(environ=environ).key,
         tls=tls.client_context() if tls else None,
         timeout=timeout,
     )

@@ -12,7 +12,8 @@ from typing import Generic, TypeVar
 from holdfast.errors import ConnectionLost, HandshakeError
 from holdfast.wire.address import Endpoint
 from holdfast.wire.frames import FRAME_BYTES_MAX, Codec, FrameReader, Message
-from holdfast.wire.handshake import NONCE_BYTES, Challenge, Refused, prove, verify
+from holdfast.wire.handshake import NONCE_BYTES, Challenge, Refused, prove, refusal, verify
+from holdfast.wire.tls import SPEAKS_TLS, speaks_tls, tls_trouble
 
 M = TypeVar("M", bound=Message)
 # Larger reads cost more for each small answer than they save for a large one.
@@ -37,6 +38,8 @@ class Channel(Generic[M]):
         self._codec = codec
         self._reader = FrameReader(FRAME_BYTES_MAX)
         self._bodies: list[bytes] = []
+        #: Whether the other side has said its first word.
+        self._greeted = False
 
     @classmethod
     def connect(
@@ -51,6 +54,7 @@ class Channel(Generic[M]):
         """Connect and hold the handshake; raises `ConnectionLost` or `HandshakeError` with the reason."""
         deadline = time.monotonic() + timeout_s
         sock: socket.socket | None = None
+        channel: Channel[M] | None = None
         try:
             sock = socket.create_connection((endpoint.host, endpoint.port), timeout=timeout_s)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -61,10 +65,9 @@ class Channel(Generic[M]):
         except BaseException as error:
             if sock is not None:
                 sock.close()
-            if isinstance(error, ssl.SSLError):
-                raise HandshakeError(f"TLS with {endpoint} failed: {error.reason or error}") from None
-            if isinstance(error, OSError) and not isinstance(error, ConnectionLost):
-                raise ConnectionLost(f"cannot reach {endpoint}: {error.strerror or error}") from None
+            silent = channel is not None and not channel._greeted
+            if isinstance(error, OSError) and (trouble := _trouble(endpoint, error, tls, silent=silent)) is not None:
+                raise trouble from None
             raise
         return channel
 
@@ -103,7 +106,7 @@ class Channel(Generic[M]):
             raise ConnectionLost(f"the coordinator is out of reach: {error}") from None
         message = self._codec.decode(self._bodies.pop(0))
         if isinstance(message, Refused):
-            raise HandshakeError(message.reason)
+            raise refusal(message)
         return message
 
     def close(self) -> None:
@@ -131,10 +134,28 @@ class Channel(Generic[M]):
 
     def _shake(self, secret: bytes, deadline: float) -> None:
         challenge = self.receive(deadline)
+        self._greeted = True
         if not isinstance(challenge, Challenge):
             raise HandshakeError(f"expected a challenge, got {type(challenge).__name__}")
         proof = prove(secret, challenge, secrets.token_bytes(NONCE_BYTES))
         verify(secret, challenge, proof, self.ask(proof, deadline))  # type: ignore[arg-type]
+
+
+def _trouble(
+    endpoint: Endpoint, error: OSError, tls: ssl.SSLContext | None, *, silent: bool
+) -> ConnectionLost | HandshakeError | None:
+    """Say why a connection could not be made; None for an error that says so itself."""
+    # With TLS 1.3 a client hears only after its own handshake that its certificate was refused.
+    cause = error.__context__ if isinstance(error, ConnectionLost) else error
+    if tls is not None and isinstance(cause, ssl.SSLError):
+        return HandshakeError(tls_trouble(endpoint, cause))
+    if tls is not None and (isinstance(cause, ConnectionResetError) or (cause is not error and silent)):
+        return ConnectionLost(tls_trouble(endpoint, ConnectionResetError()))
+    if not isinstance(error, ConnectionLost):
+        return ConnectionLost(f"cannot reach {endpoint}: {error.strerror or error}")
+    if tls is None and silent and speaks_tls(endpoint):
+        return HandshakeError(f"cannot talk to {endpoint}: {SPEAKS_TLS}")
+    return None
 
 
 def _remaining(deadline: float | None) -> float | None:

@@ -24,6 +24,8 @@ FRAME_BYTES_MAX = 64 * 1024 * 1024
 HELLO_BYTES_MAX = 1024
 
 _MAGIC = b"HF"
+#: How every TLS connection begins.
+_TLS_HANDSHAKE = b"\x16\x03"
 _HEADER = struct.Struct("!2sBBI")
 HEADER_BYTES = _HEADER.size
 
@@ -77,7 +79,7 @@ class FrameReader:
     def _body_bytes(self, data: bytes | bytearray, start: int) -> int:
         magic, version, reserved, length = _HEADER.unpack_from(data, start)
         if magic != _MAGIC or reserved:
-            raise FrameError("the bytes are not Holdfast frames; something else is talking to this port")
+            raise FrameError(_name_bytes(data[start : start + 2]))
         if version != PROTOCOL_VERSION:
             raise FrameError(
                 f"the other side speaks protocol version {version}, this side {PROTOCOL_VERSION}: "
@@ -90,7 +92,14 @@ class FrameReader:
 
 def _check_magic(start: bytes | bytearray) -> None:
     if not _MAGIC.startswith(bytes(start[:2])):
-        raise FrameError("the bytes are not Holdfast frames; something else is talking to this port")
+        raise FrameError(_name_bytes(start))
+
+
+def _name_bytes(start: bytes | bytearray) -> str:
+    """Say what bytes are that begin no frame."""
+    if bytes(start[:2]) == _TLS_HANDSHAKE:
+        return "the other side speaks TLS, and this side does not: give both --tls-* options, or none"
+    return "the bytes are not Holdfast frames; something else is talking to this port"
 
 
 class Codec(Generic[M]):

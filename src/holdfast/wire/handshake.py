@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 
-from holdfast.errors import HandshakeError
+from holdfast.errors import HandshakeError, WrongSecretError
 from holdfast.wire.frames import Message
 
 NONCE_BYTES = 16
@@ -55,6 +55,10 @@ NO_SECRET = (
     "this coordinator asks for a shared secret and none was given: "
     "use --secret-file, or set HOLDFAST_SECRET_FILE or HOLDFAST_SECRET"
 )
+UNGUARDED = (
+    "this coordinator runs without a shared secret (--insecure), and this node has one: "
+    "start all of them with the secret, or all with --insecure"
+)
 
 
 def prove(secret: bytes, challenge: Challenge, nonce: bytes) -> Proof:
@@ -62,7 +66,9 @@ def prove(secret: bytes, challenge: Challenge, nonce: bytes) -> Proof:
     if len(challenge.nonce) != NONCE_BYTES:
         raise HandshakeError(f"the coordinator sent a nonce of {len(challenge.nonce)} bytes, not {NONCE_BYTES}")
     if challenge.guarded and not secret:
-        raise HandshakeError(NO_SECRET)
+        raise WrongSecretError(NO_SECRET)
+    if secret and not challenge.guarded:
+        raise HandshakeError(UNGUARDED)
     return Proof(nonce, _mac(secret, b"client", challenge.nonce, nonce))
 
 
@@ -78,12 +84,17 @@ def judge(secret: bytes, challenge: Challenge, proof: Proof, kind: str = "") -> 
 def verify(secret: bytes, challenge: Challenge, proof: Proof, answer: Message) -> Welcome:
     """Check the server's answer as the client; raises `HandshakeError` with the reason."""
     if isinstance(answer, Refused):
-        raise HandshakeError(answer.reason)
+        raise refusal(answer)
     if not isinstance(answer, Welcome):
         raise HandshakeError(f"expected a welcome, got {type(answer).__name__}")
     if not hmac.compare_digest(answer.mac, _mac(secret, b"server", proof.nonce, challenge.nonce)):
-        raise HandshakeError("the coordinator did not prove the shared secret; it may be somebody else's")
+        raise WrongSecretError("the coordinator did not prove the shared secret; it may be somebody else's")
     return answer
+
+
+def refusal(refused: Refused) -> HandshakeError:
+    """Return the error that a refusal means."""
+    return WrongSecretError(refused.reason) if refused.reason == WRONG_SECRET else HandshakeError(refused.reason)
 
 
 def _mac(secret: bytes, side: bytes, first: bytes, second: bytes) -> bytes:

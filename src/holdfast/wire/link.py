@@ -13,6 +13,7 @@ from holdfast.wire.address import Endpoint
 from holdfast.wire.forks import keep_transport, let_go
 from holdfast.wire.frames import FRAME_BYTES_MAX, Codec, FrameReader, Message
 from holdfast.wire.handshake import NONCE_BYTES, Challenge, Proof, Refused, Welcome, prove, verify
+from holdfast.wire.tls import SPEAKS_TLS, speaks_tls, tls_trouble
 
 M = TypeVar("M", bound=Message)
 
@@ -73,11 +74,17 @@ class Link(asyncio.Protocol, Generic[M]):
                 link.kind = (await link._opened).kind
         except TimeoutError:
             link.close("it took too long")
+            await link._ask_for_tls(endpoint, tls)
             raise ConnectionLost(f"{endpoint} did not answer within {timeout_s:g} s") from None
         except ssl.SSLError as error:
-            raise HandshakeError(f"TLS with {endpoint} failed: {error.reason or error}") from None
+            raise HandshakeError(tls_trouble(endpoint, error)) from None
         except OSError as error:
             link.close("it could not be opened")
+            silent = link._challenge is None and isinstance(error, ConnectionResetError | ConnectionLost)
+            if tls is not None and silent:
+                raise ConnectionLost(tls_trouble(endpoint, error)) from None
+            if isinstance(error, ConnectionLost):
+                await link._ask_for_tls(endpoint, tls)
             raise ConnectionLost(f"cannot reach {endpoint}: {error.strerror or error}") from None
         except BaseException:
             link.close("the caller gave up")
@@ -123,9 +130,16 @@ class Link(asyncio.Protocol, Generic[M]):
         self._transport = None
         reason = f"the connection broke ({error})" if error else self._reason
         if not self._opened.done():
-            self._opened.set_exception(ConnectionLost(reason))
+            # With TLS 1.3 a client hears only after its own handshake that its certificate was refused.
+            refused = isinstance(error, ssl.SSLError)
+            self._opened.set_exception(error if error and refused else ConnectionLost(reason))
         elif not self._opened.cancelled() and self._opened.exception() is None:
             self._on_lost(reason)
+
+    async def _ask_for_tls(self, endpoint: Endpoint, tls: ssl.SSLContext | None) -> None:
+        """Raise `HandshakeError` where the other side was silent because it waits for TLS."""
+        if tls is None and self._challenge is None and await asyncio.to_thread(speaks_tls, endpoint):
+            raise HandshakeError(f"cannot talk to {endpoint}: {SPEAKS_TLS}")
 
     def _shake(self, message: Message) -> None:
         if self._challenge is None and isinstance(message, Challenge):
