@@ -33,7 +33,11 @@ from holdfast.wire.tls import TlsFiles
     help="Where the records of runs are kept, so that a restarted coordinator goes on where it was. "
     "Default: a folder of this user's state, one for each port.",
 )
-@click.option("--max-connections", type=click.IntRange(1), default=Limits().connections_max, show_default=True)
+@click.option(
+    "--max-connections",
+    type=click.IntRange(1),
+    help="Connections at once.  [default: as many as ulimit -n leaves room for]",
+)
 @click.option("--quiet", is_flag=True, help="Say nothing but warnings.")
 def command(
     endpoint: str,
@@ -43,7 +47,7 @@ def command(
     tls_ca: str | None,
     require_secret: bool,
     state_dir: Path | None,
-    max_connections: int,
+    max_connections: int | None,
     quiet: bool,
 ) -> None:
     """Run a coordinator at ENDPOINT (host:port; port 0 takes a free one; 0.0.0.0 serves every interface).
