@@ -17,6 +17,7 @@ from holdfast.launcher import lastwords
 from holdfast.launcher.api import run_agent
 from holdfast.launcher.config import LaunchOptions, config_from_options
 from holdfast.launcher.screen import Screen
+from holdfast.wire.descriptors import raise_limit
 from holdfast.wire.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE
 from holdfast.workers import LogsSpecs
 
@@ -175,6 +176,7 @@ def command(quiet: bool, as_json: bool, compat: bool, script_args: tuple[str, ..
         _lead_names()
     with Screen(quiet=quiet, as_json=as_json) as screen:
         config, entry = config_from_options(LaunchOptions(script_args=script_args, **flags))
+        raise_limit()
         try:
             report = run_agent(config, entry, [])
         except (UsageError, InternalError):

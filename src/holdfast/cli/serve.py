@@ -17,6 +17,7 @@ from holdfast.errors import UsageError
 from holdfast.facts import Fact, facts
 from holdfast.home import state_folder
 from holdfast.wire.address import Endpoint, parse_endpoint
+from holdfast.wire.descriptors import raise_limit
 from holdfast.wire.listener import Limits
 from holdfast.wire.loop import new_loop
 from holdfast.wire.secret import find_secret, open_door_warning
@@ -71,6 +72,7 @@ def command(
     coordinator = Coordinator(
         secret.key, RecordFolder(folder) if folder is not None else None, Limits(connections_max=max_connections)
     )
+    raise_limit()
     loop = new_loop()
     try:
         loop.run_until_complete(_serve(coordinator, listen, tls_files(tls_cert, tls_key, tls_ca), where))

@@ -17,17 +17,21 @@ RESERVE_MIN = 128
 #: A listener always takes this many, however low the limit.
 CONNECTIONS_MIN = 16
 
+#: No listener needs more than this, and a program that walks through all possible descriptors takes its time.
+LIMIT_WANTED = 65_536
+
 #: What the user had set, where this process has raised it.
 _given: tuple[int, int] | None = None
 
 
 def raise_limit() -> int:
-    """Let this process, but not its children, open as many files as the system allows; returns how many."""
+    """Let this process, but not its children, open as many files as the hard limit allows; returns how many."""
     global _given
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard and soft != resource.RLIM_INFINITY:
-        with contextlib.suppress(OSError, ValueError):  # the hard limit may be over what the kernel allows
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    wanted = LIMIT_WANTED if hard == resource.RLIM_INFINITY else min(hard, LIMIT_WANTED)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):  # the limit may be out of our hands; then we live with it
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             _given = _given or (soft, hard)
     return limit()
 

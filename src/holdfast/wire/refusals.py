@@ -14,7 +14,7 @@ from dataclasses import dataclass
 SINGLES_PER_ADDRESS = 3
 #: So many refusals of all addresses together; one more for every `REFILL_S` that passes.
 SINGLES_MAX = 20
-REFILL_S = 1200.0
+REFILL_S = 3600.0
 QUIET_S = 600.0
 #: The first summary comes after this time, each further one after twice as long, while refusals go on.
 SUMMARY_FIRST_S = 60.0
