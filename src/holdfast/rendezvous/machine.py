@@ -491,7 +491,7 @@ class MemberMachine:
             case Rejected():
                 self._on_ended(RunEnded(message.reason, failed=True, rejected=True))
             case _:
-                pass  # known types that are not meant for nodes; the link has ignored those that this version does not know
+                pass  # not meant for nodes; types that this version does not know are ignored by the link
 
     def _on_sealed(self, message: Sealed) -> None:
         if self.state is State.WAITING and message.join == self._join:
