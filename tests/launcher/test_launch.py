@@ -376,3 +376,28 @@ def test_a_crash_loop_ends_with_its_own_exit_code(launch: StartLaunch) -> None:
     assert (code, out.count("try")) == (93, 3)
     assert "a crash loop: 3 failures in a row without progress" in err
     assert "exit     5; the launcher exits with 93" in err
+
+
+def test_a_round_whose_port_was_taken_is_followed_by_one_with_another_port(launch: StartLaunch) -> None:
+    """Any program may listen on a held port that it asks for; the job gets over it."""
+    script = """
+        import os, socket
+        def take(port):
+            sock = socket.socket()
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(("127.0.0.1", port))
+            sock.listen()
+            return sock
+        port = int(os.environ["MASTER_PORT"])
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            print("first", port, flush=True)
+            squatter = take(port)
+        with take(port):
+            print("second", port, flush=True)
+    """
+    code, out, err = launch("--standalone", "--max-restarts", "1", script=script).end()
+
+    assert code == 0, err
+    ports = dict(line.split() for line in out.splitlines())
+    assert ports["first"] != ports["second"]
+    assert "Address already in use" in err
