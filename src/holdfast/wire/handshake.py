@@ -10,8 +10,8 @@ handshake on to another service, another run or another port of this machine. Be
 translates ports; elsewhere NAT and port maps do, so there the port is not part of the purpose.
 
 All keys come from one root: HMAC-SHA256 of the transcript under the secret. Two of its descendants authenticate every
-frame that follows, one for each direction (`session`). A relay can therefore pass on, delay or cut what is said, and
-read it, but not change it; where others must not read, use TLS.
+frame that follows, one for each direction (`session`). A program in between can therefore pass on, delay or cut what
+is said, and read it, but not change it; where others must not read, use TLS.
 
 A run without a secret uses the empty one. Handshake and frames are the same then, and protect from accidents, not from
 people.

@@ -22,7 +22,7 @@ KEY_BYTES = 32
 
 WRONG_MAC = (
     "a message was changed, repeated or lost on the way (its authentication code is wrong): "
-    "check what relays this connection, or use TLS"
+    "check what passes this connection on, or use TLS"
 )
 
 _LONG = 1 << 63
