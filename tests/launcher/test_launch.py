@@ -437,3 +437,28 @@ def test_the_id_that_was_given_finds_the_run_again(launch: StartLaunch, tmp_path
 
     assert (code, out) == (0, "ux3\n"), err
     assert "run 'ux3' closed: finished" in found.stdout, found.stderr
+
+
+def test_a_round_whose_port_was_taken_is_followed_by_one_with_another_port(launch: StartLaunch) -> None:
+    """Any program may listen on a held port that it asks for; the job gets over it."""
+    script = """
+        import os, socket
+        def take(port):
+            sock = socket.socket()
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(("127.0.0.1", port))
+            sock.listen()
+            return sock
+        port = int(os.environ["MASTER_PORT"])
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            print("first", port, flush=True)
+            squatter = take(port)
+        with take(port):
+            print("second", port, flush=True)
+    """
+    code, out, err = launch("--standalone", "--max-restarts", "1", script=script).end()
+
+    assert code == 0, err
+    ports = dict(line.split() for line in out.splitlines())
+    assert ports["first"] != ports["second"]
+    assert "Address already in use" in err

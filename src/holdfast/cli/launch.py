@@ -20,6 +20,7 @@ from holdfast.launcher.options import LaunchOptions
 from holdfast.launcher.screen import Screen
 from holdfast.printable import printable
 from holdfast.runner import config as configs
+from holdfast.wire.descriptors import raise_limit
 from holdfast.workers import LogsSpecs
 
 #: With less room than this a disk counts as full: no line of a log fits.
@@ -55,6 +56,7 @@ def command(context: click.Context, /, **_: Any) -> None:
     with Screen(quiet=context.params["quiet"], as_json=context.params["json"]) as screen:
         if JOB_VARIABLE not in os.environ:  # a job was described in full when it was submitted
             preset(context, configs.load().section("cli", "launch"), "cli.launch")
+        raise_limit()
         try:
             report = launch(LaunchOptions(**context.params), screen)
         except (UsageError, InternalError):

@@ -17,6 +17,7 @@ from holdfast.errors import UsageError
 from holdfast.facts import Fact, facts
 from holdfast.home import state_folder
 from holdfast.wire.address import Endpoint, parse_endpoint
+from holdfast.wire.descriptors import raise_limit
 from holdfast.wire.listener import Limits
 from holdfast.wire.loop import new_loop
 from holdfast.wire.secret import find_secret, open_door_warning
@@ -33,7 +34,11 @@ from holdfast.wire.tls import TlsFiles
     help="Where the records of runs are kept, so that a restarted coordinator goes on where it was. "
     "Default: a folder of this user's state, one for each port.",
 )
-@click.option("--max-connections", type=click.IntRange(1), default=Limits().connections_max, show_default=True)
+@click.option(
+    "--max-connections",
+    type=click.IntRange(1),
+    help="Connections at once.  [default: as many as ulimit -n leaves room for]",
+)
 @click.option("--quiet", is_flag=True, help="Say nothing but warnings.")
 def command(
     endpoint: str,
@@ -44,7 +49,7 @@ def command(
     tls_ca: str | None,
     require_secret: bool,
     state_dir: Path | None,
-    max_connections: int,
+    max_connections: int | None,
     quiet: bool,
 ) -> None:
     """Run a coordinator at ENDPOINT (host:port; port 0 takes a free one; 0.0.0.0 serves every interface).
@@ -68,6 +73,7 @@ def command(
     coordinator = Coordinator(
         secret.key, RecordFolder(folder) if folder is not None else None, Limits(connections_max=max_connections)
     )
+    raise_limit()
     loop = new_loop()
     try:
         loop.run_until_complete(_serve(coordinator, listen, tls_files(tls_cert, tls_key, tls_ca), where))

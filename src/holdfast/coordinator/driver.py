@@ -56,7 +56,9 @@ class Coordinator:
         )
         # The agent that carries a coordinator is one of its nodes, and hears of facts as they all do.
         self._publishes = kind == SERVED
-        self._listener: Listener[Message] = Listener(self, CODEC, secret, limits, kind)
+        # A served coordinator has its process for itself; an embedded one shares it with an agent and its vault.
+        share = 1.0 if kind == SERVED else 0.75
+        self._listener: Listener[Message] = Listener(self, CODEC, secret, limits, kind, share=share)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")

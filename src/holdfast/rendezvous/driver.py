@@ -152,6 +152,7 @@ class Member:
                 self._secret,
                 self._on_message,
                 self._on_lost,
+                run=self.machine.run,
                 timeout_s=CONNECT_TIMEOUT_S,
                 tls=self._tls,
             )

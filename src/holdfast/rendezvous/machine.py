@@ -492,7 +492,7 @@ class MemberMachine:
             case Rejected():
                 self._on_ended(RunEnded(message.reason, failed=True, rejected=True))
             case _:
-                pass  # words of a newer coordinator that an older node need not understand
+                pass  # not meant for nodes; types that this version does not know are ignored by the link
 
     def _on_sealed(self, message: Sealed) -> None:
         if self.state is State.WAITING and message.join == self._join:

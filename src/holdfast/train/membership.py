@@ -47,7 +47,7 @@ class Circle:
     address: str
     #: Where the next worker in the order of ranks listens.
     peer: tuple[str, int]
-    #: What a worker of this round must bring to be let in by a rank.
+    #: The secret of this round's connections to a rank.
     token: Callable[[int], bytes]
 
 
