@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from holdfast.text import clean, clean_data
+
 _log = logging.getLogger("holdfast")
 
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
@@ -51,8 +53,12 @@ class FactBook:
 
     def publish(self, fact: Fact) -> None:
         """Hand one fact, stamped with the time, to every listener."""
-        if not fact.timestamp:
-            fact = replace(fact, timestamp=time.time())
+        fact = replace(
+            fact,
+            sentence=clean(fact.sentence),
+            data=clean_data(fact.data),
+            timestamp=fact.timestamp or time.time(),
+        )
         for listener in tuple(self._listeners):
             try:
                 listener(fact)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import json
 import os
 import secrets
 import time
@@ -68,7 +69,7 @@ def _file_name(run: str) -> str:
     """Make a file name of a run id, which may hold anything."""
     name = quote(run, safe=" ").replace(".", "%2E")
     if len(name) > _NAME_CHARS_MAX:
-        name = f"{name[:_NAME_CHARS_MAX]}-{hashlib.sha256(run.encode()).hexdigest()[:16]}"
+        name = f"{name[:_NAME_CHARS_MAX]}-{hashlib.sha256(run.encode(errors='backslashreplace')).hexdigest()[:16]}"
     return name + _SUFFIX
 
 
@@ -89,15 +90,16 @@ def _read(file: Path) -> list[Noted]:
         return []
     noted = []
     for line in lines:
-        with contextlib.suppress(msgspec.MsgspecError):
-            noted.append(_decoder.decode(line))
+        # Not msgspec's own decoder: the path of a folder that is not UTF-8 holds surrogates, which it refuses.
+        with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError):
+            noted.append(msgspec.convert(json.loads(line), Noted))
     return noted
 
 
 def _replace(file: Path, noted: list[Noted]) -> None:
     draft = file.with_name(f"{file.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
-        draft.write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in noted))
+        draft.write_bytes(b"".join(json.dumps(msgspec.to_builtins(each)).encode() + b"\n" for each in noted))
         draft.replace(file)
     finally:
         draft.unlink(missing_ok=True)
@@ -111,6 +113,3 @@ def _locked(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-_decoder = msgspec.json.Decoder(Noted)

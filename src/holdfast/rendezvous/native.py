@@ -52,6 +52,7 @@ from holdfast.rendezvous.machine import (
 )
 from holdfast.rendezvous.settings import NodeSettings, node_settings, run_settings
 from holdfast.store.client import StoreClient
+from holdfast.text import clean
 from holdfast.wire.address import Endpoint, parse_endpoint
 from holdfast.wire.loop import io_thread
 from holdfast.wire.ports import HeldPort
@@ -304,7 +305,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
     def _make_member(self, params: RendezvousParameters) -> Member:
         spec = NodeSpec(
             node=secrets.token_hex(8),
-            host=socket.gethostname(),
+            host=clean(socket.gethostname()),
             role=self._node.role,
             local_world_size=self._node.local_world_size,
             port=0,

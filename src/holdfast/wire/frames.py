@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from holdfast.errors import FrameError
+from holdfast.text import clean_data
 
 PROTOCOL_VERSION = 1
 #: What a proven peer may send in one frame. Store values travel in frames, so this bounds them too.
@@ -105,7 +106,12 @@ class Codec(Generic[M]):
 
     def encode(self, message: M) -> bytes:
         """Return the whole frame for one message."""
-        body = self._encoder.encode(message)
+        try:
+            body = self._encoder.encode(message)
+        except UnicodeEncodeError:
+            # Text is made clean where it comes in. A message that still holds a surrogate must not be lost for it.
+            plain = msgspec.to_builtins(message, builtin_types=(bytes, bytearray, memoryview))
+            body = self._encoder.encode(clean_data(plain))
         return _HEADER.pack(_MAGIC, PROTOCOL_VERSION, 0, len(body)) + body
 
     def decode(self, body: bytes) -> M:

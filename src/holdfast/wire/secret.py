@@ -38,7 +38,7 @@ def find_secret(
     if environ.get(SECRET_FILE_VARIABLE):
         return Secret(_read(Path(environ[SECRET_FILE_VARIABLE])), f"file {environ[SECRET_FILE_VARIABLE]}")
     if environ.get(SECRET_VARIABLE):
-        return Secret(environ[SECRET_VARIABLE].encode(), f"${SECRET_VARIABLE}")
+        return Secret(os.fsencode(environ[SECRET_VARIABLE]), f"${SECRET_VARIABLE}")
     if endpoint.is_loopback:
         path = user_secret_path(environ)
         return Secret(_read_or_create(path), f"file {path}")
