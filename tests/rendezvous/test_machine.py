@@ -155,6 +155,24 @@ def test_a_lost_connection_does_not_disturb_the_workers() -> None:
     assert (join.phase, join.place) == (Phase.RUNNING, place())
 
 
+def test_a_refusal_is_final_for_a_wait_but_a_node_that_runs_tries_again() -> None:
+    member = waiting()
+    member.tell(LinkDown("the coordinator closed the connection"))
+    assert member.tell(LinkDown("the shared secret is wrong", final=True)) == [
+        DropLink(),
+        AskFailed("the shared secret is wrong", connected=False),
+    ]
+
+    member = running()
+    assert member.tell(LinkDown("the coordinator closed the connection")) == [OpenLink()]
+    member.tell(LinkDown("the shared secret is wrong", final=True))
+    assert member.pass_time(LEASE_S).count(OpenLink()) == 1
+    # Asked for a round meanwhile, it waits for the attempt that is under way.
+    member.tell(GiveUp(Cause("it failed")))
+    assert member.tell(Ask(1, member.now + 600)) == []
+    assert len(said(member.tell(LinkUp()), Join)) == 1
+
+
 def test_it_tries_to_reconnect_ever_more_slowly() -> None:
     member = running()
     member.tell(LinkDown("refused"))

@@ -55,7 +55,11 @@ class Questions:
             if waiting is not None:
                 waiting.put(effect)
         elif self.answerer is not None:
-            threading.Thread(target=self._answer, args=(effect, self.answerer), daemon=True).start()
+            thread = threading.Thread(target=self._answer, args=(effect, self.answerer), daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # this process may start no more threads
+                facts.warn("unanswered", f"another node's question about {effect.topic} was not answered: {error}")
 
     def _answer(self, asked: AnotherAsks, answerer: Answerer) -> None:
         try:

@@ -9,6 +9,7 @@ import asyncio
 import secrets
 import ssl
 import time
+from collections.abc import Callable
 from typing import Any
 
 from holdfast.coordinator.events import Note
@@ -46,6 +47,7 @@ class Coordinator:
         records: RecordFolder | None = None,
         limits: Limits = Limits(),  # noqa: B008 - frozen
         kind: str = SERVED,
+        on_crash: Callable[[Coordinator], None] = lambda _: None,
     ) -> None:
         self._records = records
         self.machine = CoordinatorMachine(
@@ -57,6 +59,10 @@ class Coordinator:
         # The agent that carries a coordinator is one of its nodes, and hears of facts as they all do.
         self._publishes = kind == SERVED
         self._listener: Listener[Message] = Listener(self, CODEC, secret, limits, kind)
+        self._on_crash = on_crash
+        #: The exception that ended this coordinator; None while it works.
+        self.crash: Exception | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
@@ -92,6 +98,22 @@ class Coordinator:
     # -- the machine -----------------------------------------------------------------------------------------
 
     def _handle(self, event: CoordinatorEvent) -> None:
+        """Hand an event to the machine; an exception ends this coordinator.
+
+        What it left half done cannot be trusted. The members connect anew, to the next coordinator, and tell it what
+        they know, as after the death of any coordinator.
+        """
+        if self.crash is not None:
+            return
+        try:
+            self._carry_out(event)
+        except Exception as error:  # noqa: BLE001 - an event that is lost here would be waited for until a timeout
+            self.crash = error
+            facts.unexpected("the coordinator", error, "it stops, and its nodes look for the next one")
+            self._closing = asyncio.get_running_loop().create_task(self.close())
+            self._on_crash(self)
+
+    def _carry_out(self, event: CoordinatorEvent) -> None:
         for effect in self.machine.handle(event, time.monotonic()):
             if type(effect) is Send:
                 frame = CODEC.encode(effect.message)

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from holdfast.coordinator.driver import EMBEDDED, Coordinator
 from holdfast.coordinator.protocol import CODEC
 from holdfast.errors import FrameError, HandshakeError, HoldfastError, Unavailable
+from holdfast.facts import facts
 from holdfast.machine import Tick
 from holdfast.rendezvous.machine import (
     DropLink,
@@ -28,6 +29,7 @@ from holdfast.rendezvous.machine import (
     MemberEvent,
     MemberMachine,
     OpenLink,
+    RunEnded,
     Say,
 )
 from holdfast.wire.address import Endpoint
@@ -67,7 +69,7 @@ class Host:
         """Carry the coordinator unless somebody else has the port; says whether this process does."""
         if self._coordinator is not None:
             return True
-        coordinator = Coordinator(self._secret, kind=EMBEDDED)
+        coordinator = Coordinator(self._secret, kind=EMBEDDED, on_crash=self._on_crash)
         try:
             context = self._tls.server_context() if self._tls else None
             opened = await coordinator.open(self._bound, context)
@@ -76,8 +78,15 @@ class Host:
                 raise
             return False
         self.endpoint = Endpoint(self.endpoint.host, opened.port)
+        # The others know this port by now: should the coordinator have to be opened again, it is there again.
+        self._bound = Endpoint(self._bound.host, opened.port)
         self._coordinator = coordinator
         return True
+
+    def _on_crash(self, coordinator: Coordinator) -> None:
+        """Let the next attempt to connect open a coordinator anew; it learns the round from the members."""
+        if coordinator is self._coordinator:
+            self._coordinator = None
 
     async def close(self, farewell_of: str = "") -> None:
         """Stop carrying the coordinator, once it has heard the last words of the node named."""
@@ -114,10 +123,39 @@ class Member:
         self._link: Link[Message] | None = None
         self._opening: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        #: Whether an unexpected exception has ended the member; nothing is handled any more.
+        self._failed = False
         self._loop = asyncio.get_running_loop()
 
     def handle(self, event: MemberEvent) -> None:
-        """Hand an event to the machine and carry out what it answers."""
+        """Hand an event to the machine and carry out what it answers; an exception ends the member, loudly."""
+        if self._failed:
+            return
+        try:
+            self._handle(event)
+        except Exception as error:  # noqa: BLE001 - an event that is lost here would be waited for until a timeout
+            self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        """End the member because of an exception that no code expected: its owner hears that the run is over here."""
+        if self._failed:
+            return
+        self._failed = True
+        facts.unexpected("the rendezvous", error, "this node leaves the run")
+        try:
+            self.close()
+            self._on_effect(RunEnded(f"internal error in the rendezvous: {error!r}", failed=True))
+        except Exception as raised:  # noqa: BLE001 - as above; nothing is left that could be told
+            facts.unexpected("the end of the rendezvous", raised, "this node may not have heard that it left the run")
+
+    def close(self) -> None:
+        """Let go of the connection and the timer."""
+        self._drop()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _handle(self, event: MemberEvent) -> None:
         for effect in self.machine.handle(event, time.monotonic()):
             match effect:
                 case OpenLink():
@@ -131,14 +169,12 @@ class Member:
                     self._on_effect(effect)
         self._arm()
 
-    def close(self) -> None:
-        """Let go of the connection and the timer."""
-        self._drop()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
     async def _open(self) -> None:
+        event = await self._connect()
+        self._opening = None  # before the machine hears of it: it may open the next one at once
+        self.handle(event)
+
+    async def _connect(self) -> LinkUp | LinkDown:
         """Connect, carrying the coordinator ourselves where nobody answers and the address is ours."""
         try:
             if self._host is not None and self._may_host:
@@ -154,15 +190,15 @@ class Member:
                 tls=self._tls,
             )
         except (HandshakeError, FrameError) as error:
-            self.handle(LinkDown(str(error), final=True))
+            return LinkDown(str(error), final=True)
         except (HoldfastError, OSError) as error:
             # Also what the system refuses for now, as when it has no descriptors left: the next try may go better.
-            self.handle(LinkDown(str(error)))
-        else:
-            self._may_host = self._link.kind == EMBEDDED
-            self.handle(LinkUp())
-        finally:
-            self._opening = None
+            return LinkDown(str(error))
+        except Exception as error:  # noqa: BLE001 - a task that dies would be waited for until the join timeout
+            facts.unexpected("connecting to the coordinator", error, "this attempt has failed")
+            return LinkDown(f"internal error: {error!r}", final=True)
+        self._may_host = self._link.kind == EMBEDDED
+        return LinkUp()
 
     def _on_message(self, message: Message) -> None:
         self.handle(Heard(message))
@@ -174,6 +210,7 @@ class Member:
     def _drop(self) -> None:
         if self._opening is not None:
             self._opening.cancel()
+            self._opening = None
         if self._link is not None:
             self._link.close()
             self._link = None

@@ -436,7 +436,7 @@ class MemberMachine:
         self._link_trouble = event.reason
         if not self._wanted:
             return
-        if event.final:
+        if event.final and self.state is State.WAITING:
             self._fail_ask(event.reason)
             return
         # A first retry at once tells a broken connection from a dead coordinator; then back off.
