@@ -41,6 +41,8 @@ KILL_WAIT_S = 10.0
 ELSEWHERE_WAIT_S = 20.0
 #: The longest time that a thread stands still, so that its progress can be watched.
 LOOK_S_MAX = 10.0
+#: How long the thread pauses after an unexpected exception.
+STUMBLE_S = 1.0
 
 Gather = Callable[[dict[int, Stack]], dict[int, Stack]]
 
@@ -339,16 +341,25 @@ class _HangThread:
         self._thread.join(LOOK_S_MAX)
 
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait(self._wait_s())
-                self._last_progress = time.monotonic()
-                if self._closing:
-                    return
-                beats = self._read()
-                found = self._machine.handle(BeatsSeen(beats), time.monotonic()) if self._is_on else []
-            for stuck in found:
-                self._watchdog.on_stuck(stuck, beats)
+        while not self._closing:
+            try:
+                self._look()
+            except Exception as error:  # noqa: BLE001 - without the thread no hang would ever be found
+                facts.unexpected("the hang watchdog", error, "it goes on watching")
+                with self._changed:  # what raises again and again must not keep a processor busy
+                    self._changed.wait_for(lambda: self._closing, STUMBLE_S)
+
+    def _look(self) -> None:
+        """Wait until there is something to look at, and look once."""
+        with self._changed:
+            self._changed.wait(self._wait_s())
+            self._last_progress = time.monotonic()
+            if self._closing:
+                return
+            beats = self._read()
+            found = self._machine.handle(BeatsSeen(beats), time.monotonic()) if self._is_on else []
+        for stuck in found:
+            self._watchdog.on_stuck(stuck, beats)
 
     def _wait_s(self) -> float:
         wakeup = self._machine.wakeup() if self._is_on else None
