@@ -37,12 +37,16 @@ class Node:
 
     def wait(self, what: str) -> dict[str, Any]:
         """Return the next event of a kind; the run's time limit ends a wait for one that never comes."""
+        return self.wait_any(what)
+
+    def wait_any(self, *kinds: str) -> dict[str, Any]:
+        """Return the next event of one of these kinds."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             event: dict[str, Any] = json.loads(line)
-            if event["what"] == what:
+            if event["what"] in kinds:
                 return event
-        raise AssertionError(f"the node ended without '{what}'")
+        raise AssertionError(f"the node ended without '{' or '.join(kinds)}'")
 
     def status(self) -> dict[str, Any]:
         return self.say("status").wait("status")

@@ -27,7 +27,7 @@ from holdfast.health import PORT_VARIABLE, HealthCheckServer, Pulse, create_heal
 from holdfast.metrics.api import installed
 from holdfast.metrics.chosen import Metrics
 from holdfast.rendezvous.native import HoldfastRendezvousHandler
-from holdfast.store.environ import ENDPOINT_VARIABLE, MAX_WORKERS_VARIABLE, SPACE_VARIABLE
+from holdfast.store.environ import ENDPOINT_VARIABLE, ETCD_VARIABLE, MAX_WORKERS_VARIABLE, SPACE_VARIABLE
 from holdfast.timer.hang import HangOptions
 from holdfast.wire.address import Endpoint
 from holdfast.wire.secret import SECRET_FILE_VARIABLE
@@ -234,6 +234,8 @@ class LocalElasticAgent(SimpleElasticAgent):
             SPACE_VARIABLE: round_space(handler.get_run_id(), handler.place.round),
             MAX_WORKERS_VARIABLE: str(handler.max_nodes * spec.local_world_size),
         }
+        if handler.elected_by is not None:
+            variables[ETCD_VARIABLE] = str(handler.elected_by)
         if handler.secret.origin.startswith("file "):
             variables[SECRET_FILE_VARIABLE] = handler.secret.origin.removeprefix("file ")
         return {**variables, **(handler.tls.as_environ() if handler.tls is not None else {})}

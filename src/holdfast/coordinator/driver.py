@@ -9,17 +9,19 @@ import asyncio
 import secrets
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from holdfast.coordinator.events import Note
 from holdfast.coordinator.machine import (
+    AskSeal,
     Connected,
     CoordinatorEvent,
     CoordinatorMachine,
     Disconnected,
     ForgetRun,
     Received,
+    RunMaySeal,
     SaveRun,
     Send,
 )
@@ -48,6 +50,7 @@ class Coordinator:
         limits: Limits = Limits(),  # noqa: B008 - frozen
         kind: str = SERVED,
         on_crash: Callable[[Coordinator], None] = lambda _: None,
+        may_seal: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         self._records = records
         self.machine = CoordinatorMachine(
@@ -55,7 +58,11 @@ class Coordinator:
             records=records.load() if records else None,
             now=time.monotonic(),
             epoch=time.time() - time.monotonic(),
+            guarded=may_seal is not None,
         )
+        #: Waits until this coordinator may seal a round; says false where it never may again.
+        self._may_seal = may_seal
+        self._asking: set[asyncio.Task[None]] = set()
         # The agent that carries a coordinator is one of its nodes, and hears of facts as they all do.
         self._publishes = kind == SERVED
         self._listener: Listener[Message] = Listener(self, CODEC, secret, limits, kind)
@@ -78,6 +85,8 @@ class Coordinator:
         """Stop listening and drop every connection; agents go on and look for the next coordinator."""
         if self._timer is not None:
             self._timer.cancel()
+        for task in self._asking - {asyncio.current_task()}:  # which may be the one that found out
+            task.cancel()
         self._loop = None
         await self._listener.close()
 
@@ -108,6 +117,10 @@ class Coordinator:
         try:
             self._carry_out(event)
         except Exception as error:  # noqa: BLE001 - an event that is lost here would be waited for until a timeout
+            self._end(error)
+
+    def _end(self, error: Exception) -> None:
+        if self.crash is None:
             self.crash = error
             facts.unexpected("the coordinator", error, "it stops, and its nodes look for the next one")
             self._closing = asyncio.get_running_loop().create_task(self.close())
@@ -124,9 +137,23 @@ class Coordinator:
                     facts.publish(effect.fact)
             elif type(effect) is SaveRun:
                 self._save(effect)
+            elif type(effect) is AskSeal:
+                task = asyncio.get_running_loop().create_task(self._ask_seal(effect.run))
+                self._asking.add(task)
+                task.add_done_callback(self._asking.discard)
             elif type(effect) is ForgetRun and self._records is not None:
                 self._records.forget(effect.run)
         self._arm()
+
+    async def _ask_seal(self, run: str) -> None:
+        assert self._may_seal is not None
+        try:
+            allowed = await self._may_seal()
+        except Exception as error:  # noqa: BLE001 - a round that is never allowed would be waited for until a timeout
+            self._end(error)
+            return
+        if allowed and self._loop is not None:
+            self._handle(RunMaySeal(run))  # without a pause: the permission is for this moment
 
     def _save(self, effect: SaveRun) -> None:
         if self._records is None:

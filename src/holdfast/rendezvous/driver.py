@@ -13,7 +13,7 @@ import random
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from holdfast.coordinator.driver import EMBEDDED, Coordinator
 from holdfast.coordinator.protocol import CODEC
@@ -48,6 +48,11 @@ class Host:
     next one that cannot connect takes its place. `endpoint` is where this process reaches it.
     """
 
+    #: How long a first attempt to connect may take; each that fails gives the next one twice as much.
+    connect_s = CONNECT_TIMEOUT_S
+    #: Waits until the coordinator may seal a round; None where no other can be elected in its place.
+    may_seal: Callable[[], Awaitable[bool]] | None = None
+
     def __init__(
         self, endpoint: Endpoint, secret: bytes, tls: TlsFiles | None, *, required: bool, owned: bool = True
     ) -> None:
@@ -67,9 +72,12 @@ class Host:
 
     async def try_open(self) -> bool:
         """Carry the coordinator unless somebody else has the port; says whether this process does."""
+        return await self._listen()
+
+    async def _listen(self) -> bool:
         if self._coordinator is not None:
             return True
-        coordinator = Coordinator(self._secret, kind=EMBEDDED, on_crash=self._on_crash)
+        coordinator = Coordinator(self._secret, kind=EMBEDDED, on_crash=self._on_crash, may_seal=self.may_seal)
         try:
             context = self._tls.server_context() if self._tls else None
             opened = await coordinator.open(self._bound, context)
@@ -88,6 +96,9 @@ class Host:
         if coordinator is self._coordinator:
             self._coordinator = None
 
+    def reached(self, endpoint: Endpoint) -> None:
+        """Note which coordinator this node is connected to."""
+
     async def close(self, farewell_of: str = "") -> None:
         """Stop carrying the coordinator, once it has heard the last words of the node named."""
         if self._coordinator is None:
@@ -95,8 +106,12 @@ class Host:
         deadline = time.monotonic() + FAREWELL_S
         while self._coordinator.machine.speaks_for(farewell_of) and time.monotonic() < deadline:
             await asyncio.sleep(0.002)
-        await self._coordinator.close()
-        self._coordinator = None
+        await self._drop_coordinator()
+
+    async def _drop_coordinator(self) -> None:
+        coordinator, self._coordinator = self._coordinator, None
+        if coordinator is not None:
+            await coordinator.close()
 
 
 class Member:
@@ -120,6 +135,7 @@ class Member:
         self._host = host
         #: Until somebody answers, and again when a coordinator that lived inside an agent is gone.
         self._may_host = True
+        self._first_connect_s = self._connect_s = host.connect_s if host is not None else CONNECT_TIMEOUT_S
         self._link: Link[Message] | None = None
         self._opening: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -186,18 +202,22 @@ class Member:
                 self._secret,
                 self._on_message,
                 self._on_lost,
-                timeout_s=CONNECT_TIMEOUT_S,
+                timeout_s=self._connect_s,
                 tls=self._tls,
             )
         except (HandshakeError, FrameError) as error:
             return LinkDown(str(error), final=True)
         except (HoldfastError, OSError) as error:
+            self._connect_s = min(2 * self._connect_s, CONNECT_TIMEOUT_S)
             # Also what the system refuses for now, as when it has no descriptors left: the next try may go better.
             return LinkDown(str(error))
         except Exception as error:  # noqa: BLE001 - a task that dies would be waited for until the join timeout
             facts.unexpected("connecting to the coordinator", error, "this attempt has failed")
             return LinkDown(f"internal error: {error!r}", final=True)
+        self._connect_s = self._first_connect_s
         self._may_host = self._link.kind == EMBEDDED
+        if self._host is not None:
+            self._host.reached(self._endpoint)
         return LinkUp()
 
     def _on_message(self, message: Message) -> None:

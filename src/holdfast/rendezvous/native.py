@@ -141,6 +141,11 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         return self._host.endpoint if self._host is not None else self._endpoint
 
     @property
+    def elected_by(self) -> Endpoint | None:
+        """Where etcd is that elects the coordinator; None where the coordinator has an address for good."""
+        return None
+
+    @property
     def secret(self) -> Secret:
         """The shared secret in use."""
         return self._secret

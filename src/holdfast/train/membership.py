@@ -21,7 +21,7 @@ from holdfast.rendezvous.machine import MemberEffect, NewcomersWait, RoundBroken
 from holdfast.rendezvous.native import HoldfastRendezvousHandler
 from holdfast.rendezvous.registry import get_rendezvous_handler
 from holdfast.store.client import StoreClient
-from holdfast.store.environ import ENDPOINT_VARIABLE, MAX_WORKERS_VARIABLE
+from holdfast.store.environ import ENDPOINT_VARIABLE, ETCD_VARIABLE, MAX_WORKERS_VARIABLE
 from holdfast.timer.heartbeat import heartbeat, pause
 from holdfast.train.ring import listen, make_token
 from holdfast.workers.plan import MEMBER_FILE_VARIABLE
@@ -180,11 +180,16 @@ def from_environ(environ: Mapping[str, str] | None = None, **settings: Any) -> M
         raise UsageError(
             f"this process has no agent (${ENDPOINT_VARIABLE} is not set): start the script with `holdfast launch`"
         )
+    run = environ.get("TORCHELASTIC_RUN_ID", "none")
+    if etcd := environ.get(ETCD_VARIABLE):
+        # The agents' coordinator is elected: its address is looked up for every connection.
+        endpoint = etcd
+        settings = {"elected_for": run, **settings}
     return Membership(
         RendezvousParameters(
-            backend="holdfast",
+            backend="etcd" if etcd else "holdfast",
             endpoint=endpoint,
-            run_id=environ.get("TORCHELASTIC_RUN_ID", "none") + RUN_SUFFIX,
+            run_id=run + RUN_SUFFIX,
             **worker_settings(
                 int(environ.get("WORLD_SIZE", "1")),
                 int(environ.get(MAX_WORKERS_VARIABLE, "0")),
