@@ -19,9 +19,9 @@ PUPPET = Path(__file__).parent / "puppet.py"
 class Node:
     """One node in its own process."""
 
-    def __init__(self, environ: dict[str, str], **options: Any) -> None:
+    def __init__(self, environ: dict[str, str], prefix: tuple[str, ...] = (), **options: Any) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, str(PUPPET), json.dumps(options)],
+            [*prefix, sys.executable, str(PUPPET), json.dumps(options)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

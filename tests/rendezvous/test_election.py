@@ -87,14 +87,14 @@ def deaf() -> Iterator[Endpoint]:
 class Proxy:
     """Passes connections on to etcd, and refuses them while it is cut."""
 
-    def __init__(self, target: Endpoint) -> None:
+    def __init__(self, target: Endpoint, host: str = "127.0.0.1") -> None:
         self._target = target
         self._listener: socket.socket | None = None
-        self.endpoint = Endpoint("127.0.0.1", 0)
+        self.endpoint = Endpoint(host, 0)
         self.heal()
 
     def heal(self) -> None:
-        listener = socket.create_server(("127.0.0.1", self.endpoint.port))
+        listener = socket.create_server((self.endpoint.host, self.endpoint.port))
         self._listener = listener
         self.endpoint = Endpoint(*listener.getsockname())
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
