@@ -33,7 +33,7 @@ class RecordFolder:
                 records[unquote(path.name.removesuffix(_SUFFIX))] = msgspec.json.decode(
                     path.read_bytes(), type=RunRecord
                 )
-            except (OSError, msgspec.MsgspecError) as error:
+            except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
                 facts.warn("record_unreadable", f"the record {path} is left out: {error}")
         return records
 
