@@ -304,6 +304,24 @@ def test_an_election_that_fails_halfway_leaves_no_coordinator(
     with_host(etcd, run, use)
 
 
+def test_a_holder_whose_coordinator_crashed_opens_another_under_the_same_key(etcd: Endpoint, run: str) -> None:
+    async def use(host: EtcdHost) -> None:
+        assert await host.try_open()
+        endpoint, coordinator = host.endpoint, host._coordinator
+        assert coordinator is not None
+        coordinator._end(RuntimeError("planted"))
+        assert not host.is_up
+        assert coordinator._closing is not None
+        await coordinator._closing
+        assert await host.try_open()
+        assert host.endpoint == endpoint
+        assert host._hold_until == 0, "it took the key from no other node"
+        assert await host.may_seal()
+        assert Gateway(etcd).get(f"{PREFIX}{run}") == str(endpoint)
+
+    with_host(etcd, run, use)
+
+
 def test_a_node_that_ends_seals_nothing_any_more_and_gives_the_key_back(etcd: Endpoint, run: str) -> None:
     async def use(host: EtcdHost) -> None:
         assert await host.try_open()

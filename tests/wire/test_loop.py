@@ -7,11 +7,18 @@ import gc
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
+from holdfast.coordinator.messages import Query
+from holdfast.coordinator.protocol import CODEC
 from holdfast.errors import InternalError
 from holdfast.facts import ERROR, Fact, facts
+from holdfast.wire.address import Endpoint
+from holdfast.wire.frames import Message
+from holdfast.wire.link import Link
+from holdfast.wire.listener import Listener, Peer
 from holdfast.wire.loop import IoThread
 
 #: A library that ends slowly, as large ones do: for so long there is no Python any more, and the thread is still there.
@@ -124,7 +131,7 @@ def test_when_the_thread_ends_every_wait_fails_at_once_and_its_users_are_told(
 
     assert len(users) == 2
     assert not io.is_alive
-    assert [fact.kind for fact in told] == ["internal_error"]
+    assert any("all that waits for it fails" in fact.sentence for fact in told)
 
 
 def test_a_thread_that_ended_is_replaced_for_new_users() -> None:
@@ -143,3 +150,32 @@ print(io_thread().wait(answer()), io_thread() is not first)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stdout) == (0, "another True\n"), done.stderr
+
+
+def test_what_a_service_raises_costs_the_connection_and_is_told(told: list[Fact]) -> None:
+    class Service:
+        def opened(self, peer: Peer[Any]) -> None:
+            pass
+
+        def received(self, peer: Peer[Any], message: Any) -> None:
+            raise_planted()
+
+        def closed(self, peer: Peer[Any], reason: str) -> None:
+            ended.append(reason)
+
+    ended: list[str] = []
+    io = IoThread()
+
+    async def ask() -> None:
+        listener: Listener[Message] = Listener(Service(), CODEC, b"")
+        endpoint = await listener.open(Endpoint("127.0.0.1", 0))
+        lost = io.loop.create_future()
+        link = await Link.connect(endpoint, CODEC, b"", lambda _: None, lost.set_result)
+        link.send(Query())
+        await lost
+        await listener.close()
+
+    io.wait(ask())
+
+    assert ended == ["the connection broke (planted)"]
+    assert any(fact.kind == "internal_error" and "in raise_planted" in fact.sentence for fact in told)
