@@ -72,8 +72,9 @@ def test_what_is_encoded_is_decoded() -> None:
         msgspec.msgpack.encode([1, 0, [[1.0, "g", "n" * (NAME_CHARACTERS_MAX + 1), 1.0]]]),
         msgspec.msgpack.encode([1, 0, [[1.0, "g", "n", 1.0]] * (VALUES_MAX + 1)]),
         msgspec.json.encode([1, 0, []]),
+        encode(0, [DATA._replace(name="nn")]).replace(b"nn", b"\xff\xff"),
     ],
-    ids=range(12),
+    ids=range(13),
 )
 def test_what_is_not_ours_is_ignored(datagram: bytes) -> None:
     assert decode(datagram) is None
@@ -91,11 +92,12 @@ def too_long() -> bytes:
 
 
 def test_rubbish_is_counted_and_what_follows_it_arrives(relay: Relay, taken: Taken) -> None:
-    for datagram in (b"rubbish", b"", too_long(), encode(1, [DATA])):
+    not_utf8 = encode(0, [DATA._replace(name="nn")]).replace(b"nn", b"\xff\xff")
+    for datagram in (b"rubbish", b"", too_long(), not_utf8, encode(1, [DATA])):
         send(relay, datagram)
 
     assert taken.get(timeout=PATIENCE_S) == (DATA, 1)
-    assert relay.ignored == 3
+    assert relay.ignored == 4
 
 
 def test_a_value_that_is_not_taken_costs_only_itself(heard: list[Fact]) -> None:

@@ -137,7 +137,12 @@ class Hangs:
         """Publish where the ranks are that go on; in a thread, since taking stacks may take seconds."""
 
         def tell() -> None:
-            groups = kept(merge({rank: stack for rank, stack in self.take_stacks().items() if rank in running}))
+            try:
+                taken = self.take_stacks()
+            except Exception as error:  # noqa: BLE001 - the sentence is worth telling without the stacks
+                facts.unexpected("taking the stacks of workers", error, "they are told without")
+                taken = {}
+            groups = kept(merge({rank: stack for rank, stack in taken.items() if rank in running}))
             data: dict[str, Any] = {"running": running, "stacks": [group.to_json() for group in groups]}
             facts.publish(Fact("half_finished", f"{sentence}:\n{render(groups)}", data, WARNING))
 

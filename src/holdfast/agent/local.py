@@ -30,7 +30,7 @@ from holdfast.health import PORT_VARIABLE, HealthCheckServer, Pulse, create_heal
 from holdfast.metrics.api import installed
 from holdfast.metrics.chosen import Metrics
 from holdfast.rendezvous.native import HoldfastRendezvousHandler
-from holdfast.store.environ import ENDPOINT_VARIABLE, MAX_WORKERS_VARIABLE, SPACE_VARIABLE
+from holdfast.store.environ import ENDPOINT_VARIABLE, ETCD_VARIABLE, MAX_WORKERS_VARIABLE, SPACE_VARIABLE
 from holdfast.timer.hang import HangOptions
 from holdfast.wire.address import Endpoint
 from holdfast.workers import (
@@ -290,6 +290,8 @@ class LocalElasticAgent(SimpleElasticAgent):
             MAX_WORKERS_VARIABLE: str(handler.max_nodes * spec.local_world_size),
         }
         variables |= handler.secret.as_environ()
+        if handler.elected_by is not None:
+            variables[ETCD_VARIABLE] = str(handler.elected_by)
         return {**variables, **(handler.tls.as_environ() if handler.tls is not None else {})}
 
     # -- warm starts -----------------------------------------------------------------------------------------------

@@ -20,6 +20,8 @@ from holdfast.rendezvous.machine import (
     AnotherAnswers,
     AnotherAsks,
     AskFailed,
+    CoordinatorAway,
+    CoordinatorBack,
     FactHeard,
     MemberEffect,
     RoundBroken,
@@ -200,6 +202,10 @@ class PushedMeeting:
         if isinstance(effect, FactHeard):
             told = effect.fact
             facts.publish(Fact(told.kind, told.sentence, told.data, told.level, told.time, told.number))
+        elif isinstance(effect, CoordinatorAway):
+            facts.warn("coordinator_away", effect.sentence)
+        elif isinstance(effect, CoordinatorBack):
+            facts.warn("coordinator_back", f"the coordinator answers again after {effect.away_s:.1f} s")
         elif isinstance(effect, AnotherAsks | AnotherAnswers):
             assert self.questions is not None
             self.questions.hear(effect)

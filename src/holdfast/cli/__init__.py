@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -125,6 +126,7 @@ def cli() -> None:
 def main(args: Sequence[str] | None = None) -> None:
     """Run the command line, or these words; a mistake is answered by one sentence and an exit code."""
     _open_closed_streams()
+    _write_escapes()
     try:
         try:
             cli(args, standalone_mode=False)
@@ -160,6 +162,13 @@ def _open_closed_streams() -> None:
             descriptor = os.open(os.devnull, os.O_RDWR)
             os.set_inheritable(descriptor, True)
             setattr(sys, name, os.fdopen(descriptor, mode))
+
+
+def _write_escapes() -> None:
+    """Have streams write what their encoding lacks as an escape: a file name must not end a command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _let_go_of_streams() -> None:

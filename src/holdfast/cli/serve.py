@@ -13,7 +13,7 @@ import click
 from holdfast.cli.options import connection_options, tls_files
 from holdfast.coordinator.driver import Coordinator
 from holdfast.coordinator.records import RecordFolder
-from holdfast.errors import UsageError
+from holdfast.errors import InternalError, UsageError
 from holdfast.facts import Fact, facts
 from holdfast.home import state_folder
 from holdfast.wire.address import Endpoint, parse_endpoint
@@ -70,24 +70,31 @@ def command(
     if not secret.key:
         facts.warn("open_door", open_door_warning(where))
     folder = state_dir or (state_folder() / "coordinators" / str(where.port) if where.port else None)
+    stop = asyncio.Event()
     coordinator = Coordinator(
-        secret.key, RecordFolder(folder) if folder is not None else None, Limits(connections_max=max_connections)
+        secret.key,
+        RecordFolder(folder) if folder is not None else None,
+        Limits(connections_max=max_connections),
+        on_crash=lambda _: stop.set(),
     )
     raise_limit()
     loop = new_loop()
     try:
-        loop.run_until_complete(_serve(coordinator, listen, tls_files(tls_cert, tls_key, tls_ca), where))
+        loop.run_until_complete(_serve(coordinator, listen, tls_files(tls_cert, tls_key, tls_ca), where, stop))
     finally:
         loop.close()
 
 
-async def _serve(coordinator: Coordinator, listen: Endpoint, tls: TlsFiles | None, where: Endpoint) -> None:
+async def _serve(
+    coordinator: Coordinator, listen: Endpoint, tls: TlsFiles | None, where: Endpoint, stop: asyncio.Event
+) -> None:
     opened = await coordinator.open(listen, tls.server_context() if tls else None)
-    stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     click.echo(f"holdfast coordinator at {Endpoint(where.host, opened.port)}")
     await stop.wait()
+    if coordinator.crash is not None:
+        raise InternalError("the coordinator has stopped; start it again") from coordinator.crash
     facts.publish(Fact("coordinator_stopping", "stopping; agents go on and look for the next coordinator here"))
     await coordinator.close()

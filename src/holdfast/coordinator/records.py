@@ -44,7 +44,7 @@ class RecordFolder:
                 run = unquote(path.name.removesuffix(_SUFFIX)) if run is None else run
                 records[run] = msgspec.json.decode(data, type=RunRecord)
                 path.rename(self._path(run))
-            except (OSError, msgspec.MsgspecError) as error:
+            except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
                 facts.warn("record_unreadable", f"the record {path} is left out: {error}")
         return records
 

@@ -13,7 +13,9 @@ The rules:
 3. A round number is never used twice; the record is saved before anybody hears of a round.
 4. A failure is charged to the restart budget once per round, when all survivors are back and all causes are known:
    a victim's report may arrive before that of the failure that made it one.
-5. After a restart of the coordinator nothing is sealed until the members of the last round, running or broken, are
+5. A coordinator that was elected asks before each seal whether it still is the one; while it is not told so, it seals
+   nothing. Everything else goes on.
+6. After a restart of the coordinator nothing is sealed until the members of the last round, running or broken, are
    back or their time is up.
 """
 
@@ -26,7 +28,7 @@ import msgspec
 
 from holdfast.coordinator import news, sentences
 from holdfast.coordinator.budget import Ruling, Spent, charge
-from holdfast.coordinator.events import DropRound, Note, RunEffect, Save, Tell
+from holdfast.coordinator.events import DropRound, Note, RunEffect, Save, Tell, WantSeal
 from holdfast.coordinator.fit import LEFT_OVER, left_over
 from holdfast.coordinator.history import History
 from holdfast.coordinator.messages import (
@@ -65,8 +67,16 @@ class Rounds:
         record: RunRecord | None = None,
         now: float = 0.0,
         epoch: float = 0.0,
+        *,
+        guarded: bool = False,
     ) -> None:
         self.run = run
+        #: Whether each seal must be allowed from outside.
+        self.guarded = guarded
+        #: Whether a permission was asked for and has not come yet.
+        self.seal_asked = False
+        #: Whether a seal is allowed while the present event is handled.
+        self._seal_allowed = False
         self.stage = Stage.GATHERING
         self.settings: RunSettings | None = None
         self.roster = Roster()
@@ -110,6 +120,8 @@ class Rounds:
             times.append(expiry)
         if self.recovery is not None:
             times.append(self.recovery.ends_at)
+        elif self.seal_asked:
+            pass  # all is ready but the permission, which is an event
         elif self.stage is Stage.GATHERING and (call := self.last_call_ends()) is not None and not self._holdups():
             times.append(call)
         elif self.stage is Stage.SEALED and (admit := self._admission_opens()) is not None:
@@ -282,7 +294,7 @@ class Rounds:
             or self.waiting >= (settings.expected or settings.max_nodes)
             or ((ends := self.last_call_ends()) is not None and now >= ends)
         ):
-            self._seal(now)
+            self._seal_if_allowed(now)
 
     def _holdups(self) -> bool:
         """Whether a live node is not ready to be sealed: it may still run workers, or its connection just broke."""
@@ -297,6 +309,13 @@ class Rounds:
             self._min_since + settings.last_call_s,
             max(self.roster.last_arrival, self._min_since) + settings.quiet_s,
         )
+
+    def _seal_if_allowed(self, now: float) -> None:
+        if not self.guarded or self._seal_allowed:
+            self._seal(now)
+        elif not self.seal_asked:
+            self.seal_asked = True
+            self._out.append(WantSeal())
 
     def _seal(self, now: float) -> None:
         """GATHERING or REGROUPING -> SEALED."""

@@ -31,6 +31,7 @@ from holdfast.coordinator.events import (
     RunEffect,
     RunEvent,
     Save,
+    SealAllowed,
 )
 from holdfast.coordinator.fit import LEFT_OVER, misfit
 from holdfast.coordinator.messages import Ack, Beat, Broken, Fail, Join, Loss, Phase, Place, Rejected, Resend
@@ -71,11 +72,14 @@ class RunMachine(Rounds):
                 self._on_drop(event, now)
             case CloseAsked():
                 self._close(event.reason, failed=False)
+            case SealAllowed():
+                self.seal_asked, self._seal_allowed = False, True
             case Tick():
                 pass
         self._expire(now)
         self._watch_minimum(now)
         self._settle(now)
+        self._seal_allowed = False
         self._asked_wakeup = self.wakeup()
         effects, self._out = self._out, []
         return effects

@@ -92,6 +92,8 @@ def _gathering_clauses(run: Rounds, now: float) -> list[str]:
         clauses.append(f"waiting for {names(list(told), late)} to stop workers and rejoin")
     elif run.waiting < settings.min_nodes:
         clauses.append(f"waiting for {settings.min_nodes - run.waiting} more")
+    elif run.seal_asked:
+        clauses.append("waiting for etcd to confirm which node carries the coordinator")
     elif (ends := run.last_call_ends()) is not None:
         clauses.append(f"last call in {max(ends - now, 0):.1f} s")
     return clauses

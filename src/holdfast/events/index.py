@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import secrets
 import time
@@ -87,15 +88,16 @@ def _read(file: Path) -> list[Noted]:
         return []
     noted = []
     for line in lines:
-        with contextlib.suppress(msgspec.MsgspecError):
-            noted.append(_decoder.decode(line))
+        # Not msgspec's own decoder: the path of a folder that is not UTF-8 holds surrogates, which it refuses.
+        with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError):
+            noted.append(msgspec.convert(json.loads(line), Noted))
     return noted
 
 
 def _replace(file: Path, noted: list[Noted]) -> None:
     draft = file.with_name(f"{file.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
-        draft.write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in noted))
+        draft.write_bytes(b"".join(json.dumps(msgspec.to_builtins(each)).encode() + b"\n" for each in noted))
         draft.replace(file)
     finally:
         draft.unlink(missing_ok=True)
@@ -109,6 +111,3 @@ def _locked(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-_decoder = msgspec.json.Decoder(Noted)

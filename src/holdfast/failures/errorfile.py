@@ -57,8 +57,8 @@ class ErrorData:
 def describe(error: BaseException, traceback_text: str, *, now: float, error_code: int | None = None) -> dict[str, Any]:
     """Make the content of an error file out of one exception."""
     message: dict[str, Any] = {
-        "message": _cut(f"{type(error).__name__}: {error}", MESSAGE_CHARS_MAX),
-        "extraInfo": {"py_callstack": _cut(traceback_text, TRACEBACK_CHARS_MAX), "timestamp": str(int(now))},
+        "message": _cut(_clean(f"{type(error).__name__}: {error}"), MESSAGE_CHARS_MAX),
+        "extraInfo": {"py_callstack": _cut(_clean(traceback_text), TRACEBACK_CHARS_MAX), "timestamp": str(int(now))},
     }
     if said := exit_message(error):
         message["extraInfo"]["exitMessage"] = _cut(said, MESSAGE_CHARS_MAX)
@@ -200,7 +200,12 @@ def _parse(content: dict[str, Any]) -> ErrorData:
 
 
 def _text(value: object) -> str:
-    return _cut(value if isinstance(value, str) else json.dumps(value), MESSAGE_CHARS_MAX)
+    return _cut(_clean(value) if isinstance(value, str) else json.dumps(value), MESSAGE_CHARS_MAX)
+
+
+def _clean(text: str) -> str:
+    """Write lone surrogates as escapes, as `holdfast.text` does: a file name that is not UTF-8 brings them along."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _without_bare_colon(message: str) -> str:

@@ -227,7 +227,11 @@ class Screen:
 
     def _write(self, text: str) -> None:
         try:
-            self._out.write(text)
+            try:
+                self._out.write(text)
+            except UnicodeEncodeError:  # a stream that is not UTF-8 shows escapes instead
+                encoding = self._out.encoding or "ascii"
+                self._out.write(text.encode(encoding, "backslashreplace").decode(encoding))
             self._out.flush()
         except OSError:
             pass  # a closed terminal or a full disk must not end the job

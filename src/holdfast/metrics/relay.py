@@ -52,7 +52,7 @@ def decode(datagram: bytes) -> Batch | None:
     """Read a datagram; None for anything that is not ours."""
     try:
         batch = _decoder.decode(datagram)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     if batch.version != VERSION or batch.rank < 0 or len(batch.values) > VALUES_MAX:
         return None
@@ -119,12 +119,18 @@ class Relay:
                 continue
             if not datagram and self._closing:
                 return
-            batch = None if flags & socket.MSG_TRUNC else decode(datagram)
-            if batch is None:
-                self.ignored += 1
-                continue
-            for value in batch.values:
-                self._hand_over(MetricData(*value), batch.rank)
+            try:
+                self._take(datagram, truncated=bool(flags & socket.MSG_TRUNC))
+            except Exception as error:  # noqa: BLE001 - without the thread no worker's metric would arrive any more
+                facts.unexpected("the metrics relay", error, "it goes on with the next values")
+
+    def _take(self, datagram: bytes, *, truncated: bool) -> None:
+        batch = None if truncated else decode(datagram)
+        if batch is None:
+            self.ignored += 1
+            return
+        for value in batch.values:
+            self._hand_over(MetricData(*value), batch.rank)
 
     def _hand_over(self, data: MetricData, rank: int) -> None:
         try:

@@ -22,6 +22,7 @@ from holdfast.coordinator.state import Stage
 from holdfast.errors import (
     HandshakeError,
     HoldfastError,
+    InternalError,
     PeerError,
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -55,6 +56,7 @@ from holdfast.rendezvous.machine import (
 )
 from holdfast.rendezvous.settings import NodeSettings, node_settings, run_settings
 from holdfast.store.client import StoreClient
+from holdfast.text import clean
 from holdfast.wire.address import Endpoint, parse_endpoint
 from holdfast.wire.loop import io_thread
 from holdfast.wire.ports import HeldPort
@@ -65,6 +67,8 @@ from holdfast.wire.tls import TlsFiles
 GOODBYE_S = 2.0
 #: How long a look at the run may take before it is joined.
 PEEK_S = 1.0
+#: How often a wait looks whether the thread that would answer it still runs.
+LOOK_S = 1.0
 
 Outcome = RoundSealed | RunEnded | AskFailed
 
@@ -97,6 +101,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         self._host = self._find_host(asked)
         self._endpoint = self._host.endpoint if self._host is not None else asked
         self._member = self._make_member(params)
+        self._forget_io = self._io.on_end(self._on_io_end)
 
     # -- what every handler has ----------------------------------------------------------------------------------
 
@@ -139,6 +144,11 @@ class HoldfastRendezvousHandler(RendezvousHandler):
     def endpoint(self) -> Endpoint:
         """Where the coordinator is."""
         return self._host.endpoint if self._host is not None else self._endpoint
+
+    @property
+    def elected_by(self) -> Endpoint | None:
+        """Where etcd is that elects the coordinator; None where the coordinator has an address for good."""
+        return None
 
     @property
     def secret(self) -> Secret:
@@ -196,7 +206,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         """Block until a round is agreed; `cause` says what ended the one before."""
         self.ask(cause)
         try:
-            outcome = self._outcomes.get()
+            outcome = self._wait_outcome()
         except BaseException:
             # Interrupted while waiting: the others must not wait for a node that has given up.
             self.leave("interrupted")
@@ -282,9 +292,10 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         if self._held is not None:
             self._held.close()
             self._held = None
+        self._forget_io()
         try:
             self._io.wait(self._goodbye(reason), GOODBYE_S)
-        except TimeoutError:
+        except (TimeoutError, InternalError):
             return False
         return True
 
@@ -315,7 +326,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
     def _make_member(self, params: RendezvousParameters) -> Member:
         spec = NodeSpec(
             node=secrets.token_hex(8),
-            host=socket.gethostname(),
+            host=clean(socket.gethostname()),
             role=self._node.role,
             local_world_size=self._node.local_world_size,
             port=0,
@@ -350,14 +361,28 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         if not self._left:
             self._io.call(self._member.handle, event)
 
+    def _wait_outcome(self) -> Outcome:
+        """Wait for the answer to an ask; the machine's deadline bounds it, and the end of the thread ends it."""
+        while True:
+            try:
+                return self._outcomes.get(timeout=LOOK_S)
+            except queue.Empty:
+                self._io.check()
+
+    def _on_io_end(self, reason: str) -> None:
+        self._on_effect(RunEnded(reason, failed=True))
+
     def _ask_on_loop(self, ask: Ask) -> None:
         node = self._node
-        self._member.machine.describe(
-            role=node.role,
-            local_world_size=node.local_world_size,
-            node_rank=node.node_rank,
-            peer_port=self._peer_port,
-        )
+        try:
+            self._member.machine.describe(
+                role=node.role,
+                local_world_size=node.local_world_size,
+                node_rank=node.node_rank,
+                peer_port=self._peer_port,
+            )
+        except Exception as error:  # noqa: BLE001 - an ask that is lost here would be waited for until its deadline
+            self._member.fail(error)
         self._member.handle(ask)
 
     async def _goodbye(self, reason: str) -> None:
@@ -372,8 +397,14 @@ class HoldfastRendezvousHandler(RendezvousHandler):
             self._ended = effect
         if isinstance(effect, RoundSealed | RunEnded | AskFailed):
             self._outcomes.put(effect)
+        raised: Exception | None = None
         for listener in self._listeners:
-            listener(effect)
+            try:
+                listener(effect)
+            except Exception as error:  # noqa: BLE001 - the others must hear of it first
+                raised = raised or error
+        if raised is not None:
+            raise raised  # which ends the member: a listener that has not heard of a broken round would go on with it
 
     def _place_or_raise(self, outcome: Outcome) -> Place:
         match outcome:

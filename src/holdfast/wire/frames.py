@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from holdfast.errors import FrameError, UnknownMessage
+from holdfast.text import clean_data
 from holdfast.wire.session import MAC_BYTES, SHORT_BYTES_MAX, Seal
 
 PROTOCOL_VERSION = 2
@@ -171,7 +172,12 @@ class Codec(Generic[M]):
 
     def encode(self, message: M) -> bytes:
         """Return the whole frame for one message, but for its authentication code."""
-        body = self._encoder.encode(message)
+        try:
+            body = self._encoder.encode(message)
+        except UnicodeEncodeError:
+            # Text is made clean where it comes in. A message that still holds a surrogate must not be lost for it.
+            plain = msgspec.to_builtins(message, builtin_types=(bytes, bytearray, memoryview))
+            body = self._encoder.encode(clean_data(plain))
         return _pack_header(_START, len(body)) + body
 
     def decode(self, body: bytes) -> M:

@@ -15,6 +15,7 @@ from holdfast.wire.forks import keep_transport, let_go
 from holdfast.wire.frames import FRAME_BYTES_MAX, HELLO_BYTES_MAX, Codec, FrameReader, Message, UnknownTags
 from holdfast.wire.handshake import NONCE_BYTES, ClientHandshake, NotUnderstood, Purpose, Refused
 from holdfast.wire.session import Session
+from holdfast.wire.silence import end_when_unacknowledged
 from holdfast.wire.tls import SPEAKS_TLS, speaks_tls, tls_trouble
 
 M = TypeVar("M", bound=Message)
@@ -120,6 +121,7 @@ class Link(asyncio.Protocol, Generic[M]):
         """Note our own address and wait for the challenge."""
         self._transport = transport  # type: ignore[assignment]
         self._descriptor = keep_transport(transport)
+        end_when_unacknowledged(transport)
         sockname = transport.get_extra_info("sockname")
         self.local_address = sockname[0] if sockname else ""
 

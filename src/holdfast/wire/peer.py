@@ -17,6 +17,7 @@ from holdfast.wire.handshake import (
     ServerHandshake,
 )
 from holdfast.wire.session import Seal
+from holdfast.wire.silence import end_when_unacknowledged
 
 if TYPE_CHECKING:
     import socket
@@ -129,6 +130,7 @@ class Peer(asyncio.Protocol, Generic[M]):
         """Send the challenge."""
         assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
         self._transport = transport  # type: ignore[assignment]
+        end_when_unacknowledged(transport)
         listener = self._listener
         sockname = transport.get_extra_info("sockname")
         self.local_address = sockname[0] if sockname else ""

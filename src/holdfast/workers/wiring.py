@@ -140,9 +140,9 @@ class Wiring:
         sinks = Sinks(
             file=LogFile(real, self._options.bytes_max) if real else None,
             console=self._consoles[index] if teed else None,
-            prefix=self._options.prefixes.get(local_rank, "").encode(),
+            prefix=os.fsencode(self._options.prefixes.get(local_rank, "")),
             filtered=filtered,
-            filters=[piece.encode() for piece in filters],
+            filters=[os.fsencode(piece) for piece in filters],
         )
         read_end, write_end = os.pipe()
         return self._attach(Capture(read_end, sinks), write_end, real)

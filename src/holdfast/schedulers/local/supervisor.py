@@ -201,7 +201,7 @@ class Supervisor:
             for pipe in pipes:
                 pipe.finish()
             sentence = str(error) if isinstance(error, HoldfastError) else f"cannot start {plan.argv[0]!r}: {error}"
-            log.write_lines(b"h", [f"[holdfast: {sentence}]".encode()])
+            log.write_lines(b"h", [f"[holdfast: {sentence}]".encode(errors="backslashreplace")])
             self._events.append(ReplicaEnded(number, None, sentence, False, time.time()))
             return
         attempt = Attempt(number, gang, pipes, error_file)
