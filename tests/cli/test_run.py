@@ -74,7 +74,8 @@ def test_the_exception_of_a_worker_is_told_once_and_then_named(invoke: Invoke) -
     assert ran.err.count("Traceback") == 1
     assert ran.err.count("ValueError: no data") == 3, "the traceback, the launcher's verdict and the job's"
     assert len(ran.err.splitlines()) < 20
-    assert waited.err.count("in load") == 1, "the traceback comes from the error file"
+    assert waited.err.startswith("holdfast: the traceback of train/0:\n"), "it comes from the error file"
+    assert waited.err.count("in load") == 1
 
 
 def test_the_second_node_of_a_job_points_to_the_traceback_of_the_first(invoke: Invoke) -> None:

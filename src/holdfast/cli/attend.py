@@ -152,8 +152,9 @@ def _wait_logs(screen: LogScreen, timeout_s: float | None = None) -> None:
 def _tell_failure(runner: Runner, handle: str, failed: list[ReplicaStatus], ended: str, *, shown: bool) -> None:
     first = failed[0]
     who = Who(first.role, first.id)
-    if not shown and (lines := _last_words(first) or last_lines(runner, handle, who, LAST_LINES)):
-        say(f"the last lines of {who}:")
+    traceback = _last_words(first)
+    if not shown and (lines := traceback or last_lines(runner, handle, who, LAST_LINES)):
+        say(f"the {'traceback' if traceback else 'last lines'} of {who}:")
         sys.stderr.write("".join(f"  | {line}\n" for line in lines))
     place = f"failed{' first' if len(failed) > 1 else ''} in {who}{_why(first, shown=shown)}"
     say(f"{handle} {place}" if ended == "failed" else f"{handle} {ended}; it {place}", _RED)
