@@ -357,7 +357,7 @@ def test_quiet_says_nothing_when_all_is_well(launch: StartLaunch) -> None:
         (["--rdzv-backend", "zookeeper", "--nnodes", "2", "--no-python", "true"], "'zookeeper' is not registered"),
         (["--nproc-per-node", "many", "--no-python", "true"], "many"),
         (["--forward-signals", "USR9", "--no-python", "true"], "'USR9' is no signal"),
-        (["--numa-binding", "moon", "--no-python", "true"], "--numa-binding 'moon' must be one of node"),
+        (["--numa-binding", "moon", "--no-python", "true"], "'moon' is not one of 'node', 'socket'"),
     ],
 )
 def test_bad_input_gets_one_sentence_that_says_what_to_do(
