@@ -88,7 +88,7 @@ def verify(secret: bytes, challenge: Challenge, proof: Proof, answer: Message) -
     if not isinstance(answer, Welcome):
         raise HandshakeError(f"expected a welcome, got {type(answer).__name__}")
     if not hmac.compare_digest(answer.mac, _mac(secret, b"server", proof.nonce, challenge.nonce)):
-        raise WrongSecretError("the coordinator did not prove the shared secret; it may be somebody else's")
+        raise WrongSecretError("the coordinator did not prove the shared secret; it may belong to another user")
     return answer
 
 
