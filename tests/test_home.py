@@ -187,13 +187,15 @@ def homes(guest: Guest) -> dict[str, dict[str, str]]:
     """Return environments that have no home to write to, by what is wrong with it."""
     locked = guest.folder / "locked"
     locked.mkdir(mode=0o555)
+    theirs = guest.folder / "theirs"
+    theirs.mkdir(mode=0o700)
     usual = {"PATH": os.environ["PATH"], "TMPDIR": str(guest.tmp)}
     return {
         "unset": usual,
         "root": {**usual, "HOME": "/"},
         "missing": {**usual, "HOME": "/nonexistent"},
         "locked": {**usual, "HOME": str(locked)},
-        "another's": {**usual, "HOME": "/root"},
+        "another's": {**usual, "HOME": str(theirs)},
         "no environment": {},
     }
 

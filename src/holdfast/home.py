@@ -61,7 +61,7 @@ def expand(path: str | Path) -> Path:
 def can_write(folder: Path) -> bool:
     """Say whether a folder can be written, or made: looks at the nearest folder above it that exists."""
     for each in (folder, *folder.parents):
-        # pathlib's own raise where a folder above may not be searched, as for HOME=/root and another user.
+        # pathlib's own raise where a folder above may not be searched, as in another user's home.
         if os.path.lexists(each):
             return os.path.isdir(each) and os.access(each, os.W_OK | os.X_OK)  # noqa: PTH112
     return False

@@ -66,7 +66,7 @@ def test_the_command_that_is_told_brings_the_other_node(launch: Callable[..., La
 
 
 @pytest.mark.parametrize("flags", [["--standalone", "--nnodes", "1:2"], ["--nnodes", "1"]])
-def test_a_launch_that_waits_for_nobody_invites_nobody(launch: Callable[..., Launch], flags: list[str]) -> None:
+def test_a_launch_that_waits_for_no_other_node_invites_none(launch: Callable[..., Launch], flags: list[str]) -> None:
     code, _, err = launch(*flags, "--last-call", "100ms", script="print('done')").end()
 
     assert (code, "which only this machine can reach" in err) == (0, False)

@@ -88,7 +88,7 @@ def test_a_node_alone_has_a_secret_in_memory(home):
     assert find_secret(None, {**home, "HOLDFAST_SECRET": TEXT}, alone=True).key == TEXT.encode()
 
 
-def test_whoever_creates_it_at_the_same_time_gets_the_same_secret(home):
+def test_processes_that_create_it_at_the_same_time_gets_the_same_secret(home):
     together = threading.Barrier(16)
     keys = []
 
@@ -236,7 +236,8 @@ def test_a_wrong_secret_says_what_to_copy_from_where(file, home):
     assert own.wrong_at(REMOTE) == (
         "the shared secret is wrong: this node and the coordinator at node-1:1 have different ones. "
         f"This node uses this user's own, {path}: copy the file from there (scp node-1:{path} {path}); "
-        "or give every node the same --secret-file, or set HOLDFAST_SECRET_FILE or HOLDFAST_SECRET"
+        "or give every node the same --secret-file, or set HOLDFAST_SECRET_FILE or HOLDFAST_SECRET; "
+        "or --insecure, to use none"
     )
     assert "the coordinator may be another user's, or have another home" in own.wrong_at(LOOPBACK)
     assert f"This node uses the file {file}; give" in read_secret(file).wrong_at(REMOTE)

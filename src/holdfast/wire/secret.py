@@ -7,7 +7,7 @@ The first of these that is there is used, on every node:
     $HOLDFAST_SECRET_FILE      a file
     $HOLDFAST_SECRET           the secret itself
     $HOLDFAST_INSECURE=1       none
-    one node alone             a fresh one in memory; nobody else needs it
+    one node alone             a fresh one in memory; no other node needs it
     <state folder>/secret      this user's own file, made on first use
 
 So no run is open by default, and nodes that share a home folder agree without being told anything.
@@ -89,7 +89,7 @@ class Secret:
             copy = "the coordinator may be another user's, or have another home"
         else:
             copy = f"copy the file from there (scp {endpoint.host}:{self.path} {self.path})"
-        return f"{start}This node uses this user's own, {self.path}: {copy}; or {_REMEDY}"
+        return f"{start}This node uses this user's own, {self.path}: {copy}; or {_REMEDY}; or --insecure, to use none"
 
 
 def find_secret(
