@@ -182,7 +182,7 @@ def test_a_refusal_is_final_for_a_wait_but_a_node_that_runs_tries_again() -> Non
     member.tell(LinkDown("the coordinator closed the connection"))
     assert member.tell(LinkDown("the shared secret is wrong", final=True)) == [
         DropLink(),
-        AskFailed("the shared secret is wrong", connected=False),
+        AskFailed("the shared secret is wrong", connected=False, final=True),
     ]
 
     member = running()
