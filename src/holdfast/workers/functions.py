@@ -94,8 +94,10 @@ class FunctionChild:
         return self._process.exitcode
 
     def result(self) -> Any:
-        """Return what the function returned; call it only when it has ended with 0."""
+        """Return what the function returned, None where it left by `exit(0)`; call it only when it has ended with 0."""
         data = os.pread(self._result, os.fstat(self._result).st_size, 0)
+        if not data:
+            return None
         return pickle.loads(data)  # noqa: S301 - written by our own child into memory that only it and we hold
 
     def release(self) -> None:
