@@ -151,10 +151,11 @@ def test_a_changed_answer_ends_a_channel_and_both_sides_say_why(serve):
     def change(_number, direction, frame):
         return frame if direction == "up" else bytes([*frame[:-1], frame[-1] ^ 1])
 
-    with Relay(server.endpoint, change) as relay, pytest.raises(FrameError, match=CHANGED):
-        ask(relay.endpoint, server.secret)
+    with Relay(server.endpoint, change) as relay:
+        with pytest.raises(FrameError, match=CHANGED):
+            ask(relay.endpoint, server.secret)
 
-    assert CHANGED in closed.get(timeout=PATIENCE_S)
+        assert CHANGED in closed.get(timeout=PATIENCE_S)
 
 
 def test_a_changed_message_ends_a_link_and_both_sides_say_why(serve):
