@@ -20,6 +20,12 @@ help:
 
 setup: $(VENV)/.ready
 
+# The demo needs the package alone; a later `make test` adds the tests' and the linters' packages.
+$(VENV)/.demo-ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --editable '.[test]'
@@ -27,7 +33,7 @@ $(VENV)/.ready: pyproject.toml
 		echo "no torch for this Python: the tests that need it will skip by name"; fi
 	@touch $@
 
-demo: setup
+demo: $(if $(wildcard $(VENV)/.ready),$(VENV)/.ready,$(VENV)/.demo-ready)
 	$(BIN)/python -m holdfast demo
 
 lint: setup

@@ -12,27 +12,52 @@ from holdfast.coordinator.protocol import CODEC
 from holdfast.coordinator.query import ask_coordinator
 from holdfast.rendezvous import RendezvousParameters, get_rendezvous_handler
 from holdfast.wire.address import Endpoint
-from holdfast.wire.frames import Codec, FrameReader, Message
+from holdfast.wire.frames import FRAME_BYTES_MAX, Codec, FrameReader, Message
+from holdfast.wire.session import KEY_BYTES, Seal
 
 CHUNK_BYTES = 64 * 1024
 PATIENCE_S = 30.0
 #: The run that the captured frames belong to; garbage made of them never names another one that exists.
 CAPTURED_RUN = "captured"
+#: Frames of a handshake, which have no authentication code: the proof; the challenge and the welcome.
+CLIENT_PLAIN, SERVER_PLAIN = 1, 2
+
+
+class _Unchecked(Seal):
+    """Believes every code."""
+
+    def check(self, frame: bytes | memoryview, mac: bytes | memoryview) -> None:
+        """Say nothing."""
+
+
+def bodies_in(stream: bytes, plain: int) -> list[bytes]:
+    """Return the bodies of all whole frames of one direction, of which the first `plain` have no code."""
+    reader = FrameReader(stepwise=True)
+    bodies: list[bytes] = []
+    for _ in range(plain):
+        bodies += reader.feed(stream)
+        stream = b""
+    reader.authenticate(_Unchecked(bytes(KEY_BYTES)), FRAME_BYTES_MAX)
+    return bodies + reader.feed(stream)
 
 
 class Relay:
-    """A port that hands everything on to a coordinator and keeps a copy, from entering the context to leaving it."""
+    """A port that hands everything on to a coordinator and keeps a copy, from entering the context to leaving it.
+
+    It has the coordinator's port on another loopback address: a client that reaches another port than it dialled is
+    refused. It cannot check the codes behind the frames, nor make any.
+    """
 
     def __init__(self, target: Endpoint) -> None:
         self._target = target
         self._sockets: list[socket.socket] = []
         self._changed = threading.Condition()
-        #: What was said on each connection, one stream for each direction.
-        self._streams: list[bytearray] = []
+        #: What was said on each connection, one stream for each direction, and how many of its frames have no code.
+        self._streams: list[tuple[bytearray, int]] = []
 
     def __enter__(self) -> Relay:
-        self._door = socket.create_server(("127.0.0.1", 0))
-        self.endpoint = Endpoint("127.0.0.1", self._door.getsockname()[1])
+        self._door = socket.create_server(("127.0.0.2", self._target.port))
+        self.endpoint = Endpoint("127.0.0.2", self._target.port)
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 
@@ -54,7 +79,7 @@ class Relay:
     def bodies(self) -> list[bytes]:
         """Return the bodies of all whole frames so far."""
         with self._changed:
-            return [body for stream in self._streams for body in FrameReader().feed(bytes(stream))]
+            return [body for stream, plain in self._streams for body in bodies_in(bytes(stream), plain)]
 
     def _has(self, codec: Codec[Message], kind: type[Message]) -> bool:
         return any(isinstance(codec.decode(body), kind) for body in self.bodies())
@@ -67,9 +92,9 @@ class Relay:
                 return  # the relay was closed
             far = socket.create_connection((self._target.host, self._target.port))
             self._sockets += [near, far]
-            for source, target in ((near, far), (far, near)):
+            for source, target, plain in ((near, far, CLIENT_PLAIN), (far, near, SERVER_PLAIN)):
                 stream = bytearray()
-                self._streams.append(stream)
+                self._streams.append((stream, plain))
                 threading.Thread(target=self._copy, args=(source, target, stream), daemon=True).start()
 
     def _copy(self, source: socket.socket, target: socket.socket, stream: bytearray) -> None:

@@ -10,8 +10,9 @@ import msgspec
 
 from holdfast.coordinator.messages import Join
 from holdfast.coordinator.protocol import CODEC
-from holdfast.wire.frames import FRAME_BYTES_MAX, HELLO_BYTES_MAX, PROTOCOL_VERSION, FrameReader
-from holdfast.wire.handshake import NONCE_BYTES, Challenge, Proof, prove
+from holdfast.wire.frames import FRAME_BYTES_MAX, HELLO_BYTES_MAX, PROTOCOL_VERSION
+from holdfast.wire.handshake import NONCE_BYTES, Challenge, Proof, Purpose, prove
+from holdfast.wire.session import MAC_BYTES
 
 RANDOM_BYTES_MAX = 400
 DEEP = 50_000
@@ -51,6 +52,10 @@ ABSURD: tuple[Any, ...] = (
     [[]] * 50,
     {"deep": [[[[[[]]]]]]},
 )
+
+#: Kinds that a proven peer sends without the code that would belong to them.
+WRONG_CODE = "a message with a wrong code"
+UNSEALED = frozenset(("random bytes", "other protocols", "cut short", "half a frame, left open", WRONG_CODE))
 
 #: Where a `Join` has its run, behind its tag.
 _JOIN_RUN = 1 + Join.__struct_fields__.index("run")
@@ -95,6 +100,7 @@ class Mill:
         }
         self.proven: dict[str, Grind] = {
             **anybody,
+            WRONG_CODE: self._wrong_code,
             "a replayed message": self._message,
             "an absurd join": self._absurd_join,
         }
@@ -183,7 +189,10 @@ class Mill:
 
     def _wrong_secret(self, challenge: Challenge) -> bytes:
         nonce = self._random.randbytes(NONCE_BYTES)
-        return CODEC.encode(prove(b"not the secret", challenge, nonce))
+        return CODEC.encode(prove(b"not the secret", challenge, nonce, Purpose(CODEC.service)))
+
+    def _wrong_code(self, _: Challenge) -> bytes:
+        return self._whole() + self._random.randbytes(MAC_BYTES)
 
     # -- small things ------------------------------------------------------------------------------------------
 
@@ -211,8 +220,3 @@ def frame(body: bytes, *, length: int | None = None, version: int = PROTOCOL_VER
     """Return a frame whose header says what it is told to."""
     size = len(body) if length is None else length
     return b"HF" + bytes([version, 0]) + size.to_bytes(4, "big") + body
-
-
-def messages_in(data: bytes) -> list[Any]:
-    """Return the messages that a coordinator sent, as far as they are whole."""
-    return [CODEC.decode(body) for body in FrameReader().feed(data)]

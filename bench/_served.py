@@ -45,7 +45,7 @@ class Served:
             raise RuntimeError("the coordinator did not start")
         self.endpoint: Endpoint = parse_endpoint(line.split()[-1])
         self.secret_file = str(user_secret_path(environ))
-        self.secret = find_secret(self.endpoint, environ=environ).key
+        self.secret = find_secret(environ=environ).key
         self._facts = psutil.Process(self._process.pid)
         return self
 

@@ -56,6 +56,24 @@ def test_items_arrive_in_order_and_flush_waits_for_them() -> None:
     assert outbox.close(PATIENCE_S)
 
 
+def test_a_receiver_that_would_end_the_thread_is_told_of_and_what_follows_arrives(heard: list[Fact]) -> None:
+    taken: list[int] = []
+
+    def deliver(item: int) -> None:
+        if item == 0:
+            raise SystemExit("planted")
+        taken.append(item)
+
+    outbox = Outbox("box", deliver)
+    for number in range(3):
+        outbox.put(number)
+
+    assert outbox.flush(PATIENCE_S)
+    assert taken == [1, 2]
+    assert outbox.close(PATIENCE_S)
+    assert kinds(heard) == ["thread_trouble"]
+
+
 def test_flush_and_close_of_an_outbox_that_was_never_used_start_no_thread() -> None:
     outbox: Outbox[int] = Outbox("unused", print)
     before = threading.active_count()

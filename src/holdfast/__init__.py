@@ -1,8 +1,10 @@
-"""Holdfast launches distributed training anywhere and keeps it running through every failure."""
+"""Holdfast launches distributed training and keeps it running through every failure."""
 
-from typing import TYPE_CHECKING, Any
-
+# `typing` takes longer to import than the rest of this file, and Ctrl-C meanwhile would end in a traceback.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from holdfast import train
     from holdfast.timer.heartbeat import heartbeat, pause
     from holdfast.train.coordinator import Coordinator, SimpleWorkerStats, WorkerStats
@@ -51,7 +53,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """Load what user code needs only when it asks for it."""
     from importlib import import_module
 

@@ -39,8 +39,22 @@ class FrameError(PeerError):
     """Bytes arrived that are not a frame of ours."""
 
 
+class UnknownMessage(FrameError):
+    """A whole message arrived whose type this version does not know."""
+
+    def __init__(self, tag: int) -> None:
+        super().__init__(
+            f"a message of an unknown type (tag {tag}) was ignored: the other side may have another holdfast version"
+        )
+        self.tag = tag
+
+
 class HandshakeError(PeerError):
     """The other side did not prove the shared secret, or speaks another version."""
+
+
+class WrongSecretError(HandshakeError):
+    """The two sides do not have the same shared secret."""
 
 
 class ConnectionLost(Unavailable, ConnectionError):

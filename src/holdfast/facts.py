@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import logging
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+from holdfast.printable import printable
+from holdfast.text import clean, clean_data
 
 _log = logging.getLogger("holdfast")
 
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
 
 Listener = Callable[["Fact"], None]
+
+#: Distinct unexpected exceptions that are counted; beyond, the counts start anew.
+UNEXPECTED_MAX = 1000
+TRACEBACK_CHARS_MAX = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +47,8 @@ class FactBook:
     def __init__(self) -> None:
         self._listeners: list[Listener] = [_write_log]
         self._reported: set[int] = set()
+        #: How often each unexpected exception has come, by where it was caught and what it says.
+        self._unexpected: dict[tuple[str, str], int] = {}
 
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Call `listener` with every fact from now on; returns the function that stops it."""
@@ -49,10 +59,32 @@ class FactBook:
         """Publish something that a person should look at."""
         self.publish(Fact(kind, sentence, data, WARNING))
 
+    def unexpected(self, where: str, error: BaseException, then: str) -> None:
+        """Publish an exception that no code expected, with its traceback; `then` says what happens now.
+
+        For the edge of every thread and callback, where an exception would otherwise be lost. One that comes again is
+        only counted, and told at every doubling of the count.
+        """
+        key = (where, repr(error)[:200])
+        if key not in self._unexpected and len(self._unexpected) >= UNEXPECTED_MAX:
+            self._unexpected.clear()
+        times = self._unexpected[key] = self._unexpected.get(key, 0) + 1
+        if times & (times - 1):
+            return
+        again = f", {times} times now" if times > 1 else ""
+        text = "".join(traceback.format_exception(error))[-TRACEBACK_CHARS_MAX:]
+        sentence = f"internal error in {where}{again}: {error!r}; {then}. Please report this."
+        data = {"where": where, "error": repr(error), "times": times, "traceback": text}
+        self.publish(Fact("internal_error", f"{sentence}\n{text}".rstrip(), data, ERROR))
+
     def publish(self, fact: Fact) -> None:
         """Hand one fact, stamped with the time, to every listener."""
-        if not fact.timestamp:
-            fact = replace(fact, timestamp=time.time())
+        fact = replace(
+            fact,
+            sentence=clean(fact.sentence),
+            data=clean_data(fact.data),
+            timestamp=fact.timestamp or time.time(),
+        )
         for listener in tuple(self._listeners):
             try:
                 listener(fact)
@@ -63,7 +95,7 @@ class FactBook:
 
 
 def _write_log(fact: Fact) -> None:
-    _log.log(fact.level, "%s", fact.sentence)
+    _log.log(fact.level, "%s", printable(fact.sentence))
 
 
 #: The book of this process.

@@ -1,4 +1,4 @@
-"""Ctrl-C while modules are being imported: nothing has begun yet, so the process ends without a word."""
+"""Ctrl-C while modules are being imported, or the interpreter ends: the process ends without a word."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ class UntilImported:
         self._changed = False
 
     def __enter__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Let SIGINT end the process at once."""
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             try:
                 signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -20,6 +20,7 @@ from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 
 from holdfast.facts import facts
+from holdfast.threads import start_thread
 
 T = TypeVar("T")
 
@@ -145,9 +146,8 @@ class Outbox(Generic[T]):
         with self._lock:
             if self._thread is not None:
                 return
-            thread = threading.Thread(target=self._run, name=f"holdfast {self.name}", daemon=True)
             try:
-                thread.start()
+                thread = start_thread(self._run, f"holdfast {self.name}", self._on_death)
             except RuntimeError as error:  # no more threads to be had, or the interpreter is on its way out
                 trouble = error
             else:
@@ -157,6 +157,16 @@ class Outbox(Generic[T]):
         self._report_once("thread", f"cannot start its thread: {trouble}")
 
     # -- on the thread ---------------------------------------------------------------------------------------
+
+    def _on_death(self, _: BaseException) -> None:
+        """Start another thread for what is left, or with the next item; a close that waits is not held up."""
+        with self._lock:
+            self._thread = None
+            self._idle = True
+            if self._closed:
+                self._ended.set()
+            elif self._items:
+                self._wake()
 
     def _run(self) -> None:
         while True:

@@ -27,3 +27,12 @@ def size(nbytes: int) -> str:
 def count(number: int, noun: str) -> str:
     """Count a noun: `1 node`, `2 nodes`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def ago(seconds: float) -> str:
+    """Tell how long ago something was: `3 s ago`, `5 min ago`, `2 h ago`."""
+    whole = max(0, int(seconds))
+    for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if whole >= length:
+            return f"{whole // length} {unit} ago"
+    return f"{whole} s ago"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.agent.environment import RoundView, WorkerView, fill_local_rank, worker_environment
 
-VIEW = RoundView("run7", "trainer", 2, 1, 3, "10.0.0.1", 4242, 1, 3, round_number=5)
+VIEW = RoundView("run7", "trainer", 2, 1, 3, "10.0.0.1", 4242, 1, 3, "SIGTERM,SIGUSR1", round_number=5)
 WORKER = WorkerView(local_rank=1, rank=3, world_size=6, role_rank=3, role_world_size=6)
 
 
@@ -25,6 +25,7 @@ def test_workers_get_every_variable_that_torchrun_sets() -> None:
         "TORCHELASTIC_MAX_RESTARTS": "3",
         "TORCHELASTIC_RUN_ID": "run7",
         "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGUSR1",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
         "OMP_NUM_THREADS": "1",
         "HOLDFAST_ROUND": "5",

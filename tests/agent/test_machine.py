@@ -14,6 +14,7 @@ from holdfast.agent.machine import (
     Begin,
     End,
     LeaveRun,
+    NotStarted,
     Outcome,
     ReplaceWorkers,
     RoundLost,
@@ -147,11 +148,11 @@ def test_a_peers_failure_after_our_success_starts_us_again(running: Agent) -> No
 
 
 def test_the_end_of_the_run_by_a_failure_elsewhere_is_our_failure_too(running: Agent) -> None:
-    assert running.do(RunOver("boom; no restarts are allowed", failed=True, cause=BOOM)) == [
-        StopWorkers(SIGTERM, 30.0, "boom; no restarts are allowed")
+    assert running.do(RunOver("boom; not restarting: --max-restarts is 0", failed=True, cause=BOOM)) == [
+        StopWorkers(SIGTERM, 30.0, "boom; not restarting: --max-restarts is 0")
     ]
     (end,) = running.do(WorkersStopped())
-    assert end == End(Outcome(succeeded=False, reason="boom; no restarts are allowed", cause=BOOM))
+    assert end == End(Outcome(succeeded=False, reason="boom; not restarting: --max-restarts is 0", cause=BOOM))
 
 
 def test_with_a_budget_of_its_own_it_counts_failures_and_ends() -> None:
@@ -161,7 +162,9 @@ def test_with_a_budget_of_its_own_it_counts_failures_and_ends() -> None:
 
     (end,) = agent.do(WorkersStopped())
 
-    assert end == End(Outcome(succeeded=False, reason="rank 1: boom; the only restart is used", cause=BOOM))
+    assert end == End(
+        Outcome(succeeded=False, reason="rank 1: boom; not restarting: the only restart is used", cause=BOOM)
+    )
 
 
 def test_membership_changes_cost_no_budget() -> None:
@@ -200,7 +203,7 @@ def test_a_second_signal_makes_the_stop_hard(running: Agent) -> None:
     assert running.do(INT) == [StopWorkers(SIGKILL, 0.0, "received SIGINT again")]
 
 
-@pytest.mark.parametrize("before", [[], [WorkersStarted(), WorkerFailed(BOOM), WorkersStopped()]])
+@pytest.mark.parametrize("before", [[NotStarted()], [WorkersStarted(), WorkerFailed(BOOM), WorkersStopped()]])
 def test_a_signal_while_no_workers_run_ends_at_once(before: list[AgentEvent]) -> None:
     agent = Agent(backoff_s=10.0)
     agent.do(Begin(), *before)
@@ -209,6 +212,47 @@ def test_a_signal_while_no_workers_run_ends_at_once(before: list[AgentEvent]) ->
         LeaveRun("received SIGINT"),
         End(Outcome(succeeded=False, reason="received SIGINT", signal=2)),
     ]
+
+
+def test_a_signal_while_workers_are_being_started_waits_for_the_news_of_them() -> None:
+    agent = Agent()
+
+    assert agent.do(Begin(), INT) == []
+    assert agent.do(WorkersStarted()) == [LeaveRun("received SIGINT"), StopWorkers(2, 30.0, "received SIGINT")]
+    assert agent.do(INT) == [StopWorkers(SIGKILL, 0.0, "received SIGINT again")]
+
+
+def test_two_signals_while_workers_are_being_started_kill_them() -> None:
+    assert Agent().do(Begin(), INT, INT, WorkersStarted()) == [
+        LeaveRun("received SIGINT"),
+        StopWorkers(2, 30.0, "received SIGINT"),
+        StopWorkers(SIGKILL, 0.0, "received SIGINT again"),
+    ]
+
+
+def test_a_signal_before_workers_were_started_ends_at_once() -> None:
+    *_, end = Agent().do(Begin(), INT, NotStarted())
+
+    assert end == End(Outcome(succeeded=False, reason="received SIGINT", signal=2))
+
+
+def test_the_end_of_the_run_while_workers_are_being_started_stops_them_first() -> None:
+    over = RunOver("closed", failed=True)
+
+    assert Agent().do(Begin(), over, WorkersStarted()) == [StopWorkers(SIGTERM, 30.0, "closed")]
+    assert Agent().do(Begin(), over, NotStarted()) == [End(Outcome(succeeded=False, reason="closed"))]
+    assert Agent().do(Begin(), NotStarted(), over) == [End(Outcome(succeeded=False, reason="closed"))]
+
+
+def test_a_signal_wins_over_a_round_that_was_lost_while_its_workers_were_being_started() -> None:
+    agent = Agent()
+
+    *_, stop = agent.do(Begin(), RoundLost("gone", 1), INT, WorkersStarted(1))
+    (end,) = agent.do(WorkersStopped())
+
+    assert stop == StopWorkers(2, 30.0, "received SIGINT")
+    assert isinstance(end, End)
+    assert end.outcome.signal == 2
 
 
 def test_a_signal_during_a_restart_wins_over_the_restart(running: Agent) -> None:

@@ -7,11 +7,11 @@ from holdfast.coordinator.messages import Beat, Join, NodeSpec, Phase, RoundId, 
 from holdfast.coordinator.protocol import CODEC
 from holdfast.errors import FrameError
 from holdfast.wire.frames import HEADER_BYTES, HELLO_BYTES_MAX, FrameReader
-from holdfast.wire.handshake import NONCE_BYTES, Challenge, Proof, Refused, judge
+from holdfast.wire.handshake import NONCE_BYTES, Challenge, Proof, Purpose, Refused, ServerHandshake
 
 CHALLENGE = Challenge(bytes(NONCE_BYTES), guarded=True)
 SAID = [
-    Proof(bytes(NONCE_BYTES), bytes(32)),
+    Proof(bytes(NONCE_BYTES), bytes(32), "coordinator"),
     Join(1, "run", NodeSpec("n", "h", "default", 1, 1), RunSettings(1, 2), Phase.WAITING, 1),
     Beat(2, Phase.RUNNING, 1, RoundId(1, "nonce")),
 ]
@@ -56,4 +56,5 @@ def test_no_proof_from_the_mill_is_believed(kind):
     for piece in grind(4, kind):
         proof = CODEC.decode(piece[HEADER_BYTES:])
 
-        assert isinstance(judge(b"the secret", CHALLENGE, proof), Refused)
+        server = ServerHandshake(b"the secret", Purpose("coordinator"), CHALLENGE.nonce)
+        assert isinstance(server.hear(proof), Refused)

@@ -99,7 +99,7 @@ def test_help_names_who_added_it(invoke: Invoke) -> None:
 def test_ours_keep_their_names(invoke: Invoke) -> None:
     said = invoke("status", "nothing")
 
-    assert "there is no job nothing" in said.err
+    assert "there is no job 'nothing'" in said.err
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,9 @@ def test_a_shell_is_told_how_to_complete_our_words(invoke: Invoke, shell: str) -
         ("holdfast sta", 1, "status"),
         ("holdfast run utils.ec", 2, "utils.echo"),
         ("holdfast run -s loc", 3, "local"),
+        ("holdfast run --max-re", 2, "--max-restarts"),
+        ("holdfast launch --crash", 2, "--crash-loop"),
+        ("holdfast launch --start-method f", 3, "forkserver"),
         ("holdfast status ec", 2, "echo-"),
     ],
 )

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from holdfast.cli import events
 from holdfast.cli.events import command
 from holdfast.errors import UsageError
 from holdfast.events.entry import Entry, encode
@@ -87,7 +89,9 @@ def test_a_run_is_named_by_its_id_its_journal_its_folder_or_by_being_the_last(tm
     told = tell(argument.format(path=path, folder=path.parent, root=path.parent.parent))
 
     assert len(told.stdout.splitlines()) == 6
-    assert told.stderr == ""
+    assert told.stderr.startswith("holdfast: run job, started 2023-11-1")
+    assert " ago), ended 2023-11-1" in told.stderr
+    assert told.stderr.endswith(f"; logs: {path.parent}\n")
 
 
 def test_a_path_that_exists_is_not_taken_for_a_run_and_a_run_not_for_a_folder(tmp_path: Path) -> None:
@@ -113,7 +117,9 @@ def test_json_prints_the_lines_as_they_stand(tmp_path: Path) -> None:
         (["--round", "1", "--level", "error"], ["worker_failed"]),
         (["--round", "2"], []),
         (["--grep", "RANK|sealed"], ["round_sealed", "worker_failed"]),
+        (["--regex", "RANK|sealed"], ["round_sealed", "worker_failed"]),
         (["--tail", "2"], ["round_broken", "run_closed"]),
+        (["-n", "2"], ["round_broken", "run_closed"]),
         (["--tail", "0"], []),
         (["--since", "10m"], []),
         (["--until", "10m", "--tail", "1"], ["run_closed"]),
@@ -304,7 +310,10 @@ def test_following_tells_what_is_added_and_ends_when_the_journal_does(
     append(path, line("four", 3), line("journal_closed", 4))
 
     code, out, err = follower.end()
-    assert (code, err) == (0, "")
+    assert code == 0
+    assert err.startswith("holdfast: run job, started ")
+    assert err.count("\n") == 1
+    assert ", live; logs: " in err
     assert out.strip().endswith("four happened")
 
 
@@ -335,7 +344,7 @@ def test_following_filters_and_can_print_json(tmp_path: Path, followers: list[Fo
 
 def test_following_an_agent_that_is_killed_ends_with_it(tmp_path: Path, followers: list[Follower]) -> None:
     agent = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    path = journal(tmp_path, line("one", 0, host=socket.gethostname(), pid=agent.pid))
+    path = journal(tmp_path, line("one", time.time() - START, host=socket.gethostname(), pid=agent.pid))
     follower = Follower(str(path))
     followers.append(follower)
     assert follower.wait_line().endswith("one happened")
@@ -358,7 +367,9 @@ def test_ctrl_c_ends_following_quietly_with_130(tmp_path: Path, followers: list[
 
     follower.process.send_signal(signal.SIGINT)
 
-    assert follower.end() == (130, "", "")
+    code, out, err = follower.end()
+    assert (code, out) == (130, "")
+    assert err.count("\n") == 1, "only which run it was"
 
 
 @pytest.mark.parametrize("flag", ["--json", "--clock"])
@@ -374,4 +385,93 @@ def test_a_reader_that_has_read_enough_is_no_error(tmp_path: Path, flag: str) ->
 
     _, err = process.communicate()
 
-    assert (process.returncode, err) == (0, "")
+    assert process.returncode == 0
+    assert err.count("\n") == 1, "only which run it was"
+
+
+# -- names and what is live -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["train-6jxds", "train-6", "local://holdfast/train-6jxds", "x://s/train-6jxds/role/0"])
+def test_a_run_is_named_by_the_handle_or_the_id_of_its_job_or_the_beginning_of_that(tmp_path: Path, name: str) -> None:
+    journal(tmp_path, run="train-6jxds")
+    journal(tmp_path, run="other", name="two")
+
+    assert len(tell(name).stdout.splitlines()) == 6
+
+
+def test_the_beginning_of_several_runs_is_refused_with_their_names(tmp_path: Path) -> None:
+    journal(tmp_path, run="train-1")
+    journal(tmp_path, run="train-2", name="two")
+
+    assert refused("train").startswith("'train' could be any of 2 runs: train-")
+
+
+def mine(kind: str, **fields: Any) -> bytes:
+    """A line that this process wrote just now."""
+    return line(kind, time.time() - START, host=socket.gethostname(), pid=os.getpid(), **fields)
+
+
+def live_journal(tmp_path: Path, run: str) -> Path:
+    path = tmp_path / "logs" / run / "journal.jsonl"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(mine("agent_started"))
+    note_journal(run, path, socket.gethostname())
+    return path
+
+
+def test_following_without_a_name_takes_the_newest_live_run_and_not_the_newest(
+    tmp_path: Path, followers: list[Follower]
+) -> None:
+    path = live_journal(tmp_path, "live")
+    journal(tmp_path, run="ended")
+    follower = Follower()
+    followers.append(follower)
+
+    assert follower.wait_line().endswith("agent_started happened")
+    append(path, mine("journal_closed"))
+    assert follower.end()[0] == 0
+
+
+def test_following_without_a_name_waits_for_a_run_and_says_so(tmp_path: Path, followers: list[Follower]) -> None:
+    journal(tmp_path, run="ended")
+    follower = Follower()
+    followers.append(follower)
+    assert follower.process.stderr is not None
+    assert follower.process.stderr.readline() == (
+        "holdfast: no run is live on this host; waiting 10 s for one to start\n"
+    )
+    path = live_journal(tmp_path, "live")
+
+    assert follower.wait_line().endswith("agent_started happened")
+    append(path, mine("journal_closed"))
+    assert follower.end()[0] == 0
+
+
+def test_where_no_run_starts_the_newest_is_named_and_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "APPEAR_S", 0.0)
+    journal(tmp_path, run="ended")
+
+    assert refused("--follow") == (
+        "no run has started within 0 s; `holdfast events ended` shows the newest one, which has ended"
+    )
+    assert refused("--follow", "other").startswith("there is no run 'other' on this host")
+
+
+def test_a_run_that_is_named_and_about_to_start_is_waited_for(tmp_path: Path, followers: list[Follower]) -> None:
+    follower = Follower("job7")
+    followers.append(follower)
+    assert follower.process.stderr is not None
+    assert "there is no run 'job7' yet; waiting" in follower.process.stderr.readline()
+    path = live_journal(tmp_path, "job7")
+
+    assert follower.wait_line().endswith("agent_started happened")
+    append(path, mine("journal_closed"))
+    assert follower.end()[0] == 0
+
+
+def test_a_process_that_has_only_got_the_pid_of_an_agent_is_not_that_agent(tmp_path: Path) -> None:
+    long_ago = line("agent_started", 0, host=socket.gethostname(), pid=os.getpid())
+    journal(tmp_path, long_ago)
+
+    assert ", its agent is gone; logs: " in tell("job").stderr

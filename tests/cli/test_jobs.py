@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.cli.attend import _why, how_it_ended
-from holdfast.cli.jobs import find_handle
+from holdfast.cli.names import find_handle
 from holdfast.errors import UsageError
 from holdfast.runner import Runner
 from holdfast.specs import AppDef, AppState, ReplicaStatus, Role
@@ -64,7 +64,7 @@ def test_other_schedulers_are_asked_where_the_default_one_has_no_such_job(runner
 
 
 def test_a_job_that_nobody_knows_is_told(runner: Runner) -> None:
-    with pytest.raises(UsageError, match="there is no job nothing"):
+    with pytest.raises(UsageError, match="there is no job 'nothing'; `holdfast list` shows none"):
         find_handle(runner, "nothing")
 
 
@@ -85,11 +85,11 @@ def test_an_exit_code_is_told_in_words(code: int | None, said: str) -> None:
 @pytest.mark.parametrize(
     ("code", "cause", "said"),
     [
-        (3, "it exited with code 3; its last line was: no", " (exit code 3): its last line was: no"),
-        (3, "it exited with code 3 and left no traceback", " (exit code 3)"),
+        (3, "exited with code 3; its last line was: no", " (exit code 3): its last line was: no"),
+        (3, "exited with code 3 without a traceback", " (exit code 3)"),
         (1, "rank 1: ValueError: no", " (exit code 1): rank 1: ValueError: no"),
-        (-6, "it was ended by SIGABRT", " (killed by SIGABRT)"),
-        (-9, "it was ended by SIGKILL, which", ": it was ended by SIGKILL, which"),
+        (-6, "killed by SIGABRT", " (killed by SIGABRT)"),
+        (-9, "killed by SIGKILL from outside", ": killed by SIGKILL from outside"),
         (None, "cannot start 'x'", ": cannot start 'x'"),
         (None, "", " (no exit code is known)"),
     ],

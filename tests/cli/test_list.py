@@ -80,7 +80,7 @@ def test_a_job_is_described_as_it_was_submitted(invoke: Invoke, done: str) -> No
 
 
 def test_a_running_job_is_cancelled_once(invoke: Invoke, running: str) -> None:
-    assert f"{running} is being ended" in invoke("cancel", running).out
+    assert f"{running} is being cancelled" in invoke("cancel", running).out
     assert invoke("wait", running).code == 1
     assert "has ended already: CANCELLED" in invoke("cancel", running).out
 
@@ -89,7 +89,7 @@ def test_waiting_exits_with_the_jobs_exit_code(invoke: Invoke, done: str, failed
     assert invoke("wait", done).code == 0
     said = invoke("wait", failed)
     assert said.code == 5
-    assert "sh/0 failed" in said.err
+    assert "failed in sh/0 (exit code 5)" in said.err
 
 
 def test_waiting_gives_up_as_timeout_does(invoke: Invoke, running: str) -> None:
@@ -117,3 +117,9 @@ def test_all_finished_jobs_are_deleted_and_running_ones_stay(
 
 def test_deleting_nothing_in_particular_is_refused(invoke: Invoke) -> None:
     assert "--all-finished" in invoke("delete").err
+
+
+def test_help_works_in_a_process_that_has_listed_before(invoke: Invoke) -> None:
+    """The command's module is an attribute of its package, where it has the name of a builtin."""
+    assert invoke("list").code == 0
+    assert "Submit jobs" in invoke("--help").out

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.log import parse_time
+from holdfast.cli.log import _read_tail, parse_time
 from holdfast.errors import UsageError
+from holdfast.events.index import note_journal
 from tests.cli.conftest import FOREVER, Invoke
 
 COMPONENT = """
@@ -70,9 +71,53 @@ def test_replicas_are_chosen_by_role_and_number(invoke: Invoke, talk: str) -> No
 def test_lines_are_chosen_by_pattern_stream_number_and_time(invoke: Invoke, talk: str) -> None:
     assert invoke("log", "--streams", "stderr", f"{talk}/reader").out == "reader/0 reader err\n"
     assert invoke("log", "--regex", "^end$", f"{talk}/reader").out == "reader/0 end\n"
+    assert invoke("log", "--grep", "^end$", f"{talk}/reader").out == "reader/0 end\n"
     assert invoke("log", "-n", "1", "--streams", "stdout", f"{talk}/reader").out == "reader/0 end\n"
     assert len(invoke("log", "--since", "1h", talk).out.splitlines()) == 9
     assert invoke("log", "--until", "1h", talk).out == ""
+
+
+@pytest.mark.parametrize("words", [["-n", "1"], ["--tail", "1"], ["--tail=1"], ["--lines", "1"]])
+def test_the_number_of_last_lines_has_one_meaning_everywhere(invoke: Invoke, talk: str, words: list[str]) -> None:
+    assert len(invoke("log", *words, f"{talk}/reader").out.splitlines()) == 1
+    assert len(invoke("log", f"{talk}/reader", *words).out.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["--tail", "job"], ["--follow", "job"]),
+        (["-t", "job"], ["--follow", "job"]),
+        (["job", "--tail"], ["job", "--follow"]),
+        (["--tail", "--regex", "x", "job"], ["--follow", "--regex", "x", "job"]),
+        (["--tail", "5", "job"], ["--tail", "5", "job"]),
+        (["--", "--tail"], ["--", "--tail"]),
+    ],
+)
+def test_tail_without_a_number_is_torchx_word_for_follow(words: list[str], meant: list[str]) -> None:
+    assert _read_tail(words) == meant
+
+
+def test_a_number_behind_tail_may_be_the_job_itself(invoke: Invoke) -> None:
+    assert "there is no job '4711'" in invoke("log", "--tail", "4711").err
+    assert "missing argument 'JOB" in invoke("log").err
+
+
+def test_the_folder_of_the_logs_is_printed_and_nothing_else(invoke: Invoke, talk: str, tmp_path: Path) -> None:
+    folder = invoke("log", "--path", talk).out.strip()
+
+    assert (Path(folder) / "writer" / "1" / "stdout.log").exists()
+    assert invoke("log", "--path", f"{talk}/writer/1").out == f"{folder}/writer/1\n"
+    assert invoke("status", talk).out.endswith(f"Logs: {folder}\n")
+    assert invoke("status", "--json", talk).data["logs"] == folder
+    assert f"logs: {folder}\n" in invoke("describe", talk).out
+
+
+def test_the_folder_of_a_launch_is_printed_too(invoke: Invoke, tmp_path: Path) -> None:
+    note_journal("job7", tmp_path / "logs" / "journal.jsonl", "host-a")
+
+    assert invoke("log", "--path", "job7").out == f"{tmp_path / 'logs'}\n"
+    assert "'job7' is a run of `holdfast launch`, not a job of `holdfast run`" in invoke("log", "job7").err
 
 
 def test_following_a_job_that_has_ended_ends_too(invoke: Invoke, talk: str) -> None:
@@ -88,7 +133,7 @@ def test_a_running_job_is_followed_from_another_shell_to_its_end(
     gate = tmp_path / "gate"
     script = f"echo one; until [ -e {gate} ]; do sleep 0.05; done; echo two"
     handle = invoke("run", "--detach", "utils.sh", "sh", "-c", script).out.strip()
-    follower = start("log", "--tail", handle)
+    follower = start("log", "-f", handle)
     assert follower.stdout is not None
     assert follower.stdout.readline() == "sh/0 one\n"
     gate.touch()

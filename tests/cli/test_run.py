@@ -47,14 +47,45 @@ def test_a_job_runs_to_its_end_and_its_handle_alone_is_on_stdout(invoke: Invoke)
     assert "succeeded" in said.err
 
 
-def test_a_failure_names_the_replica_its_exit_code_and_its_last_lines(invoke: Invoke, components: str) -> None:
+def test_a_failure_names_the_replica_its_exit_code_and_where_the_logs_are(invoke: Invoke, components: str) -> None:
     said = invoke("run", f"{components}:many", "--count=3", "--code", "7")
+    handle = said.out.strip()
 
     assert said.code == 7
-    assert re.search(r"worker/[12] failed", said.err)
-    assert "exit code 7" in said.err
-    assert re.search(r"  \| I am [12]\n", said.err)
-    assert "holdfast log local://holdfast/many-" in said.err
+    assert re.search(rf"^holdfast: {handle} failed (first )?in worker/[12] \(exit code 7\)$", said.err, re.MULTILINE)
+    folder = re.search(rf"^holdfast: logs: (.*) \(`holdfast log {handle}` shows them\)$", said.err, re.MULTILINE)
+    assert folder is not None
+    assert (Path(folder[1]) / "worker" / "1" / "stdout.log").exists()
+
+
+def test_output_that_was_shown_is_not_repeated_at_the_end(invoke: Invoke, components: str) -> None:
+    ran = invoke("run", f"{components}:many", "--count=2", "--code", "7")
+    waited = invoke("wait", ran.out.strip())
+
+    assert ran.err.count("I am 1") == 1
+    assert "  | I am 1\n" in waited.err, "who only waits has seen no output"
+
+
+def test_the_exception_of_a_worker_is_told_once_and_then_named(invoke: Invoke) -> None:
+    Path("train.py").write_text("def load():\n    raise ValueError('no data')\nload()\n")
+    ran = invoke("run", "-j", "1x1", "train.py")
+    waited = invoke("wait", ran.out.strip())
+
+    assert ran.err.count("Traceback") == 1
+    assert ran.err.count("ValueError: no data") == 3, "the traceback, the launcher's verdict and the job's"
+    assert len(ran.err.splitlines()) < 20
+    assert waited.err.startswith("holdfast: the traceback of train/0:\n"), "it comes from the error file"
+    assert waited.err.count("in load") == 1
+
+
+def test_the_second_node_of_a_job_points_to_the_traceback_of_the_first(invoke: Invoke) -> None:
+    Path("train.py").write_text(
+        "import os, signal\nif os.environ['RANK'] == '1':\n    raise ValueError('no data')\nsignal.pause()\n"
+    )
+    ran = invoke("run", "-j", "2x1", "train.py")
+
+    assert ran.err.count("Traceback") == 1
+    assert "train/0   more     the traceback is in the output of node 1 (" in ran.err
 
 
 def test_lines_of_all_replicas_come_behind_their_names(invoke: Invoke, components: str) -> None:
@@ -88,6 +119,92 @@ def test_a_script_stands_for_the_component_that_runs_scripts(invoke: Invoke) -> 
         assert f"rank {rank} ['--lr', '0.1', '--help']" in said.err
 
 
+SHOW = "import os, sys; print('saw', *(os.environ.get(name) for name in sys.argv[1:]))"
+
+
+def test_a_script_takes_the_flags_of_a_launch(invoke: Invoke) -> None:
+    Path("train.py").write_text(SHOW)
+    names = ("WORLD_SIZE", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID", "LOCAL_RANK")
+    flags = ("--max_restarts=2", "--name", "foo", "--hang", "auto", "--vault", "--virtual-local-rank", "--log-p", "> ")
+    said = invoke("run", "-j", "1x2", *flags, "train.py", *names)
+
+    assert said.code == 0, said.err
+    job = said.out.strip().rpartition("/")[2]
+    assert job.startswith("foo-")
+    assert said.err.count(f"> saw 2 2 {job} 0\n") == 2
+
+
+def test_nodes_and_workers_may_be_said_as_to_a_launch(invoke: Invoke) -> None:
+    Path("train.py").write_text("")
+    said = invoke("run", "--dryrun", "--nnodes", "2:3", "--nproc-per-node", "gpu", "train.py")
+
+    assert "num_replicas: 3" in said.out
+    assert "min_replicas: 2" in said.out
+    assert "--nproc-per-node gpu --nnodes 2:3" in said.out
+
+
+def test_a_module_and_a_program_are_run_too(invoke: Invoke) -> None:
+    Path("pkg.py").write_text("import sys; print('module', sys.argv[1:])")
+
+    assert "[0]:module ['a', '--', 'b']" in invoke("run", "-m", "pkg", "a", "--", "b").err
+    assert "[0]:program --x" in invoke("run", "--no-python", "echo", "--", "program", "--x").err
+
+
+def test_a_script_has_one_worker_as_with_launch_unless_settings_say_otherwise(invoke: Invoke) -> None:
+    Path("train.py").write_text(SHOW)
+    assert "saw 1\n" in invoke("run", "train.py", "WORLD_SIZE").err
+
+    Path(".holdfast.toml").write_text('[component."dist.ddp"]\nj = "1x2"\n')
+    assert invoke("run", "train.py", "WORLD_SIZE").err.count("saw 2\n") == 2
+    assert "saw 1\n" in invoke("run", "-j", "1", "train.py", "WORLD_SIZE").err
+
+
+def test_variables_of_a_launch_hold_unless_a_flag_wins_which_is_told(invoke: Invoke) -> None:
+    Path("train.py").write_text(SHOW)
+    name = "TORCHELASTIC_MAX_RESTARTS"
+    alone = invoke("run", "--env", "PET_MAX_RESTARTS=2", "--env", "PET_TEE=0", "train.py", name)
+    both = invoke("run", "--env", "PET_MAX_RESTARTS=2", "--max-restarts", "1", "train.py", name)
+    component = invoke("run", "--env", "PET_TEE=0", "dist.ddp", "--script", "train.py", name)
+
+    assert "train/0 saw 2\n" in alone.err
+    assert "PET_" not in alone.err
+    assert "[0]:saw 1\n" in both.err
+    assert "holdfast: --max-restarts wins over PET_MAX_RESTARTS=2 of --env\n" in both.err
+    assert "holdfast: --env PET_TEE has no effect: the component gives --tee, which wins\n" in component.err
+
+
+def test_settings_hold_flags_for_scripts(invoke: Invoke) -> None:
+    Path("train.py").write_text(SHOW)
+    Path(".holdfast.toml").write_text("[cli.run]\nmax_restarts = 7\nnproc-per-node = 2\n[cli.launch]\nmax_restarts=1\n")
+    name = "TORCHELASTIC_MAX_RESTARTS"
+
+    assert invoke("run", "train.py", name).err.count("saw 7\n") == 2
+    assert invoke("run", "-j", "1", "--max-restarts", "3", "train.py", name).err.count("saw 3\n") == 1
+    assert "hello" in invoke("run", "utils.echo", "--msg", "hello").err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ["--standalone", "train.py"],
+            "`holdfast run` does not take --standalone, because the job's scheduler decides",
+        ),
+        (["--rdzv-id", "x", "train.py"], "a job's run id is the job's id"),
+        (["-j", "2", "--nnodes", "2", "train.py"], "-j 2 and --nnodes say the same: leave one of them out"),
+        (["--max-restarts", "2", "utils.echo"], "--max-restarts before 'utils.echo' is for scripts only"),
+        (["--name", "x", "utils.echo"], "--name before 'utils.echo' is for scripts only"),
+        (["--nnodes", "x", "train.py"], "--nnodes 'x' must be a number or MIN:MAX"),
+    ],
+)
+def test_flags_that_do_not_fit_are_refused(invoke: Invoke, words: list[str], sentence: str) -> None:
+    Path("train.py").write_text("")
+    said = invoke("run", *words)
+
+    assert said.code == 2
+    assert sentence in said.err
+
+
 def test_a_status_names_the_exception_that_ended_a_workers_script(invoke: Invoke) -> None:
     Path("train.py").write_text(
         "import os\nif os.environ['RANK'] == '1':\n    raise ValueError('no data in ' + os.environ['ROLE_NAME'])\n"
@@ -97,7 +214,7 @@ def test_a_status_names_the_exception_that_ended_a_workers_script(invoke: Invoke
     replica = status["roles"][0]["replicas"][0]
 
     assert ran.code == 1
-    assert "failed (exit code 1): rank 1: ValueError: no data in" in ran.err
+    assert "failed in train/0 (exit code 1): rank 1: ValueError: no data in" in ran.err
     assert replica["cause"].startswith("rank 1: ValueError: no data in")
     assert "Traceback" in replica["structured_error_msg"]
 
@@ -245,7 +362,7 @@ def test_a_detached_job_goes_on_by_itself(invoke: Invoke) -> None:
     handle = said.out.strip()
 
     assert said.code == 0
-    assert f"holdfast log --tail {handle}" in said.err
+    assert f"holdfast log -f {handle}" in said.err
     assert invoke("status", "--json", handle).data["state"] in ("SUBMITTED", "PENDING", "RUNNING")
     invoke("cancel", handle)
     assert invoke("wait", handle).code != 0
@@ -260,7 +377,7 @@ def test_ctrl_c_ends_the_job(start: Start, invoke: Invoke, number: int, code: in
     out, err = process.communicate()
 
     assert process.returncode == code, err
-    assert f"ending {out.strip()}" in err
+    assert f"cancelling {out.strip()}" in err
     assert invoke("status", "--json", out.strip()).data["state"] == "CANCELLED"
 
 

@@ -56,6 +56,14 @@ def test_what_a_run_has_told_is_shown(invoke: Invoke, config: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("name", ["app-1", "app", "local://me/app-1", "local://other/app-1"])
+def test_a_run_is_named_by_its_handle_its_id_or_the_beginning_of_that(invoke: Invoke, config: str, name: str) -> None:
+    create(config).add_metadata(RUN, lr=0.1)
+    create(config).add_metadata("local://me/b", lr=0.2)
+
+    assert invoke("tracker", "list", "metadata", name, "--json").data == [{"id": "lr", "value": 0.1}]
+
+
 def test_without_a_tracker_it_says_what_to_do(invoke: Invoke) -> None:
     said = invoke("tracker", "list", "jobs")
 

@@ -53,6 +53,30 @@ def test_workers_that_fail_are_told_as_an_error(tmp_path: Path) -> None:
         torchrun.run(torchrun.parse_args(["--standalone", str(tmp_path / "fails.py")]))
 
 
+@pytest.mark.parametrize("main", [torchrun.main, launch.main])
+@pytest.mark.filterwarnings("ignore:torch.distributed.launch is deprecated")
+def test_a_program_that_calls_main_goes_on_or_gets_an_error(main: Any, tmp_path: Path) -> None:
+    (tmp_path / "works.py").write_text("import sys; assert sys.argv[1:] in ([], ['--local-rank=0'])\n")
+    (tmp_path / "fails.py").write_text("raise ValueError('why')\n")
+
+    assert main(["--standalone", str(tmp_path / "works.py")]) is None
+    with pytest.raises(ChildFailedError, match="ValueError: why"):
+        main(["--standalone", "--nproc_per=2", str(tmp_path / "fails.py")])
+    with pytest.raises(ValueError, match="--nnodes 'many'"):
+        main(["--nnodes", "many", str(tmp_path / "works.py")])
+
+
+def test_a_prefix_that_torchrun_takes_is_taken_beside_our_flags() -> None:
+    parser = torchrun.get_args_parser()
+    parser.add_argument("--mine")
+    args = parser.parse_args(["--log-", "x", "--re=3", "--mine", "1", "s.py", "--", "--a"])
+
+    assert (args.log_dir, args.redirects, args.mine) == ("x", "3", "1")
+    assert (args.training_script, args.training_script_args) == ("s.py", ["--a"])
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--rdzv", "x", "s.py"])
+
+
 def test_where_nodes_meet_is_read_off_the_arguments(tmp_path: Path) -> None:
     script = str(tmp_path / "x.py")
     two = torchrun.parse_args(["--nnodes=2", "--rdzv_backend=static", "--master_addr=host", "--master_port=7", script])

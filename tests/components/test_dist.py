@@ -13,7 +13,8 @@ from holdfast.cli.launch import command as launch
 from holdfast.components.arguments import materialize_appdef
 from holdfast.components.dist import ddp, elastic, parse_size, spmd
 from holdfast.errors import UsageError
-from holdfast.specs import BindMount, RetryPolicy, Role, macros, resource
+from holdfast.launcher.options import JOB_OPTIONS
+from holdfast.specs import AppDef, BindMount, RetryPolicy, Role, macros, resource
 
 SCRIPT = """
 import os, sys
@@ -239,15 +240,56 @@ def test_what_is_not_asked_for_is_left_to_the_agent() -> None:
     }  # fmt: skip
 
 
-def test_every_flag_of_elastic_is_one_of_the_launcher() -> None:
-    known = {option for parameter in launch.params for option in parameter.opts}
-    role = elastic(
-        script="x.py", hang="h", metrics="m", health_port="1", spares=1, lease="1", last_call="1", join_timeout="1",
-        admit="restart", restart_backoff="1", progress_after="1", reset_restarts=True, crash_loop=1, rdzv_conf="a=b",
-        half_finished_after="1", shutdown_timeout=1, event_log_handler="e", log_size_limit="1", numa_binding="node",
-    ).roles[0]  # fmt: skip
+EXAMPLES: dict[type, object] = {str: "x", int: 7, float: 7.5, bool: True, tuple: "x"}
 
-    assert [word for word in words(role) if word.startswith("--") and word not in known] == []
+
+@pytest.mark.parametrize("component", [ddp, spmd, elastic])
+def test_every_flag_that_a_job_takes_reaches_the_agent(component: Callable[..., AppDef]) -> None:
+    options = {name: option for name, option in JOB_OPTIONS.items() if name not in ("module", "nnodes")}
+    values = {name: (option.values or (EXAMPLES[option.type],))[0] for name, option in options.items()}
+    given = flags(component(script="x.py", **values).roles[0])
+
+    for name, option in options.items():
+        expected = ("x",) if option.repeats else values[name]
+        assert given[name] == expected, name
+
+
+@pytest.mark.parametrize("component", [ddp, spmd, elastic])
+def test_every_flag_that_a_job_takes_can_be_typed(component: Callable[..., AppDef]) -> None:
+    typed = ["--script", "x.py", "--hang", "auto", "--vault", "--max-restarts", "2", "--crash_loop=3", "--", "--lr"]
+    given = flags(materialize_appdef(component, typed).roles[0])
+
+    assert (given["hang"], given["vault"], given["max_restarts"], given["crash_loop"]) == ("auto", True, 2, 3)
+    assert given["script_args"] == ("--lr",)
+
+
+def test_a_flag_that_there_is_not_is_refused() -> None:
+    for name in ("bogus", "standalone", "rdzv_id", "module"):
+        with pytest.raises(TypeError, match=f"unexpected argument '{name}'"):
+            ddp(script="x.py", **{name: "x"})
+
+
+def test_nodes_and_workers_may_be_given_as_a_launch_takes_them() -> None:
+    role = ddp(script="x.py", nnodes="2:4", nproc_per_node="gpu", spares=1).roles[0]
+
+    assert (role.num_replicas, role.min_replicas) == (5, 2)
+    assert (flags(role)["nnodes"], flags(role)["nproc_per_node"]) == ("2:4", "gpu")
+    with pytest.raises(UsageError, match="--nnodes '4:2' must be a number or MIN:MAX"):
+        ddp(script="x.py", nnodes="4:2")
+
+
+def test_a_variable_of_the_job_wins_over_a_components_default_and_not_over_what_was_given() -> None:
+    env = {"PET_TEE": "0", "PET_MAX_RESTARTS": "2"}
+
+    assert not {"tee", "max_restarts"} & set(flags(elastic(script="x.py", env=env).roles[0]))
+    assert flags(elastic(script="x.py", env=env, tee=1, max_restarts=5).roles[0])["tee"] == "1"
+    assert "max_restarts" not in flags(ddp(script="x.py").roles[0])
+
+
+@pytest.mark.parametrize("args", [("--", "--x"), ("--",), ("a", "--"), ("--x", "5")])
+def test_arguments_reach_the_script_as_they_are(args: tuple[str, ...]) -> None:
+    assert flags(ddp(*args, script="x.py").roles[0]).get("script_args", ()) == args
+    assert flags(ddp(*args, m="x").roles[0]).get("script_args", ()) == args
 
 
 # -- for real ----------------------------------------------------------------------------------------------------------

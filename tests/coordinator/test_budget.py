@@ -48,7 +48,7 @@ def test_the_first_true_failure_is_the_root_whoever_reported_first() -> None:
     ruling = charge(broken(VICTIM, REAL), Spent(restarts=2), settings())
 
     assert ruling.root == REAL
-    assert ruling.end == "exit code 1; all 2 restarts are used"
+    assert ruling.end == "exit code 1; not restarting: all 2 restarts are used"
 
 
 def test_a_victims_cause_gives_way_to_the_true_one_of_the_same_node() -> None:

@@ -17,7 +17,9 @@ from holdfast.coordinator.events import (
     RunEffect,
     RunEvent,
     Save,
+    SealAllowed,
     Tell,
+    WantSeal,
 )
 from holdfast.coordinator.messages import (
     DROP_GRACE_S,
@@ -449,7 +451,7 @@ def test_a_failure_beyond_the_budget_closes_the_run_with_its_root_cause() -> Non
 
     closed = told(effects, Closed)
     assert closed.keys() == {"a", "b"}
-    assert closed["a"].reason == "out of memory; no restarts are allowed"
+    assert closed["a"].reason == "out of memory; not restarting: --max-restarts is 0"
     assert closed["a"].failed
     assert closed["a"].cause == Cause("out of memory")
 
@@ -710,3 +712,39 @@ def test_a_snapshot_and_a_report_are_plain_data() -> None:
 
     assert report["sentence"] == "round 1: 2 nodes"
     assert [node["rank"] for node in report["nodes"]] == [0, 1]
+
+
+# -- a coordinator that was elected ------------------------------------------------------------------------------------
+
+
+def guarded(least: int = 1, most: int = 2, **settings: Any) -> Run:
+    """A run whose every seal must be allowed."""
+    run = Run(least, most, **settings)
+    run.machine = RunMachine("job", lambda: "nonce", now=run.now, guarded=True)
+    return run
+
+
+def test_a_guarded_run_asks_once_and_seals_only_while_it_is_allowed() -> None:
+    run = guarded()
+    run.ask("a")
+    effects = run.ask("b")
+
+    assert WantSeal() in effects
+    assert not sealed(effects)
+    assert "waiting for etcd to confirm" in run.machine.sentence(run.now)
+    # It neither asks again nor wants to be called for it: the permission is an event.
+    assert run.tell(Tick()) == []
+    wakeup = run.machine.wakeup()
+    assert wakeup is None or wakeup > run.now
+
+    assert list(sealed(run.tell(SealAllowed()))) == ["a", "b"]
+
+
+def test_a_permission_that_comes_too_late_is_not_kept() -> None:
+    run = guarded(least=2)
+    run.ask("a")
+    assert WantSeal() in run.ask("b")
+    run.tell(NodeLeft("b", run.seq("b"), "changed its mind"))
+
+    assert not sealed(run.tell(SealAllowed()))
+    assert WantSeal() in run.ask("c")

@@ -52,8 +52,11 @@ def test_other_words_are_not(text):
 
 def test_every_kind_is_explained_in_a_sentence():
     assert explain(Kind.EXCEPTION, Evidence(1, VALUE_ERROR)) == "ValueError: bad"
-    assert explain(Kind.EXIT, Evidence(7)) == "it exited with code 7 and left no traceback"
-    assert "SIGSEGV" in explain(Kind.SIGNAL, Evidence(-11))
+    assert explain(Kind.EXIT, Evidence(7)) == "exited with code 7 without a traceback"
+    assert explain(Kind.SIGNAL, Evidence(-11)) == "killed by SIGSEGV"
+    assert explain(Kind.SIGNAL, Evidence(-9)) == (
+        "killed by SIGKILL from outside Holdfast (often the kernel's OOM killer: see dmesg)"
+    )
     assert "memory" in explain(Kind.OUT_OF_MEMORY, Evidence(-9))
     assert "hung" in explain(Kind.TIMEOUT, Evidence(-9))
     assert "stopped by its agent" in explain(Kind.STOPPED, Evidence(-15))

@@ -101,5 +101,5 @@ def test_a_failures_stacks_survive_json_and_are_in_the_report():
     verdict = Verdict.from_json(json.loads(json.dumps(Verdict(failure).to_json())))
 
     assert verdict.cause == failure
-    assert "where everybody was" in render(verdict)
+    assert "where each rank was" in render(verdict)
     assert "      deadlock (train.py:5)" in render(verdict)

@@ -6,6 +6,7 @@ import pytest
 
 from holdfast.errors import PeerError
 from holdfast.failures import Failure, Kind, Verdict, render, root_cause
+from holdfast.failures.report import Around
 
 
 def _failure(kind, rank=0, **more):
@@ -66,46 +67,91 @@ def test_fields_of_a_later_minor_layout_are_left_out():
     assert Failure.from_json(data) == _failure(Kind.EXIT)
 
 
-def test_the_report_says_who_what_and_where():
-    cause = Failure(
-        kind=Kind.EXCEPTION,
-        message="ValueError: bad\nsecond line",
-        host="node7",
-        local_rank=1,
-        rank=3,
-        pid=4711,
-        exit_code=1,
-        traceback="Traceback (most recent call last):\n  File train.py\nValueError: bad",
-        log_lines=("epoch 1", "Traceback (most recent call last):", "  File train.py", "ValueError: bad"),
-        log_files=("/logs/1/stdout.log", "/logs/1/stderr.log"),
-        round=2,
-        attempt=1,
+TRACEBACK = "Traceback (most recent call last):\n  File train.py\nValueError: bad"
+
+
+def _value_error(**fields):
+    known = {
+        "kind": Kind.EXCEPTION,
+        "message": "ValueError: bad\nsecond line",
+        "host": "node7",
+        "local_rank": 1,
+        "rank": 3,
+        "pid": 4711,
+        "exit_code": 1,
+        "traceback": TRACEBACK,
+        "round": 2,
+        "attempt": 1,
+    }
+    return Failure(**{**known, **fields})
+
+
+def test_the_report_gives_the_evidence_then_the_reason_then_who_when_and_where():
+    cause = _value_error(
+        log_lines=("epoch 1", *TRACEBACK.splitlines()), log_files=("/logs/1/stdout.log", "/logs/1/stderr.log")
     )
     others = (_failure(Kind.VICTIM, 0, host="node1"), _failure(Kind.STOPPED, 2))
 
-    text = render(Verdict(cause, others))
+    text = render(Verdict(cause, others), Around(over="not restarting: --max-restarts is 0", logs="/logs"))
 
     assert text == (
-        "The job failed: an uncaught exception.\n"
-        "  who      rank 3 (local rank 1, pid 4711) on node7\n"
-        "  what     ValueError: bad\n"
-        "           second line\n"
-        "  exit     1; the launcher exits with 1\n"
-        "  when     round 2, attempt 1\n"
-        "  logs     /logs/1/stdout.log\n"
-        "           /logs/1/stderr.log\n"
-        "\n"
+        "the last lines of rank 3 (local rank 1, pid 4711) on node7:\n"
+        "  | epoch 1\n"
+        "the traceback of rank 3 (local rank 1, pid 4711) on node7:\n"
         "  Traceback (most recent call last):\n"
         "    File train.py\n"
         "  ValueError: bad\n"
-        "\n"
-        "  its last lines:\n"
-        "  | epoch 1\n"
-        "\n"
-        "  others that fell:\n"
-        "  - rank 0 (local rank 0) on node1: victim\n"
-        "  1 more was stopped because of this.\n"
+        "ValueError: bad\n"
+        "  second line\n"
+        "  who      rank 3 (local rank 1, pid 4711) on node7\n"
+        "  exit     1\n"
+        "  when     round 2, attempt 1; not restarting: --max-restarts is 0\n"
+        "  also     rank 0 (local rank 0) on node1: victim\n"
+        "  logs     /logs/1\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("fields", "repeated"),
+    [
+        ({"extra": {"printed": True}}, False),  # the worker says that Python printed it
+        ({"log_lines": ("epoch 1", *TRACEBACK.splitlines())}, False),  # it is seen in what the worker wrote
+        ({"log_lines": ("epoch 1",)}, True),  # written to a file of the program's own, or by a hook of its own
+        ({}, True),
+    ],
+)
+def test_a_traceback_that_is_on_the_screen_is_not_repeated(fields, repeated):
+    verdict = Verdict(_value_error(**fields))
+
+    assert ("Traceback" in render(verdict, Around(shown=True))) is repeated
+    assert "Traceback" in render(verdict, Around(shown=False))
+    assert "epoch 1" not in render(verdict, Around(shown=True))
+
+
+def test_ranks_that_failed_with_the_same_error_stand_together():
+    others = (_value_error(rank=2, local_rank=0, pid=4710), _failure(Kind.EXIT, 5, host="node7"))
+
+    text = render(Verdict(_value_error(), others), Around(shown=True))
+
+    assert "  who      ranks 2-3 on node7; the first was rank 3 (local rank 1, pid 4711)\n" in text
+    assert "  also     rank 5 (local rank 5) on node7: exit\n" in text
+    assert text.count("rank 2") == 0
+
+
+def test_a_traceback_that_another_report_has_is_named_and_not_repeated():
+    text = render(Verdict(_value_error()), Around(told_by="the traceback is in the output of node 0 (node7)"))
+
+    assert "Traceback" not in text
+    assert "  more     the traceback is in the output of node 0 (node7)\n" in text
+
+
+def test_many_others_are_counted():
+    others = tuple(_failure(Kind.EXIT, rank, host="node1") for rank in range(20, 40))
+
+    text = render(Verdict(_value_error(), others))
+
+    assert text.count(" on node1") == 8
+    assert "           and 12 more\n" in text
 
 
 def test_a_lost_node_is_reported_without_ranks():

@@ -9,7 +9,6 @@ import pytest
 
 from holdfast.errors import UsageError
 from holdfast.launcher.config import (
-    LaunchOptions,
     config_from_options,
     parse_bytes,
     parse_config,
@@ -18,6 +17,7 @@ from holdfast.launcher.config import (
     parse_preload,
     split_filters,
 )
+from holdfast.launcher.options import LaunchOptions
 from holdfast.timer.hang import HangOptions
 from holdfast.workers import DefaultLogsSpecs, Module, NumaOptions, Program, Script
 
@@ -58,6 +58,11 @@ def test_where_nodes_meet(flags: dict[str, Any], backend: str, endpoint: str) ->
 
 def test_a_lone_node_gets_an_id_that_no_other_run_has() -> None:
     assert config().run_id != config().run_id
+
+
+@pytest.mark.parametrize("flags", [{}, {"standalone": True}, {"rdzv_backend": "static"}, {"rdzv_endpoint": "h:1"}])
+def test_an_id_that_was_given_is_the_runs_id(flags: dict[str, Any]) -> None:
+    assert config(rdzv_id="mine", **flags).run_id == "mine"
 
 
 def test_our_flags_and_torchruns_settings_reach_the_rendezvous() -> None:
@@ -103,6 +108,22 @@ def test_small_languages() -> None:
     assert [parse_bytes(text) for text in (None, "10", "64K", "2MiB", "1g")] == [None, 10, 65536, 2 << 20, 1 << 30]
     with pytest.raises(UsageError, match="no size"):
         parse_bytes("lots")
+
+
+@pytest.mark.parametrize(
+    "text", ["a=1,b=2", '"a=1,b=2"', "'a=1, b=2'", "a='1',\"b\"=2", " a = 1 , 'b=2',", "a=\"1\",b=' 2 '"]
+)
+def test_stray_quotes_and_spaces_around_settings_are_dropped(text: str) -> None:
+    assert parse_config(text) == {"a": "1", "b": "2"}
+
+
+def test_quotes_within_a_setting_stay() -> None:
+    assert parse_config("a=it's,b='x'y'") == {"a": "it's", "b": "'x'y'"}
+
+
+def test_what_has_a_flag_of_its_own_is_no_further_setting() -> None:
+    with pytest.raises(UsageError, match="--rdzv-conf: 'run_id' is given by --rdzv-id, not as a further setting"):
+        config(rdzv_conf="run_id=3")
 
 
 def test_back_off_has_a_first_pause_and_a_longest() -> None:

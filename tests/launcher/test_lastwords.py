@@ -25,7 +25,11 @@ SCRIPT = """
     [
         ("raise ValueError('no data')", "ValueError: no data", 1),
         ("sys.exit(7)", "SystemExit: 7", 7),
-        ("os.kill(os.getpid(), 9)", "it was ended by SIGKILL, which this agent did not send", 137),
+        (
+            "os.kill(os.getpid(), 9)",
+            "killed by SIGKILL from outside Holdfast (often the kernel's OOM killer: see dmesg)",
+            137,
+        ),
     ],
 )
 def test_the_root_cause_is_left_in_the_launchers_own_error_file(

@@ -72,8 +72,9 @@ def test_what_is_encoded_is_decoded() -> None:
         msgspec.msgpack.encode([1, 0, [[1.0, "g", "n" * (NAME_CHARACTERS_MAX + 1), 1.0]]]),
         msgspec.msgpack.encode([1, 0, [[1.0, "g", "n", 1.0]] * (VALUES_MAX + 1)]),
         msgspec.json.encode([1, 0, []]),
+        encode(0, [DATA._replace(name="nn")]).replace(b"nn", b"\xff\xff"),
     ],
-    ids=range(12),
+    ids=range(13),
 )
 def test_what_is_not_ours_is_ignored(datagram: bytes) -> None:
     assert decode(datagram) is None
@@ -91,11 +92,12 @@ def too_long() -> bytes:
 
 
 def test_rubbish_is_counted_and_what_follows_it_arrives(relay: Relay, taken: Taken) -> None:
-    for datagram in (b"rubbish", b"", too_long(), encode(1, [DATA])):
+    not_utf8 = encode(0, [DATA._replace(name="nn")]).replace(b"nn", b"\xff\xff")
+    for datagram in (b"rubbish", b"", too_long(), not_utf8, encode(1, [DATA])):
         send(relay, datagram)
 
     assert taken.get(timeout=PATIENCE_S) == (DATA, 1)
-    assert relay.ignored == 3
+    assert relay.ignored == 4
 
 
 def test_a_value_that_is_not_taken_costs_only_itself(heard: list[Fact]) -> None:
@@ -113,6 +115,23 @@ def test_a_value_that_is_not_taken_costs_only_itself(heard: list[Fact]) -> None:
     assert relay.failed == 2
     assert [fact.sentence for fact in heard] == ["a worker's metric was not taken: negative; more are only counted"]
     relay.close()
+
+
+def test_a_receiver_that_would_end_the_thread_is_told_of_and_what_follows_arrives(heard: list[Fact]) -> None:
+    arrived: queue.SimpleQueue[float] = queue.SimpleQueue()
+
+    def deliver(data: MetricData, _: int | None) -> None:
+        if data.value == 0.5:
+            raise SystemExit("planted")
+        arrived.put(data.value)
+
+    relay = Relay(None, deliver)
+    send(relay, encode(0, [DATA]))
+    send(relay, encode(0, [DATA._replace(value=1.5)]))
+
+    assert arrived.get(timeout=PATIENCE_S) == 1.5
+    relay.close()
+    assert [fact.data["error"] for fact in heard if fact.kind == "thread_trouble"] == ["SystemExit: planted"]
 
 
 def test_closing_takes_what_has_arrived_and_leaves_no_file(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -31,7 +31,7 @@ signal.pause()
 class Terminal:
     """A command in a process group of its own, to which Ctrl-C goes as a terminal sends it."""
 
-    def __init__(self, *words: str, python: tuple[str, ...] = ()) -> None:
+    def __init__(self, *words: str, python: tuple[str, ...] = (), variables: Mapping[str, str] | None = None) -> None:
         self.process = subprocess.Popen(
             [sys.executable, *python, "-m", "holdfast", *words],
             stdin=subprocess.DEVNULL,
@@ -39,6 +39,7 @@ class Terminal:
             stderr=subprocess.STDOUT,
             text=True,
             process_group=0,
+            env={**os.environ, **(variables or {})},
         )
         assert self.process.stdout is not None
         self.out: IO[str] = self.process.stdout
@@ -98,7 +99,7 @@ def test_while_nodes_are_waited_for(terminals: list[Terminal]) -> None:
     said = terminal.end()
 
     assert said.code == 130
-    assert "received SIGINT" in said.out
+    assert "stopped by SIGINT" in said.out
     assert "Traceback" not in said.out
 
 
@@ -111,7 +112,7 @@ def test_while_it_trains(terminals: list[Terminal]) -> None:
     said = terminal.end()
 
     assert said.code == 130
-    assert "received SIGINT" in said.out.splitlines()[-1]
+    assert "stopped by SIGINT" in said.out.splitlines()[-1]
     assert "src/holdfast" not in said.out
 
 
@@ -186,3 +187,22 @@ def test_while_events_are_followed(terminals: list[Terminal]) -> None:
     assert "Traceback" not in said.out
     launch.press()
     assert launch.end().code == 130
+
+
+def test_while_the_interpreter_ends(terminals: list[Terminal]) -> None:
+    """What a program has registered for its end runs when the command is over."""
+    Path("sitecustomize.py").write_text(
+        "import atexit, sys\n"
+        "def last():\n"
+        "    sys.stdout.write('last\\n'); sys.stdout.flush()\n"
+        "    while True: pass\n"
+        "if 'holdfast' in ' '.join(sys.orig_argv) and 'launch' in sys.orig_argv: atexit.register(last)\n"
+    )
+    terminal = Terminal("launch", "--preload", "none", "ok.py", variables={"PYTHONPATH": str(Path.cwd())})
+    terminals.append(terminal)
+    terminal.wait_for("last")
+    terminal.press()
+    said = terminal.end()
+
+    assert said.code == -signal.SIGINT
+    assert "KeyboardInterrupt" not in said.out

@@ -100,19 +100,37 @@ def test_an_endpoint_that_cannot_be_reached(
 def test_another_secret_than_the_coordinators(options: list[str], coordinator: str, invoke: Invoke) -> None:
     write_secret("wrong.secret", "another secret, which is not the right one")
 
-    answered(invoke("rounds", coordinator, *options), "the shared secret is wrong: give every node the same --secret-f")
+    said = invoke("rounds", coordinator, *options)
+
+    answered(
+        said, f"holdfast: the shared secret is wrong: this node and the coordinator at {coordinator} have different"
+    )
+    assert "give every node the same --secret-file" in said.err
 
 
 def test_a_node_with_another_secret(coordinator: str, start: Start) -> None:
     said = finish(start("launch", "--rdzv-endpoint", coordinator, "ok.py"))
 
-    answered(said, "the shared secret is wrong: give every node the same --secret-file", 1)
+    answered(said, "holdfast: the shared secret is wrong: this node and the coordinator at", 1)
+    assert "give every node the same --secret-file" in said.err
+
+
+def test_insecure_with_a_secret(invoke: Invoke) -> None:
+    write_secret("job.secret", SECRET)
+
+    words = ("--secret-file", "job.secret", "--insecure")
+    answered(invoke("serve", "localhost:0", *words), "--insecure and --secret-file exclude each other: leave one out")
+    answered(invoke("launch", *words, "ok.py"), "--insecure and --secret-file exclude each other: leave one out")
+    for command in (["serve", "localhost:0"], ["launch", "--insecure", "--require-secret", "ok.py"]):
+        said = invoke(*command, *(["--insecure", "--require-secret"] if command[0] == "serve" else []))
+        answered(said, "--require-secret and --insecure exclude each other: leave one out")
 
 
 @pytest.mark.parametrize(
     ("text", "mode", "sentence"),
     [
         (SECRET, 0o644, "can be read by other users: run chmod 600 job.secret"),
+        ("sesame", 0o600, "the secret file job.secret holds 6 bytes and can be guessed: use at least 16"),
         ("", 0o600, "the secret file job.secret is empty: write a long random line into it"),
         ("x" * 5000, 0o600, "the secret file job.secret is over 4096 bytes; a secret is a short line"),
     ],

@@ -16,7 +16,7 @@ from tests.mistakes.conftest import PATIENCE_S, Invoke, Said, answered, shell, w
 
 AsAnybody = Callable[..., Said]
 #: Makes a file system of its own for one command, with room for next to nothing.
-SMALL = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=64k none "$0" && exec "$@"']
+SMALL = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=64k,nr_inodes=64 none "$0" && exec "$@"']
 
 
 def in_small_folder(*words: str) -> Said:
@@ -67,11 +67,11 @@ def test_a_log_folder_for_a_job_that_cannot_be_made(invoke: Invoke) -> None:
     ("words", "sentence"),
     [
         (
-            ["launch", "ok.py"],
-            "Permission denied; set HOLDFAST_HOME to a folder that you can write, or $HOLDFAST_SECRET",
+            ["launch", "--nnodes", "2", "--rdzv-endpoint", "localhost", "ok.py"],
+            "or set HOLDFAST_HOME to such a folder, or $HOLDFAST_SECRET",
         ),
         (["run", "utils.echo"], "Permission denied; set HOLDFAST_HOME to a folder that you can write"),
-        (["serve", "localhost:0"], "Permission denied; set HOLDFAST_HOME to a folder that you can write"),
+        (["serve", "localhost:0"], "or set HOLDFAST_HOME to such a folder, or $HOLDFAST_SECRET"),
     ],
 )
 def test_a_home_that_may_not_be_written(
@@ -110,6 +110,58 @@ def test_logs_on_a_disk_that_fills_up() -> None:
     assert said.code == 1
     assert said.err.splitlines()[-1].startswith("holdfast: the disk of ")
     assert "is full; make room there, or name another place with --log-dir" in said.err
+
+
+FILL = """
+import os, sys
+number = 0
+try:
+    while True:
+        open(f"small/fill{number}", "x").close()
+        number += 1
+except OSError:
+    pass
+"""
+
+
+def test_a_disk_without_inodes_does_not_hold_the_workers_up() -> None:
+    """The file of the filtered lines is made with the first of them, by the thread that reads all the pipes."""
+    Path("fill.py").write_text(f"{FILL}\nfor line in range(20000): print('loss', line)\n")
+    said = in_small_folder(
+        "launch",
+        "--log-dir",
+        "small",
+        "--tee",
+        "3",
+        "--duplicate-stdout-filters",
+        "loss",
+        "--preload",
+        "none",
+        "fill.py",
+    )
+
+    assert said.code == 0, said.err
+    assert said.out.splitlines()[-1] == "[default0]:loss 19999"
+    assert len(said.out.splitlines()) == 20000
+    warnings = [line for line in said.err.splitlines() if "is incomplete from here on" in line]
+    assert len(warnings) == 2, said.err
+    assert "filtered_stdout.log" in warnings[0], "which had no inode"
+    assert "stdout.log" in warnings[1], "which had no more room"
+
+
+def test_a_restart_on_a_disk_without_inodes_goes_on_without_log_files() -> None:
+    Path("fill.py").write_text(
+        f"import os\nprint('attempt', os.environ['TORCHELASTIC_RESTART_COUNT'])\n{FILL}\n"
+        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': raise SystemExit(3)\n"
+    )
+    said = in_small_folder(
+        "launch", "--log-dir", "small", "--tee", "3", "--max-restarts", "1", "--preload", "none", "fill.py"
+    )
+
+    assert said.code == 0, said.err
+    assert said.out.splitlines() == ["[default0]:attempt 0", "[default0]:attempt 1"]
+    assert "this attempt has no log files: cannot make a folder in " in said.err
+    assert "Traceback" not in said.err
 
 
 def test_a_home_on_a_disk_that_is_full(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,7 +78,7 @@ def test_a_launch_on_a_tiny_terminal() -> None:
 
     assert said.code == 0
     assert "ok" in said.out
-    assert "done" in said.out
+    assert "finished" in said.out
 
 
 def test_a_table_on_a_tiny_terminal(invoke: Invoke) -> None:

@@ -46,9 +46,9 @@ def test_a_script_that_cannot_run_is_named_with_its_cause_and_not_started_again(
     said = finish(start("launch", "script.py"))
 
     assert said.code == 1
-    last = said.err.splitlines()[-1]
-    assert last.startswith("holdfast: failed after")
-    assert cause in last
+    [verdict] = [line for line in said.err.splitlines() if line.startswith("holdfast: failed after")]
+    assert cause in verdict
+    assert said.err.splitlines()[-1].startswith("  logs     ")
     assert "src/holdfast" not in said.err, "what is ours is left out of the traceback"
 
 
@@ -56,7 +56,8 @@ def test_a_module_that_does_not_exist(start: Start) -> None:
     said = finish(start("launch", "-m", "no_such_module"))
 
     assert said.code == 1
-    assert "No module named no_such_module" in said.err.splitlines()[-1]
+    [verdict] = [line for line in said.err.splitlines() if line.startswith("holdfast: failed after")]
+    assert "No module named no_such_module" in verdict
 
 
 def test_a_script_whose_job_fails_is_named_with_its_cause(invoke: Invoke) -> None:
@@ -64,7 +65,7 @@ def test_a_script_whose_job_fails_is_named_with_its_cause(invoke: Invoke) -> Non
     said = invoke("run", "-j", "1x1", "script.py")
 
     assert said.code == 1
-    assert "failed (exit code 1): rank 0: ModuleNotFoundError: No module named 'no_such_module'" in said.err
+    assert "failed in script/0 (exit code 1): rank 0: ModuleNotFoundError: No module named 'no_such_module'" in said.err
 
 
 def test_a_component_that_raises_is_shown_without_the_way_there(invoke: Invoke) -> None:

@@ -13,14 +13,19 @@ COMMANDS = [
     (["frobnicate"], "there is no command 'frobnicate'; `holdfast --help` lists those there are"),
     (["train.py"], "'train.py' is no command; to run a script write: holdfast launch train.py"),
     (["--nproc-per-node", "2", "ok.py"], "options come behind the command, as in:"),
-    (["launch", "--nproc-per-nod", "2", "ok.py"], "there is no option --nproc-per-nod; did you mean --nproc-per-node?"),
+    (
+        ["launch", "--nproc-per-mode", "2", "ok.py"],
+        "there is no option --nproc-per-mode; did you mean --nproc-per-node",
+    ),
+    (["launch", "--rdzv", "2", "ok.py"], "--rdzv could be --rdzv-endpoint, --rdzv-id, --rdzv-backend or --rdzv-conf;"),
     (["launch", "--frobnicate"], "there is no option --frobnicate; `"),
     (["launch", "--max-restarts=-1", "ok.py"], "invalid value for '--max-restarts': -1 is not in the range"),
     (["launch", "--monitor-interval=often", "ok.py"], "'often' is not a valid float"),
     (["launch", "--nproc-per-node"], "option '--nproc-per-node' requires an argument"),
-    (["status"], "missing argument 'HANDLE...'; `"),
-    (["checkpoints", "list", "folder"], "unexpected extra argument (folder); `"),
+    (["status"], "missing argument 'JOB...'; see `"),
+    (["checkpoints", "list", "folder"], "unexpected extra argument (folder); see `"),
     (["completion", "tcsh"], "'tcsh' is not one of 'bash', 'zsh', 'fish'"),
+    (["completion"], "missing argument '{bash|zsh|fish}'. Choose from: bash, zsh, fish; see `"),
 ]
 
 LAUNCHES = [
@@ -64,7 +69,7 @@ LAUNCHES = [
     (["--log-size-limit", "big", "ok.py"], "--log-size-limit: 'big' is no size: write bytes, or 64K, 10M, 2G"),
     (["--node-rank", "5", "--nnodes", "2", "ok.py"], "--node-rank 5 does not fit 2 nodes: use 0 to 1"),
     (["--preload", "torch", "--no-python", "true"], "--preload needs a Python script or module"),
-    (["--numa-binding", "x", "ok.py"], "--numa-binding 'x' must be one of node, socket, exclusive, core-complex"),
+    (["--numa-binding", "x", "ok.py"], "'x' is not one of 'node', 'socket', 'exclusive', 'core-complex'"),
     (["--no-python", "./nosuch"], "cannot start './nosuch': No such file or directory"),
 ]
 
@@ -94,9 +99,9 @@ RUNS = [
 ]
 
 QUESTIONS = [
-    (["status", "nosuch"], "there is no job nosuch; `holdfast list` shows those there are"),
-    (["log", "nosuch"], "there is no job nosuch; `holdfast list` shows those there are"),
-    (["cancel", "nosuch"], "there is no job nosuch; `holdfast list` shows those there are"),
+    (["status", "nosuch"], "there is no job 'nosuch'; `holdfast list` shows none"),
+    (["log", "nosuch"], "there is no job 'nosuch'; `holdfast list` shows none"),
+    (["cancel", "nosuch"], "there is no job 'nosuch'; `holdfast list` shows none"),
     (["status", "local://x"], "'local://x' is no handle of a job; one looks like local://holdfast/"),
     (["status", "nosuch://a/b"], "there is no scheduler 'nosuch'; installed are: local, local_cwd"),
     (["list", "--state", "nosuch"], "there is no state 'nosuch'; there are unsubmitted,"),
@@ -140,7 +145,7 @@ def test_workers_for_gpus_that_are_not_there(invoke: Invoke, monkeypatch: pytest
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     said = invoke("launch", "--nproc-per-node", "gpu", "ok.py")
 
-    answered(said, "--nproc-per-node gpu: no NVIDIA GPU is visible here (CUDA_VISIBLE_DEVICES may hide them)")
+    answered(said, "--nproc-per-node gpu: no GPU is visible here (CUDA_VISIBLE_DEVICES may hide them)")
 
 
 @pytest.mark.parametrize(
@@ -188,7 +193,7 @@ def test_settings_files(name: str, text: str, sentence: str, invoke: Invoke) -> 
         (["-cfg", "log_dri=x"], "", "the run option 'log_dri' is not known here; did you mean 'log_dir'?"),
         (["-cfg", "zzz=x"], "", "the run option 'zzz' is not known here; `holdfast runopts` lists those there are"),
         ([], "[clii.run]\ncomponent = 'x'\n", "the section [clii] is not known and is left out"),
-        ([], "[cli.run]\ncomponnet = 'x'\n", "'componnet' is no setting of `holdfast run`; did you mean 'component'?"),
+        ([], "[cli.run]\ncomponnet = 'x'\n", "[cli.run] has no 'componnet'; did you mean 'component'?"),
     ],
 )
 def test_what_may_be_meant_for_somebody_else_is_told_once_and_left_out(

@@ -19,9 +19,9 @@ PUPPET = Path(__file__).parent / "puppet.py"
 class Node:
     """One node in its own process."""
 
-    def __init__(self, environ: dict[str, str], **options: Any) -> None:
+    def __init__(self, environ: dict[str, str], prefix: tuple[str, ...] = (), **options: Any) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, str(PUPPET), json.dumps(options)],
+            [*prefix, sys.executable, str(PUPPET), json.dumps(options)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -37,12 +37,16 @@ class Node:
 
     def wait(self, what: str) -> dict[str, Any]:
         """Return the next event of a kind; the run's time limit ends a wait for one that never comes."""
+        return self.wait_any(what)
+
+    def wait_any(self, *kinds: str) -> dict[str, Any]:
+        """Return the next event of one of these kinds."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             event: dict[str, Any] = json.loads(line)
-            if event["what"] == what:
+            if event["what"] in kinds:
                 return event
-        raise AssertionError(f"the node ended without '{what}'")
+        raise AssertionError(f"the node ended without '{' or '.join(kinds)}'")
 
     def status(self) -> dict[str, Any]:
         return self.say("status").wait("status")

@@ -1,6 +1,6 @@
 """A node in a process of its own: takes commands on stdin, tells what it learns as JSON lines on stdout.
 
-ask | give_up SENTENCE | finish | leave REASON | close | status
+ask | stay (ask, and again whenever a round breaks) | give_up SENTENCE | finish | leave REASON | close | status
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ import threading
 from typing import Any
 
 from holdfast.coordinator.messages import Cause
-from holdfast.rendezvous import RendezvousParameters
+from holdfast.facts import WARNING, Fact, facts
+from holdfast.rendezvous import RendezvousParameters, get_rendezvous_handler
 from holdfast.rendezvous.machine import AskFailed, MemberEffect, NewcomersWait, RoundBroken, RoundSealed, RunEnded
 from holdfast.rendezvous.native import HoldfastRendezvousHandler
 
 _lock = threading.Lock()
+#: Not empty once this node is to ask again by itself.
+stays: list[bool] = []
 
 
 def tell(what: str, **data: Any) -> None:
@@ -47,16 +50,27 @@ def on_effect(effect: MemberEffect) -> None:
             pass
 
 
+def on_fact(fact: Fact) -> None:
+    if fact.level >= WARNING:
+        tell("warned", kind=fact.kind, sentence=fact.sentence)
+
+
 def main() -> None:
     options: dict[str, Any] = json.loads(sys.argv[1])
-    handler = HoldfastRendezvousHandler(RendezvousParameters(**options))
+    facts.listen(on_fact)
+    handler = get_rendezvous_handler(RendezvousParameters(**options))
+    assert isinstance(handler, HoldfastRendezvousHandler)
     handler.listen(on_effect)
+    handler.listen(lambda effect: handler.ask() if stays and isinstance(effect, RoundBroken) else None)
     tell("up", endpoint=str(handler.endpoint))
     for line in sys.stdin:
         command, _, rest = line.strip().partition(" ")
         match command:
             case "ask":
                 handler.ask(Cause(rest) if rest else None)
+            case "stay":
+                stays.append(True)
+                handler.ask()
             case "give_up":
                 handler.give_up(Cause(rest))
             case "finish":
@@ -67,7 +81,13 @@ def main() -> None:
             case "close":
                 handler.set_closed()
             case "status":
-                tell("status", sentence=handler.sentence(), host=handler.is_host, waiting=handler.num_nodes_waiting())
+                tell(
+                    "status",
+                    sentence=handler.sentence(),
+                    host=handler.is_host,
+                    waiting=handler.num_nodes_waiting(),
+                    endpoint=str(handler.endpoint),
+                )
 
 
 main()

@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.errors import RendezvousConnectionError, Unavailable
 from holdfast.rendezvous import RendezvousParameters, get_rendezvous_handler
-from holdfast.rendezvous.etcd import Gateway
+from holdfast.rendezvous.etcd_gateway import Gateway
 from holdfast.wire.address import Endpoint
 from holdfast.wire.ports import HeldPort
 from tests.launcher.conftest import Launch, launch

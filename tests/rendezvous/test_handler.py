@@ -19,6 +19,7 @@ from holdfast.errors import (
     RendezvousTimeoutError,
     UsageError,
 )
+from holdfast.facts import facts
 from holdfast.rendezvous import RendezvousInfo, RendezvousParameters, get_rendezvous_handler
 from holdfast.rendezvous.machine import RoundBroken, RunEnded
 from holdfast.rendezvous.native import HoldfastRendezvousHandler
@@ -145,11 +146,67 @@ def test_no_coordinator_is_a_connection_error_that_names_the_endpoint(make: Make
 def test_a_wrong_secret_fails_at_once_and_says_what_to_do(make: Make, tmp_path: Path) -> None:
     first = make(nodes=2)
     other = tmp_path / "other"
-    other.write_text("guess")
+    other.write_text("a guess that is long enough")
     other.chmod(0o600)
 
-    with pytest.raises(RendezvousConnectionError, match="the shared secret is wrong: give every node the same"):
+    with pytest.raises(RendezvousConnectionError) as refused:
         make(str(first.endpoint), nodes=2, secret_file=str(other)).next_rendezvous()
+
+    assert str(refused.value) == (
+        f"the shared secret is wrong: this node and the coordinator at {first.endpoint} have different ones. "
+        f"This node uses the file {other}; give every node the same --secret-file, "
+        "or set HOLDFAST_SECRET_FILE or HOLDFAST_SECRET"
+    )
+
+
+def test_a_node_that_is_turned_away_while_it_looks_is_refused_once(make: Make, tmp_path: Path) -> None:
+    first = make(nodes=2)
+    other = tmp_path / "other"
+    other.write_text("a guess that is long enough")
+    other.chmod(0o600)
+    refusals: list[str] = []
+    stop = facts.listen(lambda fact: refusals.append(fact.sentence) if fact.kind == "connection_refused" else None)
+    params = RendezvousParameters("holdfast", str(first.endpoint), "run", 1, 2, secret_file=str(other), is_host=False)
+    handler = get_rendezvous_handler(params)
+    assert isinstance(handler, HoldfastRendezvousHandler)
+    first.ask()  # so that the coordinator is up
+
+    assert not handler.would_disturb()
+    with pytest.raises(RendezvousConnectionError, match="the shared secret is wrong"):
+        handler.next_round()
+
+    handler.leave("the test is over")
+    stop()
+    assert len(refusals) == 1
+
+
+@pytest.mark.parametrize("secret_of_first", [True, False])
+def test_nodes_with_and_without_a_secret_are_told_apart(make: Make, secret_of_first: bool) -> None:
+    first = make(nodes=2, insecure=not secret_of_first)
+    sentence = (
+        "asks for a shared secret, and this node runs with --insecure"
+        if secret_of_first
+        else r"runs without a shared secret \(--insecure\), and this node has one"
+    )
+
+    with pytest.raises(RendezvousConnectionError, match=sentence):
+        make(str(first.endpoint), nodes=2, insecure=secret_of_first).next_rendezvous()
+
+
+def test_one_node_alone_needs_no_file_and_tells_its_secret_to_its_workers_only(make: Make, tmp_path: Path) -> None:
+    first, second = make(), make()
+
+    assert first.secret.key != second.secret.key
+    assert first.secret.as_environ()["HOLDFAST_SECRET"].encode() == first.secret.key
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nodes_of_different_hosts_use_the_users_own_secret_by_default(make: Make, tmp_path: Path) -> None:
+    remote = make("192.0.2.1", nodes=2)
+
+    assert remote.secret.own
+    assert remote.secret.path == str(tmp_path / "secret")
+    assert remote.secret.key == make(nodes=2).secret.key
 
 
 def test_a_port_where_something_else_talks_is_a_clear_error(make: Make) -> None:
@@ -175,9 +232,23 @@ def test_a_taken_port_is_a_clear_error_for_a_node_that_must_host(make: Make) -> 
             make(f"127.0.0.1:{port}", is_host=True, join_timeout="100ms").next_rendezvous()
 
 
-def test_require_secret_refuses_an_open_door(make: Make) -> None:
-    with pytest.raises(UsageError, match=r"anyone who can reach 192\.0\.2\.1:29400 can join"):
-        make("192.0.2.1", require_secret=True)
+def test_require_secret_is_the_default_and_excludes_insecure(make: Make) -> None:
+    assert make("192.0.2.1", require_secret=True).secret.key
+    with pytest.raises(UsageError, match="--require-secret and --insecure exclude each other"):
+        make("192.0.2.1", require_secret=True, insecure=True)
+
+
+def test_insecure_warns(make: Make) -> None:
+    told: list[str] = []
+    stop = facts.listen(lambda fact: told.append(fact.sentence) if fact.kind == "open_door" else None)
+
+    assert not make("192.0.2.1", insecure=True).secret.key
+
+    stop()
+    assert told == [
+        "no shared secret (--insecure): anyone who can reach 192.0.2.1:29400 can join this run, "
+        "read what it shares, and end it"
+    ]
 
 
 def test_static_ranks_are_those_given(make: Make) -> None:
@@ -207,7 +278,7 @@ def test_a_static_rank_outside_the_world_is_refused() -> None:
 
 
 def test_rejected_settings_are_a_state_error(make: Make) -> None:
-    first = make(nodes=1)
+    first = make(nodes=1, standalone=False)
     first.next_rendezvous()
 
     with pytest.raises(RendezvousStateError, match="start every node with the same --nnodes"):

@@ -25,6 +25,8 @@ from holdfast.machine import Tick
 from holdfast.rendezvous.machine import (
     Ask,
     AskFailed,
+    CoordinatorAway,
+    CoordinatorBack,
     Depart,
     DropLink,
     Finish,
@@ -109,6 +111,26 @@ def test_an_ask_connects_and_joins_with_all_that_the_coordinator_needs() -> None
     assert (join.phase, join.join, join.spec.port, join.place) == (Phase.WAITING, 1, 1234, None)
 
 
+def test_a_node_that_is_turned_away_while_it_waits_gives_up_at_once() -> None:
+    member = Member()
+    member.tell(Ask(1000, member.now + 600))
+
+    assert AskFailed("wrong secret", connected=False, final=True) in member.tell(LinkDown("wrong secret", final=True))
+    assert member.machine.state is State.ENDED
+
+
+def test_a_node_that_is_turned_away_in_a_round_goes_on_and_keeps_trying() -> None:
+    """A coordinator that was started anew with another secret may be put right; the workers are fine meanwhile."""
+    member = running()
+    member.tell(LinkDown("the connection broke"))
+
+    effects = member.tell(LinkDown("wrong secret", final=True))
+
+    assert member.machine.state is State.RUNNING
+    assert OpenLink() in effects + member.pass_time(2)
+    assert len(said(member.tell(LinkUp()), Join)) == 1
+
+
 def test_only_the_answer_to_the_latest_ask_counts() -> None:
     member = running()
     member.hear(Broken(RoundId(1, "x"), "host-b failed"))
@@ -155,8 +177,104 @@ def test_a_lost_connection_does_not_disturb_the_workers() -> None:
     assert (join.phase, join.place) == (Phase.RUNNING, place())
 
 
-def test_it_tries_to_reconnect_ever_more_slowly() -> None:
+def test_a_refusal_is_final_for_a_wait_but_a_node_that_runs_tries_again() -> None:
+    member = waiting()
+    member.tell(LinkDown("the coordinator closed the connection"))
+    assert member.tell(LinkDown("the shared secret is wrong", final=True)) == [
+        DropLink(),
+        AskFailed("the shared secret is wrong", connected=False, final=True),
+    ]
+
     member = running()
+    assert member.tell(LinkDown("the coordinator closed the connection")) == [OpenLink()]
+    member.tell(LinkDown("the shared secret is wrong", final=True))
+    assert member.pass_time(LEASE_S).count(OpenLink()) == 1
+    # Asked for a round meanwhile, it waits for the attempt that is under way.
+    member.tell(GiveUp(Cause("it failed")))
+    assert member.tell(Ask(1, member.now + 600)) == []
+    assert len(said(member.tell(LinkUp()), Join)) == 1
+
+
+def carried_by(rank: int) -> Member:
+    """A member of a round of three, as rank 1; the agent with that rank carries the coordinator, or none does."""
+    member = waiting()
+    mine = Place(RoundId(1, "x"), 1, 3, 1, 3, 1, 3, "10.0.0.1", 1000, coordinator_rank=rank)
+    member.hear(Sealed(1, mine))
+    return member
+
+
+def of_kind(effects: list[MemberEffect], kind: type) -> list[MemberEffect]:
+    return [effect for effect in effects if isinstance(effect, kind)]
+
+
+def refuse(member: Member, seconds: float) -> list[MemberEffect]:
+    """Let time pass while every attempt to connect fails, the one that is under way too."""
+    effects = member.tell(LinkDown("no route to host"))
+    end = member.now + seconds
+    while member.now < end:
+        effects += member.pass_time(0.5)
+        if OpenLink() in effects[-3:]:
+            effects += member.tell(LinkDown("no route to host"))
+    return effects
+
+
+def test_a_coordinator_that_stays_away_is_told_once_and_again_when_the_work_is_done() -> None:
+    member = carried_by(-1)
+    assert not of_kind(member.tell(LinkDown("the connection broke")), CoordinatorAway)
+
+    effects = refuse(member, 10 * LEASE_S)
+    assert of_kind(effects, CoordinatorAway) == [
+        CoordinatorAway("the coordinator is out of reach (no route to host); workers go on; trying again")
+    ]
+    [again] = of_kind(member.tell(Finish()), CoordinatorAway)
+    assert isinstance(again, CoordinatorAway)
+    assert "the work here is done" in again.sentence
+    assert not of_kind(refuse(member, 10 * LEASE_S), CoordinatorAway)
+    while OpenLink() not in member.pass_time(0.5):
+        pass
+    assert len(of_kind(member.tell(LinkUp()), CoordinatorBack)) == 1
+    # A connection that is back at once is not worth a word.
+    member.tell(LinkDown("the connection broke"))
+    assert not of_kind(member.tell(LinkUp()), CoordinatorBack)
+
+
+def test_a_coordinator_whose_node_is_part_of_the_round_is_waited_for_as_long_as_for_a_round() -> None:
+    member = carried_by(0)
+    member.tell(LinkDown("the coordinator was silent for 3 s"))
+
+    effects = refuse(member, 590)
+    [away] = of_kind(effects, CoordinatorAway)
+    assert isinstance(away, CoordinatorAway)
+    assert "its node is part of the round" in away.sentence
+    assert not of_kind(effects, RunEnded)
+    [ended] = of_kind(refuse(member, 20), RunEnded)
+    assert isinstance(ended, RunEnded)
+    assert ended.failed
+    assert ended.reason == "the coordinator is out of reach (no route to host) for 600 s"
+    assert member.machine.state is State.ENDED
+
+
+def test_a_coordinator_of_its_own_may_stay_away_for_ever() -> None:
+    for member in (carried_by(-1), carried_by(1)):
+        member.tell(LinkDown("the connection broke"))
+        assert not of_kind(refuse(member, 10_000), RunEnded)
+        assert member.machine.state is State.RUNNING
+
+
+def test_a_member_that_stops_its_workers_does_not_ask_to_be_called_for_nothing() -> None:
+    member = carried_by(0)
+    member.tell(GiveUp(Cause("it failed")))
+    member.tell(LinkDown("the connection broke"))
+    member.tell(LinkDown("refused"))
+    member.now += 100 * LEASE_S
+    member.tell(Tick())
+    wakeup = member.machine.wakeup()
+
+    assert wakeup is None or wakeup > member.now
+
+
+def test_it_tries_to_reconnect_ever_more_slowly() -> None:
+    member = waiting()
     member.tell(LinkDown("refused"))
     waits: list[float] = []
 

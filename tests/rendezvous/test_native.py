@@ -86,7 +86,7 @@ def test_the_restart_budget_is_the_jobs_and_its_end_is_told_to_all(node: StartNo
     for each in (first, second):
         ended = each.wait("ended")
         assert ended["failed"]
-        assert ended["reason"] == "boom; the only restart is used"
+        assert ended["reason"] == "boom; not restarting: the only restart is used"
 
 
 def test_a_late_node_is_admitted_at_once_by_default(node: StartNode) -> None:
@@ -181,6 +181,21 @@ def test_when_the_node_that_carries_the_coordinator_dies_another_on_its_host_tak
     for each in others:
         assert "did not come back after the coordinator restarted" in each.wait("broken")["reason"]
     assert {place["round"] for place in gather(others)} == {2}
+
+
+def test_a_node_left_over_from_an_earlier_launch_ends_when_the_later_one_is_complete(node: StartNode) -> None:
+    old_host = node(nnodes="2", max_restarts=3)
+    left_over = node(old_host.endpoint, nnodes="2", max_restarts=3, is_host=False)
+    gather([old_host, left_over])
+    old_host.kill()
+
+    new_host = node(old_host.endpoint, nnodes="2", max_restarts=3, is_host=True).say("ask")
+    other = node(old_host.endpoint, nnodes="2", max_restarts=3, is_host=False).say("ask")
+
+    ended = left_over.wait("ended")
+    assert ended["rejected"]
+    assert "left over from an earlier launch of run 'run'" in ended["reason"]
+    assert [new_host.wait("sealed")["size"], other.wait("sealed")["size"]] == [2, 2]
 
 
 def test_ipv6(node: StartNode) -> None:

@@ -16,8 +16,8 @@ from holdfast.specs import AppState, AppStatus, ReplicaStatus, RoleStatus
             "main/1 SUCCEEDED, ran 2.2 s, exit code 0",
         ),
         (
-            ReplicaStatus(2, AppState.FAILED, "main", exit_code=3, cause="it exited with code 3", restarts=2),
-            "main/2 FAILED, restarts: 2: it exited with code 3",
+            ReplicaStatus(2, AppState.FAILED, "main", exit_code=3, cause="exited with code 3", restarts=2),
+            "main/2 FAILED, restarts: 2: exited with code 3",
         ),
         (
             ReplicaStatus(

@@ -15,13 +15,13 @@ from holdfast.testing.store_server import StoreServer
 def environ(tmp_path: Path) -> dict[str, str]:
     """What an agent would give to a worker, less the endpoint."""
     secret = tmp_path / "secret"
-    secret.write_text("open sesame")
+    secret.write_text("open sesame, please")
     secret.chmod(0o600)
     return {"HOLDFAST_STORE_SPACE": "job/1.abc", "HOLDFAST_SECRET_FILE": str(secret)}
 
 
 def test_it_is_the_store_of_the_round_and_proves_the_secret(environ: dict[str, str]) -> None:
-    with StoreServer(secret=b"open sesame") as server:
+    with StoreServer(secret=b"open sesame, please") as server:
         environ["HOLDFAST_ENDPOINT"] = str(server.endpoint)
         with from_environ(environ) as store, from_environ(environ) as other:
             store.set("key", "value")
@@ -33,7 +33,7 @@ def test_it_is_the_store_of_the_round_and_proves_the_secret(environ: dict[str, s
 def test_the_process_environment_is_what_counts_when_none_is_given(
     environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with StoreServer(secret=b"open sesame") as server:
+    with StoreServer(secret=b"open sesame, please") as server:
         for name, value in {**environ, "HOLDFAST_ENDPOINT": str(server.endpoint)}.items():
             monkeypatch.setenv(name, value)
         with from_environ(timeout=5) as store:

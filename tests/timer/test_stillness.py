@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -73,7 +75,7 @@ def process(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
     assert started.stdout is not None
     started.stdout.readline()
     yield started
-    started.kill()
+    os.killpg(started.pid, signal.SIGKILL)  # its child as well
     started.wait()
     started.stdout.close()
 

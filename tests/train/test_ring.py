@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -12,13 +13,27 @@ from typing import Any
 import pytest
 
 from holdfast.errors import UsageError
+from holdfast.train import neighbours
 from holdfast.train.errors import RoundOver
+from holdfast.train.neighbours import CODEC, GUESTS_MAX, PURPOSE
 from holdfast.train.ring import CHUNK_BYTES, Ring, listen, make_token
+from holdfast.wire.frames import FrameReader
+from holdfast.wire.handshake import (
+    NONCE_BYTES,
+    WRONG_SECRET,
+    Challenge,
+    ClientHandshake,
+    Proof,
+    Refused,
+    ServerHandshake,
+    Welcome,
+)
 
 np = pytest.importorskip("numpy")
 
 
 SECRET = b"shared"
+PATIENCE_S = 30.0
 
 
 def token(rank: int) -> bytes:
@@ -181,29 +196,120 @@ def test_a_neighbour_that_listens_later_is_tried_again() -> None:
         other.close()
 
 
+def add_up(rank: int, mine: socket.socket, other: socket.socket) -> float:
+    """Open a ring of two and take the sum of a one from each."""
+    ring = Ring.open(rank, 2, mine, other.getsockname(), token)
+    try:
+        return float(ring.all_reduce(np.ones(1)).item())
+    finally:
+        ring.close()
+
+
+def read_to_end(sock: socket.socket) -> bytes:
+    data = b""
+    with sock, contextlib.suppress(ConnectionResetError):  # sent away while it still had something to say
+        while more := sock.recv(4096):
+            data += more
+    return data
+
+
+def messages_in(data: bytes) -> list[Any]:
+    return [CODEC.decode(body) for body in FrameReader().feed(data)]
+
+
+def proof(sock: socket.socket, secret: bytes) -> bytes:
+    """Answer the challenge that comes on a connection."""
+    [challenge] = messages_in(sock.recv(4096))
+    answer = ClientHandshake(secret, PURPOSE, bytes(NONCE_BYTES)).hear(challenge)
+    assert answer is not None
+    return CODEC.encode(answer)
+
+
 def test_strangers_and_workers_of_other_rounds_are_sent_away() -> None:
-    with listen("127.0.0.1") as first, listen("127.0.0.1") as second:
-        wrong = [b"x" * 32, make_token(SECRET, "2.nonce", 0), make_token(b"other", "1.nonce", 0), b"short"]
-        strangers = [socket.create_connection(first.getsockname()) for _ in wrong]
-        for stranger, given in zip(strangers, wrong, strict=True):
-            stranger.sendall(given)
-        strangers[-1].shutdown(socket.SHUT_WR)
+    wrong = [make_token(SECRET, "2.nonce", 0), make_token(b"other", "1.nonce", 0), token(1)]
+    noise = [b"x" * 32, token(0), b"HF\x02\0\xff\xff\xff\xff", b""]
+    with listen("127.0.0.1") as first, listen("127.0.0.1") as second, ThreadPoolExecutor(2) as pool:
+        waiting = pool.submit(add_up, 0, first, second)
+        guests = [socket.create_connection(first.getsockname(), timeout=PATIENCE_S) for _ in (*wrong, *noise)]
+        for guest, secret in zip(guests, wrong, strict=False):
+            guest.sendall(proof(guest, secret))
+        for guest, data in zip(guests[len(wrong) :], noise, strict=True):
+            guest.sendall(data)
+        for guest in guests[: len(wrong)]:
+            assert messages_in(read_to_end(guest)) == [Refused(WRONG_SECRET)]
+        assert pool.submit(add_up, 1, second, first).result() == waiting.result() == 2.0
+        for guest in guests[len(wrong) :]:
+            assert [type(message) for message in messages_in(read_to_end(guest))] in ([Challenge], [])
 
-        def work(rank: int) -> float:
-            mine, other = (first, second) if rank == 0 else (second, first)
-            ring = Ring.open(rank, 2, mine, other.getsockname(), token)
-            result: float = ring.all_reduce(np.ones(1)).item()
-            ring.close()
-            return result
 
-        with ThreadPoolExecutor(2) as pool:
-            assert list(pool.map(work, range(2))) == [2.0, 2.0]
-        for stranger in strangers:
-            with stranger:
-                try:
-                    assert stranger.recv(1) == b""
-                except ConnectionResetError:
-                    pass  # sent away while it still had something to say
+def test_nothing_is_said_to_a_listener_that_has_proven_nothing() -> None:
+    """An impostor on the neighbour's port learns no token and gets no data; it may come between, and is passed over."""
+    with listen("127.0.0.1") as mine, listen("127.0.0.1") as other, ThreadPoolExecutor(1) as pool:
+        opening = pool.submit(add_up, 0, mine, other)
+        silent, _ = other.accept()
+        silent.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            silent.recv(1)
+        handshake = ServerHandshake(b"not the token", PURPOSE, bytes(NONCE_BYTES))
+        silent.settimeout(PATIENCE_S)
+        silent.sendall(CODEC.encode(handshake.challenge))
+        data = silent.recv(4096)
+        [answer] = messages_in(data)
+        assert isinstance(answer, Proof)
+        assert token(1) not in data
+        silent.sendall(CODEC.encode(Welcome(bytes(32), "")))
+        assert read_to_end(silent) == b""
+
+        assert add_up(1, other, mine) == opening.result() == 2.0
+
+
+def test_a_neighbour_that_is_still_in_another_round_is_tried_again() -> None:
+    with listen("127.0.0.1") as mine, listen("127.0.0.1") as other, ThreadPoolExecutor(1) as pool:
+        opening = pool.submit(add_up, 0, mine, other)
+        for _ in range(3):
+            early, _ = other.accept()
+            early.settimeout(PATIENCE_S)
+            handshake = ServerHandshake(make_token(SECRET, "0.nonce", 1), PURPOSE, bytes(NONCE_BYTES))
+            early.sendall(CODEC.encode(handshake.challenge))
+            [answer] = messages_in(early.recv(4096))
+            assert handshake.hear(answer) == Refused(WRONG_SECRET)
+            early.sendall(CODEC.encode(Refused(WRONG_SECRET)))
+            early.close()
+
+        assert add_up(1, other, mine) == opening.result() == 2.0
+
+
+def test_a_ring_says_why_it_did_not_close() -> None:
+    with listen("127.0.0.1") as mine, listen("127.0.0.1") as other, ThreadPoolExecutor(1) as pool:
+        opening = pool.submit(Ring.open, 0, 2, mine, other.getsockname(), token, timeout_s=0.5)
+        early, _ = other.accept()
+        early.sendall(CODEC.encode(Refused("no room")))
+        early.close()
+
+        with pytest.raises(RoundOver, match=r"a neighbour did not come in time \(no room\)"):
+            opening.result()
+
+
+def test_connections_before_the_ring_forms_are_limited_in_number_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "GUEST_TIMEOUT_S", 0.1)
+    with listen("127.0.0.1") as first, listen("127.0.0.1") as second, ThreadPoolExecutor(2) as pool:
+        waiting = pool.submit(add_up, 0, first, second)
+        crowd = [socket.create_connection(first.getsockname(), timeout=PATIENCE_S) for _ in range(3 * GUESTS_MAX)]
+        for silent in crowd:  # for want of room or of time, all of them are sent away
+            assert [type(message) for message in messages_in(read_to_end(silent))] == [Challenge]
+
+        assert pool.submit(add_up, 1, second, first).result() == waiting.result() == 2.0
+
+
+def test_the_oldest_connection_makes_room_while_the_ring_forms() -> None:
+    with listen("127.0.0.1") as first, listen("127.0.0.1") as second, ThreadPoolExecutor(2) as pool:
+        waiting = pool.submit(add_up, 0, first, second)
+        crowd = [socket.create_connection(first.getsockname(), timeout=PATIENCE_S) for _ in range(GUESTS_MAX + 5)]
+        for silent in crowd[:5]:
+            assert [type(message) for message in messages_in(read_to_end(silent))] == [Challenge]
+        assert pool.submit(add_up, 1, second, first).result() == waiting.result() == 2.0
+        for silent in crowd[5:]:
+            silent.close()
 
 
 def test_workers_that_disagree_are_told_so() -> None:

@@ -155,7 +155,7 @@ def test_a_straggler_is_named_to_whoever_looks_at_the_run(port: int) -> None:
 
     def look() -> None:
         where = Endpoint("127.0.0.1", port)
-        report = ask_coordinator(where, find_secret(where).key, "steps", None, 10)
+        report = ask_coordinator(where, find_secret().key, "steps", None, 10)
         seen.extend(node["note"] for run in report for node in run["nodes"] if node["note"])
 
     def work(number: int) -> None:

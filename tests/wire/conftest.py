@@ -16,8 +16,8 @@ from holdfast.facts import facts
 from holdfast.rendezvous.driver import Member
 from holdfast.rendezvous.machine import Ask, FactHeard, MemberMachine, RoundSealed
 from holdfast.wire.address import Endpoint
-from holdfast.wire.frames import FrameReader
-from holdfast.wire.handshake import NONCE_BYTES, Challenge, Welcome, prove
+from holdfast.wire.frames import FRAME_BYTES_MAX, FrameReader
+from holdfast.wire.handshake import NONCE_BYTES, ClientHandshake, Purpose
 from holdfast.wire.listener import Limits
 from holdfast.wire.loop import io_thread
 
@@ -58,8 +58,9 @@ class Stranger:
 
     def __init__(self, endpoint, *, greeted=True):
         self.socket = socket.create_connection((endpoint.host, endpoint.port), timeout=PATIENCE_S)
-        self._reader = FrameReader()
+        self._reader = FrameReader(stepwise=True)
         self._bodies = []
+        self.session = None
         self.challenge = self.hear() if greeted else None
 
     def __enter__(self):
@@ -68,23 +69,30 @@ class Stranger:
     def __exit__(self, *_):
         self.socket.close()
 
-    def prove(self, secret=SECRET):
-        assert isinstance(self.challenge, Challenge)
-        self.say(prove(secret, self.challenge, secrets.token_bytes(NONCE_BYTES)))
+    def prove(self, secret=SECRET, purpose=Purpose("coordinator")):  # noqa: B008 - frozen
+        self._handshake = ClientHandshake(secret, purpose, secrets.token_bytes(NONCE_BYTES))
+        self.say(self._handshake.hear(self.challenge))
         return self
 
-    def proven(self, secret=SECRET):
-        assert isinstance(self.prove(secret).hear(), Welcome)
+    def proven(self, secret=SECRET, purpose=Purpose("coordinator")):  # noqa: B008 - frozen
+        assert self.prove(secret, purpose)._handshake.hear(self.hear()) is None
+        self.session = self._handshake.session
+        self._reader.authenticate(self.session.incoming, FRAME_BYTES_MAX)
         return self
 
     def say(self, message):
-        self.socket.sendall(CODEC.encode(message))
+        self.say_sealed(CODEC.encode(message))
+
+    def say_sealed(self, frame):
+        """Send a frame with the code that belongs to it at this place of the connection."""
+        self.socket.sendall(frame + (self.session.outgoing.mac(frame) if self.session else b""))
 
     def say_bytes(self, data):
         self.socket.sendall(data)
 
     def hear(self):
         """Return the next message, or None once the connection is closed."""
+        self._bodies += self._reader.feed(b"")
         while not self._bodies:
             try:
                 data = self.socket.recv(65536)

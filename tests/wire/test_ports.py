@@ -1,7 +1,10 @@
 """A held port: nobody can grab it, and the one it is meant for can listen on it."""
 
 import errno
+import os
 import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -32,6 +35,18 @@ def test_whoever_reuses_addresses_may_listen_on_it(held, host):
             client.sendall(b"hello")
 
             assert accepted.recv(5) == b"hello"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act for another user")
+def test_a_program_of_another_user_may_listen_on_it_too(held):
+    """A held port keeps accidents away, not attacks; the docstring says so."""
+    code = (
+        "import os, socket, sys; os.setuid(65534); s = socket.socket();"
+        "s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); s.bind(('127.0.0.1', int(sys.argv[1]))); s.listen()"
+    )
+    taken = subprocess.run([sys.executable, "-S", "-c", code, str(held.port)], check=False, capture_output=True)
+
+    assert taken.returncode == 0, taken.stderr
 
 
 def test_ports_held_at_the_same_time_differ():

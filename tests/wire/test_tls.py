@@ -4,6 +4,8 @@ import contextlib
 import queue
 import socket
 import ssl
+import struct
+import threading
 import time
 
 import pytest
@@ -86,14 +88,65 @@ def test_who_trusts_the_authority_is_served(serve, ours, client):
     assert client(server, TlsFiles(ca=ours.ca).client_context()) == Report([])
 
 
-def test_a_plain_client_gets_nowhere_and_harms_nobody(serve, ours):
-    server = serve(tls=TlsFiles(ours.cert, ours.key).server_context())
-    trusted = TlsFiles(ca=ours.ca).client_context()
-    endpoint = Endpoint("127.0.0.1", server.endpoint.port)
-    with pytest.raises(ConnectionLost):
-        Channel.connect(endpoint, CODEC, server.secret, timeout_s=0.2)
+def connect_channel(endpoint, secret, tls=None):
+    Channel.connect(endpoint, CODEC, secret, timeout_s=0.2, tls=tls).close()
 
-    assert ask(server, trusted) == Report([])
+
+def connect_link(endpoint, secret, tls=None):
+    async def connect():
+        link = await Link.connect(endpoint, CODEC, secret, print, print, timeout_s=0.2, tls=tls)
+        link.close()
+
+    io_thread().wait(connect(), PATIENCE_S)
+
+
+both_connects = pytest.mark.parametrize("connect", [connect_channel, connect_link])
+
+
+@both_connects
+@pytest.mark.parametrize("patience_s", [0.1, 10])  # which side gives up first
+def test_a_plain_client_hears_that_the_coordinator_speaks_tls(serve, ours, connect, patience_s):
+    limits = Limits(handshake_timeout_s=patience_s)
+    server = serve(limits, tls=TlsFiles(ours.cert, ours.key).server_context())
+    endpoint = Endpoint("127.0.0.1", server.endpoint.port)
+    with pytest.raises(HandshakeError, match=f"cannot talk to {endpoint}: it speaks TLS, and this node does not"):
+        connect(endpoint, server.secret)
+
+    assert ask(server, TlsFiles(ca=ours.ca).client_context()) == Report([])
+
+
+@both_connects
+def test_a_plain_client_also_hears_it_where_certificates_of_clients_are_asked_for(serve, ours, connect):
+    server = serve(tls=TlsFiles(ours.cert, ours.key, ours.ca).server_context())
+    with pytest.raises(HandshakeError, match="it speaks TLS, and this node does not"):
+        connect(Endpoint("127.0.0.1", server.endpoint.port), server.secret)
+
+
+@both_connects
+def test_a_silent_port_is_not_said_to_speak_tls(connect, monkeypatch):
+    monkeypatch.setattr("holdfast.wire.tls.PROBE_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as mute, pytest.raises(ConnectionLost) as lost:
+        connect(Endpoint("127.0.0.1", mute.getsockname()[1]), b"secret")
+
+    assert "TLS" not in str(lost.value)
+
+
+@both_connects
+def test_a_connection_that_is_cut_in_the_tls_handshake_has_a_reason(ours, connect):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def cut():
+            client, _ = server.accept()
+            client.recv(1)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.close()  # with a reset
+
+        thread = threading.Thread(target=cut)
+        thread.start()
+        tls = TlsFiles(ca=ours.ca).client_context()
+        with pytest.raises(HoldfastError, match="failed: it ended the connection in the TLS handshake"):
+            connect(Endpoint("127.0.0.1", server.getsockname()[1]), b"secret", tls)
+        thread.join()
 
 
 def test_who_never_ends_its_tls_handshake_is_dropped_in_time(serve, ours):
@@ -107,16 +160,16 @@ def test_who_never_ends_its_tls_handshake_is_dropped_in_time(serve, ours):
 def test_a_tls_client_of_a_plain_coordinator_says_so(serve, ours, client):
     server = serve()
 
-    with pytest.raises(HandshakeError, match=r"TLS with .* failed"):
+    with pytest.raises(HandshakeError, match=r"TLS with .* failed: it does not speak TLS"):
         client(server, TlsFiles(ca=ours.ca).client_context())
-    assert "something else is talking" in server.next_refusal()
+    assert "the other side speaks TLS, and this side does not" in server.next_refusal()
 
 
 @both_clients
 def test_a_coordinator_of_another_authority_is_not_believed(serve, ours, others, client):
     server = serve(tls=TlsFiles(ours.cert, ours.key).server_context())
 
-    with pytest.raises(HandshakeError, match=r"TLS with .* failed"):
+    with pytest.raises(HandshakeError, match=r"TLS with .* failed: .*certificate; --tls-ca must name the authority"):
         client(server, TlsFiles(ca=others.ca).client_context())
     assert client(server, TlsFiles(ca=ours.ca).client_context()) == Report([])
 
@@ -127,9 +180,9 @@ def test_a_coordinator_with_an_authority_asks_every_client_for_a_certificate(ser
 
     assert client(server, TlsFiles(ours.cert, ours.key, ours.ca).client_context()) == Report([])
     # With TLS 1.3 a client learns of its refusal only after its own side of the handshake is done.
-    with pytest.raises(HoldfastError):
+    with pytest.raises(HoldfastError, match=r"TLS with .* failed: .*--tls-cert and --tls-key"):
         client(server, TlsFiles(ca=ours.ca).client_context())
-    with pytest.raises(HoldfastError):
+    with pytest.raises(HoldfastError, match=r"TLS with .* failed: .*--tls-cert and --tls-key"):
         client(server, TlsFiles(others.cert, others.key, ours.ca).client_context())
 
 

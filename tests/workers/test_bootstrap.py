@@ -21,6 +21,11 @@ PROGRAMS = {
         print(sys.argv, sys.path[0], sys.modules["__main__"].__file__, "__main__" in sys.modules)
         print(sorted(name for name in globals() if not name.startswith("__")))
     """,
+    "builtins": """
+        import builtins
+        print(__builtins__ is builtins, hasattr(__builtins__, "print"), __builtins__.print is print)
+    """,
+    "original-arguments": "import sys; print(sys.orig_argv, sys.argv)",
     "exception": "def f():\n    raise ValueError('bad')\nf()\n",
     "chained": "try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    raise KeyError('x') from e\n",
     "syntax": "print('never'\n",
@@ -119,7 +124,9 @@ def test_a_script_behaves_as_under_plain_python(outcome, script, tmp_path, how, 
     assert outcome(Script(path, ("--flag", "a b")), how) == expected
 
 
-@pytest.mark.parametrize("name", ["plain", "exception", "exit-code", "multiprocessing"])
+@pytest.mark.parametrize(
+    "name", ["plain", "builtins", "original-arguments", "exception", "exit-code", "multiprocessing"]
+)
 def test_a_module_behaves_as_under_plain_python(outcome, script, tmp_path, how, name):
     script(PROGRAMS[name], "some_module.py")
 

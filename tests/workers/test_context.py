@@ -78,6 +78,11 @@ def leave(rank):
     sys.exit(rank * 3)
 
 
+def leave_half_a_line(rank):
+    print("half", rank, end="")
+    os._exit(0)
+
+
 def kill_myself(_):
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -161,6 +166,13 @@ def test_exit_codes_of_functions_are_exact(launch, method, function, code):
 
     assert result is not None
     assert result.failures[0].exitcode == code
+
+
+def test_a_function_that_leaves_at_once_returns_nothing_and_its_last_words_are_shown(launch, capfd):
+    context = launch(leave_half_a_line, 2, redirects=Std.NONE)
+
+    assert context.wait(60).return_values == {0: None, 1: None}
+    assert capfd.readouterr().out in ("half 0half 1", "half 1half 0")
 
 
 def test_function_workers_may_have_children(launch):

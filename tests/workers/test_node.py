@@ -47,17 +47,54 @@ def test_device_files_count_where_the_driver_shows_no_list(tmp_path):
     assert visible_devices("0", 0) == []
 
 
-def test_the_number_of_workers_is_read(monkeypatch):
+def test_the_number_of_workers_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr("holdfast.workers.accelerators.gpu_count", lambda _: 0)
+    here = len(os.sched_getaffinity(0))
 
     assert local_world_size("8") == 8
-    assert local_world_size("cpu") == local_world_size("auto") == os.cpu_count()
-    for text, reason in (("gpu", "no NVIDIA GPU"), ("0", "neither"), ("-2", "neither"), ("many", "neither")):
-        with pytest.raises(UsageError, match=reason):
+    assert local_world_size("cpu") == local_world_size("auto", root=tmp_path) == here
+    with pytest.raises(UsageError, match="no GPU is visible here"):
+        local_world_size("gpu", root=tmp_path)
+    for text in ("0", "-2", "1.5", ""):
+        with pytest.raises(UsageError, match="neither a number above 0 nor one of auto, cpu, gpu, xpu"):
             local_world_size(text)
 
     monkeypatch.setattr("holdfast.workers.accelerators.gpu_count", lambda _: 4)
     assert local_world_size("gpu") == local_world_size("auto") == 4
+
+
+TORCH = """
+class devices:
+    is_available = staticmethod(lambda: True)
+    device_count = staticmethod(lambda: 3)
+
+accelerator = cuda = xpu = npu = devices
+
+class _C:
+    _get_privateuse1_backend_name = staticmethod(lambda: "npu")
+"""
+
+
+@pytest.mark.parametrize("kind", ["auto", "gpu", "xpu", "npu"])
+def test_accelerators_that_are_not_nvidias_are_counted_by_torch(tmp_path, monkeypatch, kind):
+    (tmp_path / "torch.py").write_text(TORCH)
+    (tmp_path / "dev" / "dri").mkdir(parents=True)
+    (tmp_path / "dev" / "dri" / "renderD128").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr("holdfast.workers.accelerators.gpu_count", lambda _: 0)
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+
+    assert local_world_size(kind, env, root=tmp_path) == 3
+    with pytest.raises(UsageError, match="neither a number above 0"):
+        local_world_size("many", env)
+
+
+def test_a_device_that_torch_does_not_see_is_told(tmp_path, monkeypatch):
+    (tmp_path / "torch.py").write_text(TORCH.replace("True", "False"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    with pytest.raises(UsageError, match="--nproc-per-node xpu: torch sees no such device here"):
+        local_world_size("xpu", {**os.environ, "PYTHONPATH": str(tmp_path)})
 
 
 # -- NUMA ----------------------------------------------------------------------------------------------------------

@@ -5,8 +5,10 @@ import threading
 
 import pytest
 
-from holdfast.workers.pump import Capture, Pump, Sinks
+from holdfast.facts import facts
+from holdfast.workers.pump import Pump
 from holdfast.workers.sinks import FdConsole, LogFile, SharedFile
+from holdfast.workers.streams import Capture, Sinks
 
 
 @pytest.fixture
@@ -157,3 +159,146 @@ def test_a_full_disk_is_reported_once_and_hurts_nobody(pump, stream, console, ca
 
     assert console.lines == [b"one", b"two"]
     assert caplog.text.count("the disk is full") == 1
+
+
+# -- what goes wrong costs only itself ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def heard():
+    """Every fact of the test."""
+    found = []
+    stop = facts.listen(found.append)
+    yield found
+    stop()
+
+
+def sentences(heard, kind):
+    return [fact.sentence for fact in heard if fact.kind == kind]
+
+
+def test_a_shared_file_that_cannot_be_made_costs_only_itself(pump, stream, console, tmp_path, heard):
+    (tmp_path / "file").write_text("in the way of a folder")
+    shared = SharedFile(str(tmp_path / "file" / "filtered.log"))
+    end, capture = stream(file=LogFile(str(tmp_path / "out.log")), console=console, filtered=shared, filters=[b"loss"])
+    os.write(end, b"loss 1\nloss 2\n")
+    assert pump.settle([capture]).wait(10)
+    os.write(end, b"loss 3\n")
+    assert pump.settle([capture]).wait(10)
+
+    assert (tmp_path / "out.log").read_bytes() == b"loss 1\nloss 2\nloss 3\n"
+    assert console.lines == [b"loss 1", b"loss 2", b"loss 3"]
+    [sentence] = sentences(heard, "log_incomplete")
+    assert str(tmp_path / "file" / "filtered.log") in sentence
+    assert "File exists" in sentence
+
+
+def test_a_log_file_that_cannot_be_opened_costs_only_itself(pump, stream, console, tmp_path, heard):
+    (tmp_path / "out.log").mkdir()
+    end, capture = stream(file=LogFile(str(tmp_path / "out.log")), console=console)
+    os.write(end, b"one\n")
+    assert pump.settle([capture]).wait(10)
+
+    assert console.lines == [b"one"]
+    [sentence] = sentences(heard, "log_incomplete")
+    assert "Is a directory" in sentence
+
+
+def test_a_file_whose_folder_is_removed_before_it_turns_over_is_given_up_with_one_warning(tmp_path, heard):
+    folder = tmp_path / "logs"
+    file = LogFile(str(folder / "out.log"), bytes_max=100)
+    file.write(b"x" * 50)
+    (folder / "out.log").unlink()
+    folder.rmdir()
+
+    file.write(b"y" * 50)
+    file.write(b"z" * 50)
+
+    [sentence] = sentences(heard, "log_incomplete")
+    assert "No such file or directory" in sentence
+
+
+def test_output_to_a_full_disk_is_told_once_and_the_worker_goes_on(pump, stream, heard):
+    fd = os.open("/dev/full", os.O_WRONLY)
+    end, capture = stream(console=FdConsole(fd))
+    os.write(end, b"one\n")
+    assert pump.settle([capture]).wait(10)
+    os.write(end, b"two\n")
+    assert pump.settle([capture]).wait(10)
+    os.close(fd)
+
+    [sentence] = sentences(heard, "console_incomplete")
+    assert "no inodes left" in sentence
+
+
+def test_a_console_that_raises_costs_only_itself(pump, stream, tmp_path, heard):
+    class Broken:
+        def write(self, data):
+            raise LookupError("planted")
+
+    end, capture = stream(console=Broken(), file=LogFile(str(tmp_path / "out.log")))
+    os.write(end, b"one\n")
+    assert pump.settle([capture]).wait(10)
+    os.write(end, b"two\n")
+    assert pump.settle([capture]).wait(10)
+
+    assert (tmp_path / "out.log").read_bytes() == b"one\ntwo\n"
+    [sentence] = sentences(heard, "thread_trouble")
+    assert "LookupError: planted" in sentence
+    assert "in write" in sentence, "which is the traceback's"
+
+
+def test_a_planted_exception_in_the_thread_is_told_and_every_pipe_is_still_read(pump, stream, console, heard):
+    class Planted(Capture):
+        def _emit(self, lines):
+            raise LookupError("planted in the stream")
+
+    read_end, broken = os.pipe()
+    planted = Planted(read_end, Sinks())
+    pump.attach(planted)
+    quiet, _ = stream(console=console)
+
+    def fill():
+        for _ in range(20):  # which is far more than a pipe holds
+            os.write(broken, b"x" * 65535 + b"\n")
+
+    writer = threading.Thread(target=fill, daemon=True)
+    writer.start()
+    writer.join(60)
+    assert not writer.is_alive(), "the worker waits in front of a full pipe"
+    pump._ask(lambda: 1 / 0)
+    assert pump.finish([planted]).wait(10)
+    os.write(quiet, b"still here\n")
+    console.wait_line(b"still here")
+
+    told = sentences(heard, "thread_trouble")
+    assert len(told) == 2
+    assert "LookupError: planted in the stream" in told[0]
+    assert "ZeroDivisionError" in told[1]
+    assert "Traceback" in told[1]
+    os.close(broken)
+
+
+def test_the_thread_itself_comes_back_after_the_worst(pump, stream, console, heard):
+    """Nothing that we call raises SystemExit; should anything ever, output still goes on."""
+
+    def leave():
+        raise SystemExit(1)
+
+    dying = pump._thread
+    pump._ask(leave)
+    dying.join(60)
+    end, _ = stream(console=console)
+    os.write(end, b"again\n")
+    console.wait_line(b"again")
+
+    assert sentences(heard, "thread_trouble")
+
+
+def test_nobody_waits_for_a_pump_that_is_closed(stream):
+    pump = Pump()
+    _, capture = stream()
+    pump.close()
+
+    assert pump.settle([capture]).wait(0)
+    assert pump.finish([capture]).wait(0)

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.workers import Gang, Module, Program, Script, Template, WorkerPlan
 from holdfast.workers.strays import read_stat
-from holdfast.workers.warm import is_import_variable
+from holdfast.workers.variables import is_import_variable
 
 
 @pytest.fixture
@@ -67,7 +67,9 @@ def test_a_warm_worker_shows_its_own_command_line_and_environment(template, star
         """
         import os, subprocess, sys
         from pathlib import Path
-        print(Path("/proc/self/cmdline").read_bytes().rstrip(b"\\0").split(b"\\0")[1:])
+        print(Path("/proc/self/cmdline").read_bytes().split(b"\\0")[1:])
+        shown = Path("/proc/self/environ").read_bytes().decode().split("\\0")
+        print("shown", sorted(shown) == sorted(["", *(f"{k}={v}" for k, v in os.environ.items())]), "RANK=0" in shown)
         print(sorted(os.environ) == sorted(eval(subprocess.check_output(
             [sys.executable, "-c", "import os; print([n for n in os.environ])"]))))
         print("ONLY_IN_TEMPLATE" in os.environ, os.environ["COLOUR"])
@@ -76,7 +78,8 @@ def test_a_warm_worker_shows_its_own_command_line_and_environment(template, star
 
     wait_all(start(Script(path, ("--lr", "1")), template=warm, env={"COLOUR": "red"}))
 
-    console.wait_line(f"[b'-u', b'{path}', b'--lr', b'1']".encode(), b"[0]True", b"[0]False red")
+    console.wait_line(f"[b'-u', b'{path}', b'--lr', b'1', b'']".encode(), b"[0]True", b"[0]False red")
+    console.wait_line(b"shown True True")
 
 
 def test_workers_forked_from_one_template_draw_different_random_numbers(template, start, script, console, wait_all):
@@ -92,6 +95,226 @@ def test_workers_forked_from_one_template_draw_different_random_numbers(template
     console.wait_line(b"[0]", b"[1]")
     first, second = (line[3:].split() for line in sorted(console.lines))
     assert all(a != b for a, b in zip(first, second, strict=True))
+
+
+def test_where_the_kernel_cannot_move_the_names_they_are_written_over_the_old_ones(
+    template, spoiler, start, script, console, wait_all
+):
+    name = spoiler(
+        """
+        import ctypes
+        real = ctypes.CDLL(None)
+        class Refuses:
+            sbrk = real.sbrk
+            def prctl(self, option, *rest):
+                return -1 if option == 35 else real.prctl(option, *rest)
+        ctypes.CDLL = lambda name: Refuses()
+        """
+    )
+    warm = template(name)
+    assert warm.wait_ready(60), warm.why_not
+    path = script(
+        """
+        import os
+        from pathlib import Path
+        print(Path("/proc/self/cmdline").read_bytes().rstrip(b"\\0").split(b"\\0")[1:])
+        shown = Path("/proc/self/environ").read_bytes().decode().split("\\0")
+        print("token", f"HOLDFAST_GANG={os.environ['HOLDFAST_GANG']}" in shown, "RANK=0" in shown)
+        """
+    )
+
+    wait_all(start(path, template=warm))
+
+    console.wait_line(f"[b'-u', b'{path}']".encode(), b"token True False")
+
+
+def test_generators_that_modules_made_without_a_seed_differ_too(template, spoiler, start, script, console, wait_all):
+    name = spoiler("import random; free = random.Random(); fixed = random.Random(7)")
+    warm = template(name)
+    assert warm.wait_ready(60), warm.why_not
+    path = script(
+        f"import sys; assert {name!r} in sys.modules; import {name} as m; print(m.free.random(), m.fixed.random())"
+    )
+
+    wait_all(start(path, 2, template=warm))
+
+    console.wait_line(b"[0]", b"[1]")
+    first, second = (line[3:].split() for line in sorted(console.lines))
+    assert first[0] != second[0]
+    assert first[1] == second[1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import random; random.seed(7)",
+        "import random; random.random()",
+        "import numpy; numpy.random.seed(7)",
+        "import numpy; numpy.random.rand()",
+        pytest.param("import torch; torch.manual_seed(7)", marks=pytest.mark.torch),
+    ],
+)
+def test_a_module_that_uses_a_generator_while_it_is_imported_is_not_forked(template, spoiler, text):
+    name = spoiler(text)
+    warm = template(name)
+
+    assert not warm.wait_ready(110)
+
+    assert f"importing {name} draws from or seeds the generator of" in warm.why_not
+
+
+#: Prints what every unseeded source of randomness gives first.
+DRAWS = """
+    import random, sys, numpy, torch
+    from torch.utils.data import DataLoader
+    if __name__ == "__main__":
+        print("warm", "torch._dynamo" in sys.modules)
+
+        def joined(values):
+            return "-".join(str(int(each)) for each in values)
+
+        print("drawn", joined(torch.randperm(20)), joined(numpy.random.permutation(20)), random.random(),
+              joined(DataLoader(range(20), shuffle=True)), joined(torch.nn.functional.dropout(torch.ones(64))),
+              torch.initial_seed(), torch.Generator().initial_seed())
+"""
+
+
+@pytest.mark.torch
+def test_unseeded_draws_differ_over_ranks_and_attempts_as_they_do_cold(start, script, console, wait_all):
+    pytest.importorskip("torch", reason="torch is not installed")
+    path = script(DRAWS)
+    warm = Template(["torch"], {"OMP_NUM_THREADS": "1"})
+    try:
+        assert warm.wait_ready(110), warm.why_not
+        for template in (warm, warm, None, None):
+            wait_all(start(path, 2, env={"OMP_NUM_THREADS": "1"}, template=template))
+    finally:
+        warm.close()
+
+    drawn = [line.split()[1:] for line in console.lines if b"drawn" in line]
+    assert len(drawn) == 8
+    assert sum(b"warm True" in line for line in console.lines) == 4
+    *sources, generators = zip(*drawn, strict=True)
+    assert [len(set(source)) for source in sources] == [8] * len(sources)
+    assert len(set(generators)) == 1  # this one has a fixed seed in every process
+
+
+def test_what_the_imports_print_is_printed_by_each_worker(template, spoiler, start, script, console, wait_all):
+    name = spoiler("import sys; print('imported'); print('careful', file=sys.stderr)")
+    warm = template(name)
+    assert warm.wait_ready(60), warm.why_not
+
+    wait_all(
+        start(script(f"import sys; assert {name!r} in sys.modules; import {name}; print('begun')"), 2, template=warm)
+    )
+
+    console.wait_line(b"[0]begun", b"[1]begun")
+    assert sorted(console.lines) == sorted(
+        f"[{rank}]{text}".encode() for rank in (0, 1) for text in ("imported", "careful", "begun")
+    )
+
+
+#: A module that, once a file says so, does something bad in the template or in the middle process when either forks.
+BAD_FORK = """
+    import os, signal
+    HERE = os.getpid()
+    def act():
+        who = "template" if os.getpid() == HERE else "middle"
+        if os.path.exists({flag!r}) and who == {who!r}:
+            os.kill(os.getpid(), signal.SIGSTOP)
+    os.register_at_fork(after_in_parent=act)
+"""
+#: Says that it runs, and by which pid.
+RUNS = "import os, signal; print('runs', os.getpid(), flush=True); signal.pause()"
+
+
+@pytest.mark.parametrize("who", ["template", "middle", "before"])
+def test_a_template_that_does_not_answer_is_ended_before_a_worker_starts_cold(
+    tmp_path, spoiler, start, script, console, marked, wait_gone, who
+):
+    flag, marker = tmp_path / "flag", f"MARK={uuid.uuid4().hex}"
+    warm = Template([spoiler(BAD_FORK.format(flag=str(flag), who=who))], fork_timeout_s=0.5)
+    try:
+        assert warm.wait_ready(60), warm.why_not
+        flag.touch()
+        if who == "before":
+            os.kill(warm.pid, signal.SIGSTOP)
+
+        name, _, value = marker.partition("=")
+        gang = start(script(RUNS), env={name: value}, template=warm)
+
+        console.wait_line(f"runs {gang.pids()[0]}".encode())
+        assert "did not answer" in warm.why_not
+        assert read_stat(warm.pid).state == "Z"
+        os.kill(warm.pid, signal.SIGCONT)  # as the one who stopped it would, later
+        gang.stop()
+        assert [line for line in console.lines if b"runs" in line] == [f"[0]runs {gang.pids()[0]}".encode()]
+        assert marked(marker) == []
+    finally:
+        warm.close()
+
+
+def test_a_fork_that_its_agent_no_longer_waits_for_never_begins(tmp_path, spoiler, script, wait_gone):
+    """The template itself stays alive here: what holds the fork back is that the agent has not let it go."""
+    ran = tmp_path / "ran"
+    warm = Template([spoiler("X = 1")])
+    go_read, go_write = os.pipe()
+    null = os.open(os.devnull, os.O_RDWR)
+    try:
+        assert warm.wait_ready(60), warm.why_not
+        env = {**os.environ, "HOLDFAST_GANG": "0" * 32}
+        order = warm.order(WorkerPlan(0, Script(script(f"open({str(ran)!r}, 'w')"))), env, null, null)
+        warm._ask([order], go_read)
+        [pid] = warm._receive(60)["pids"]
+        os.close(go_read)
+        os.close(go_write)
+        os.waitpid(pid, 0)
+    finally:
+        os.close(null)
+        warm.close()
+
+    assert not ran.exists()
+
+
+def test_a_machine_without_room_for_more_processes_starts_all_workers_anew(
+    tmp_path, spoiler, start, script, console, marked
+):
+    flag, marker = tmp_path / "flag", f"MARK={uuid.uuid4().hex}"
+    text = """
+        import os
+        HERE, fork, forked = os.getpid(), os.fork, []
+        def scarce():
+            forked.append(os.getpid())
+            if os.path.exists({flag!r}) and os.getpid() != HERE and forked.count(os.getpid()) > 1:
+                raise BlockingIOError("no more")
+            return fork()
+        os.fork = scarce
+    """
+    warm = Template([spoiler(text.format(flag=str(flag)))])
+    try:
+        assert warm.wait_ready(60), warm.why_not
+        flag.touch()
+
+        name, _, value = marker.partition("=")
+        gang = start(script(RUNS), 3, env={name: value}, template=warm)
+
+        console.wait_line(*(f"[{rank}]runs {pid}".encode() for rank, pid in gang.pids().items()))
+        assert warm.usable
+        assert sorted(marked(marker)) == sorted(gang.pids().values())
+        gang.stop()
+    finally:
+        warm.close()
+
+
+def test_imports_that_take_too_long_are_given_up(spoiler):
+    warm = Template([spoiler("import time; time.sleep(99)")], import_timeout_s=0.1)
+    try:
+        assert not warm.wait_ready()
+
+        assert "took too long" in warm.why_not
+        assert read_stat(warm.pid).state == "Z"
+    finally:
+        warm.close()
 
 
 def test_many_gangs_come_from_one_template(template, start, script, wait_all):
@@ -218,6 +441,124 @@ def test_variables_that_imports_read_must_be_the_same(template):
     assert warm.can_run(WorkerPlan(0, Module("x")), same)
     assert not warm.can_run(WorkerPlan(0, Script("x")), other)
     assert not warm.can_run(WorkerPlan(0, Program(("x",))), same)
+
+
+def test_variables_that_a_module_is_seen_to_read_must_be_the_same_too(template, spoiler):
+    name = spoiler("import os; RANK = os.environ.get('RANK'); COLOUR = os.getenv('COLOUR'); X = 'SHAPE' in os.environ")
+    warm = template(name, env={"COLOUR": "red"})
+    assert warm.wait_ready(60), warm.why_not
+    same = {**os.environ, "COLOUR": "red"}
+
+    assert warm.differs(same) == []
+    assert warm.differs({**same, "RANK": "3", "SHAPE": "round", "SIZE": "5"}) == ["RANK", "SHAPE"]
+    assert "RANK must be the same when" in warm.refusal(WorkerPlan(0, Script("x.py")), {**same, "RANK": "3"})
+
+
+def test_a_module_that_copies_the_environment_is_not_forked(template, spoiler):
+    warm = template(spoiler("import os; kept = dict(os.environ)"))
+
+    assert not warm.wait_ready(60)
+    assert "goes through the whole environment" in warm.why_not
+
+
+def test_what_a_module_does_to_the_environment_while_it_is_imported_stays(
+    template, spoiler, start, script, console, wait_all
+):
+    name = spoiler("import os; os.environ['MADE'] = 'here'; del os.environ['GONE']")
+    warm = template(name, env={"GONE": "x"})
+    assert warm.wait_ready(60), warm.why_not
+    path = script(f"import os, sys, {name}; print('made', os.environ['MADE'], 'GONE' in os.environ)")
+
+    wait_all(start(path, env={"GONE": "x"}, template=warm))
+
+    console.wait_line(b"made here False")
+
+
+@pytest.mark.torch
+def test_a_variable_that_is_set_too_late_for_a_fork_is_told(start, script, console, wait_all):
+    """In the time between importing torch and using it, a library may set what torch reads only then."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    path = script(
+        """
+        import os, sys, torch
+        assert "torch._dynamo" in sys.modules
+        os.environ["TORCHDYNAMO_VERBOSE"] = "1"
+        os.environ["TORCHDYNAMO_VERBOSE"] = "0"
+        os.environ.update(TMPDIR="/tmp", COLOUR="red")
+        print("set", os.environ["TORCHDYNAMO_VERBOSE"], type(os.environ).__name__, os.environ == dict(os.environ))
+        """
+    )
+    warm = Template(["torch"])
+    try:
+        assert warm.wait_ready(110), warm.why_not
+        wait_all(start(path, template=warm))
+    finally:
+        warm.close()
+
+    console.wait_line(b"[0]set 0 _Environ True")
+    assert [line[:33] for line in console.lines if b"holdfast" in line] == [b"[0]holdfast: TORCHDYNAMO_VERBOSE "]
+
+
+def test_a_module_beside_the_script_takes_the_place_of_a_loaded_one(template, start, script, console, wait_all):
+    warm = template("statistics", "decimal")
+    assert warm.wait_ready(60)
+    script("MEAN = 'my own'", "statistics.py")
+    path = script("import statistics; print(statistics.MEAN)")
+
+    wait_all(start(path, template=warm))
+
+    console.wait_line(b"my own")
+    assert "in the place of loaded ones: statistics" in warm.refusal(WorkerPlan(0, Script(path)), dict(os.environ))
+
+
+def test_only_what_python_would_find_first_takes_a_modules_place(template, script, tmp_path, spoiler):
+    name = spoiler("X = 1")  # this one was loaded from the script's own folder
+    warm = template(name, "statistics")
+    assert warm.wait_ready(60), warm.why_not
+    (tmp_path / "statistics").mkdir()  # without __init__ it comes last
+    (tmp_path / "sys.py").touch()  # is built in
+    (tmp_path / "os.py").touch()  # is loaded before any script begins
+    path = script("pass")
+
+    assert warm.refusal(WorkerPlan(0, Script(path)), dict(os.environ)) == ""
+    assert warm.refusal(WorkerPlan(0, Module("train"), cwd=str(tmp_path)), dict(os.environ)) == ""
+    (tmp_path / "statistics" / "__init__.py").touch()
+    assert "loaded ones: statistics" in warm.refusal(WorkerPlan(0, Script(path)), dict(os.environ))
+    assert "loaded ones: statistics" in warm.refusal(
+        WorkerPlan(0, Script("train.py"), cwd=str(tmp_path)), dict(os.environ)
+    )
+    assert "loaded ones: statistics" in warm.refusal(
+        WorkerPlan(0, Module("train"), cwd=str(tmp_path)), dict(os.environ)
+    )
+    assert (
+        warm.refusal(WorkerPlan(0, Script(path)), {**os.environ, "PYTHONSAFEPATH": "1"}) != ""
+    )  # the template has it not
+
+
+def test_relative_search_folders_need_the_same_working_directory(template, script, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "src")
+    warm = template()
+    assert warm.wait_ready(60)
+    path, env = script("pass"), dict(os.environ)
+
+    assert warm.refusal(WorkerPlan(0, Script(path)), env) == ""
+    assert "PYTHONPATH has relative folders" in warm.refusal(WorkerPlan(0, Script(path), cwd=str(tmp_path)), env)
+
+
+def test_a_binding_to_other_cpus_needs_a_number_of_threads_that_fits(template):
+    warm = template()
+    assert warm.wait_ready(60)
+    one = frozenset([min(os.sched_getaffinity(0))])
+    plan, env = WorkerPlan(0, Module("x"), cpus=one), dict(os.environ)
+    if one == os.sched_getaffinity(0):
+        pytest.skip("there is only one CPU")
+
+    env.pop("OMP_NUM_THREADS", None)
+    assert not warm._may_bind(plan.cpus, env)
+    assert warm._may_bind(plan.cpus, {**env, "OMP_NUM_THREADS": "1"})
+    assert not warm._may_bind(plan.cpus, {**env, "OMP_NUM_THREADS": "2"})
+    assert not warm._may_bind(plan.cpus, {**env, "OMP_NUM_THREADS": "1", "OMP_PROC_BIND": "true"})
+    assert warm._may_bind(None, env)
 
 
 def test_only_what_is_read_at_import_matters():

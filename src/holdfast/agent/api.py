@@ -15,6 +15,7 @@ from typing import Any
 from holdfast.errors import UsageError
 from holdfast.failures import ProcessFailure
 from holdfast.rendezvous import RendezvousHandler
+from holdfast.text import check_text
 from holdfast.workers.plan import Module, Program, Script
 
 DEFAULT_ROLE = "default"
@@ -46,6 +47,7 @@ class WorkerSpec:
     def __post_init__(self) -> None:
         if self.local_world_size < 1:
             raise UsageError(f"local_world_size must be at least 1, not {self.local_world_size}")
+        check_text("the role (--role)", self.role)
         if self.monitor_interval <= 0:
             raise UsageError(f"monitor_interval must be more than 0 seconds, not {self.monitor_interval}")
         if self.max_restarts < 0:

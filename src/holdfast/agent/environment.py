@@ -22,6 +22,8 @@ class RoundView:
     master_port: int
     restart_count: int
     max_restarts: int
+    #: Names of the signals that end the agent, as `--signals-to-handle` has them.
+    signals_to_handle: str
     use_agent_store: bool = False
     #: Which round this is, and its namespace in the store, where the rendezvous is ours.
     round_number: int | None = None
@@ -59,6 +61,7 @@ def worker_environment(
         "TORCHELASTIC_MAX_RESTARTS": str(round_view.max_restarts),
         "TORCHELASTIC_RUN_ID": round_view.run_id,
         "TORCHELASTIC_USE_AGENT_STORE": str(round_view.use_agent_store),
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": round_view.signals_to_handle,
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": inherited.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
     }
     # One thread per worker unless the user said otherwise: many workers that each take every core slow each other down.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +16,7 @@ from holdfast.errors import PeerError
 from holdfast.facts import WARNING, Fact, facts
 from holdfast.failures import Failure, Kind
 from holdfast.failures.stacks import Stack, kept, merge, render
+from holdfast.threads import start_thread
 from holdfast.timer.hang import HangOptions
 from holdfast.workers import stacks
 from holdfast.workers.crew import Crew
@@ -137,11 +137,16 @@ class Hangs:
         """Publish where the ranks are that go on; in a thread, since taking stacks may take seconds."""
 
         def tell() -> None:
-            groups = kept(merge({rank: stack for rank, stack in self.take_stacks().items() if rank in running}))
+            try:
+                taken = self.take_stacks()
+            except Exception as error:  # noqa: BLE001 - the sentence is worth telling without the stacks
+                facts.unexpected("taking the stacks of workers", error, "they are told without")
+                taken = {}
+            groups = kept(merge({rank: stack for rank, stack in taken.items() if rank in running}))
             data: dict[str, Any] = {"running": running, "stacks": [group.to_json() for group in groups]}
             facts.publish(Fact("half_finished", f"{sentence}:\n{render(groups)}", data, WARNING))
 
-        threading.Thread(target=tell, name="holdfast stacks", daemon=True).start()
+        start_thread(tell, "holdfast stacks")
 
 
 def ask_others(questions: Questions | None) -> dict[int, Stack]:

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+K = TypeVar("K")
 
 
 class Inbox(Generic[T]):
@@ -33,9 +34,13 @@ class Inbox(Generic[T]):
             self._drain()
         return self._items.popleft() if self._items else None
 
+    def find(self, kind: type[K]) -> K | None:
+        """Return the oldest item of a kind, which stays where it is, or None."""
+        return next((item for item in tuple(self._items) if isinstance(item, kind)), None)
+
     def holds(self, kind: type) -> bool:
         """Say whether an item of a kind is in it."""
-        return any(isinstance(item, kind) for item in tuple(self._items))
+        return self.find(kind) is not None
 
     def wait(self, timeout: float | None = None, *others: int) -> None:
         """Wait until there is an item, one of the other descriptors is readable, or the time is up."""

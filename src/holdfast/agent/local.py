@@ -17,6 +17,7 @@ from holdfast.agent.hangs import Hangs, ask_others, ask_others_still, explain_ha
 from holdfast.agent.machine import AgentRules, Signalled
 from holdfast.agent.plans import make_log_options, make_plans
 from holdfast.agent.preloading import Preloading
+from holdfast.agent.signals import SIGNALS_DEFAULT, SIGNALS_VARIABLE
 from holdfast.agent.simple import SimpleElasticAgent
 from holdfast.agent.standing import Frozen, HalfFinished
 from holdfast.coordinator.machine import round_space
@@ -29,10 +30,9 @@ from holdfast.health import PORT_VARIABLE, HealthCheckServer, Pulse, create_heal
 from holdfast.metrics.api import installed
 from holdfast.metrics.chosen import Metrics
 from holdfast.rendezvous.native import HoldfastRendezvousHandler
-from holdfast.store.environ import ENDPOINT_VARIABLE, MAX_WORKERS_VARIABLE, SPACE_VARIABLE
+from holdfast.store.environ import ENDPOINT_VARIABLE, ETCD_VARIABLE, MAX_WORKERS_VARIABLE, SPACE_VARIABLE
 from holdfast.timer.hang import HangOptions
 from holdfast.wire.address import Endpoint
-from holdfast.wire.secret import SECRET_FILE_VARIABLE
 from holdfast.workers import (
     DefaultLogsSpecs,
     Gang,
@@ -41,6 +41,7 @@ from holdfast.workers import (
     WorkerExited,
 )
 from holdfast.workers.crew import Crew
+from holdfast.workers.logs import SYS_STREAM
 
 if TYPE_CHECKING:
     from holdfast.agent.keeping import Keeping
@@ -76,6 +77,8 @@ class LocalOptions:
 
 class LocalElasticAgent(SimpleElasticAgent):
     """Starts workers as local processes, and notices the moment that one ends."""
+
+    heeds_signals = True
 
     def __init__(
         self,
@@ -169,11 +172,22 @@ class LocalElasticAgent(SimpleElasticAgent):
 
     # -- starting --------------------------------------------------------------------------------------------------
 
+    def _begin(self) -> None:
+        """Open the journal, before nodes are waited for and modules imported, so that the run can be found at once."""
+        handler = self._worker_group.spec.rdzv_handler
+        open_folder = getattr(self._logs_specs, "open_folder", None)  # which a class of another package may not have
+        folder = open_folder(handler.get_run_id()) if open_folder is not None else ""
+        self._observers.place_journal(folder)
+        endpoint = str(handler.endpoint) if isinstance(handler, HoldfastRendezvousHandler) else ""
+        self._teller.begins({"logs": "" if folder == os.devnull else folder, "endpoint": endpoint})
+
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         envs = self._environments(worker_group)
         self._hangs.prepare(worker_group.spec.rdzv_handler.get_run_id(), worker_group.spec.role, envs)
         dest = self._logs_specs.reify(envs)
-        self._crew = Crew(self._make_gang(worker_group, envs, dest))
+        gang = self._make_gang(worker_group, envs, dest)
+        self._heed_signals()  # which may have come while the template was waited for
+        self._crew = Crew(gang)
         self._failures = {}
         self._half_finished.begin()
         self._frozen.begin(list(envs))
@@ -234,6 +248,7 @@ class LocalElasticAgent(SimpleElasticAgent):
             master_port=group.master_port or 0,
             restart_count=used,
             max_restarts=spec.max_restarts,
+            signals_to_handle=self.signals_to_handle or os.environ.get(SIGNALS_VARIABLE, SIGNALS_DEFAULT),
             use_agent_store=spec.rdzv_handler.use_agent_store,
             round_number=place.round.number if place is not None else None,
             extra={
@@ -274,8 +289,9 @@ class LocalElasticAgent(SimpleElasticAgent):
             SPACE_VARIABLE: round_space(handler.get_run_id(), handler.place.round),
             MAX_WORKERS_VARIABLE: str(handler.max_nodes * spec.local_world_size),
         }
-        if handler.secret.origin.startswith("file "):
-            variables[SECRET_FILE_VARIABLE] = handler.secret.origin.removeprefix("file ")
+        variables |= handler.secret.as_environ()
+        if handler.elected_by is not None:
+            variables[ETCD_VARIABLE] = str(handler.elected_by)
         return {**variables, **(handler.tls.as_environ() if handler.tls is not None else {})}
 
     # -- warm starts -----------------------------------------------------------------------------------------------
@@ -340,7 +356,18 @@ class LocalElasticAgent(SimpleElasticAgent):
             host=socket.gethostname(),
             node=self._worker_group.group_rank,
             round=place.round.number if place is not None else None,
+            extra={**failure.extra, "shown_by": screen_name()} if self._is_shown(failure.local_rank) else failure.extra,
         )
+
+    def _is_shown(self, local_rank: int | None) -> bool:
+        """Whether a worker's stderr appears on the agent's own screen, so that a report there need not repeat it."""
+        dest = self._dest
+        return dest is not None and (local_rank in dest.tee_stderrs or dest.stderrs.get(local_rank or 0) == SYS_STREAM)
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """What went wrong with this node's workers since they were last started."""
+        return tuple(self._failures.values())
 
     def _note_immovable(self, crew: Crew) -> bool:
         """Note the failures of workers that hang and cannot be ended; says whether there are any."""
@@ -430,9 +457,24 @@ class LocalElasticAgent(SimpleElasticAgent):
             self._crew.close()
             self._crew = None
 
+    def _stop_crew(self, crew: Crew, number: int, grace_s: float) -> None:
+        """Stop the workers and wait for it; a signal that comes meanwhile kills them at once."""
+        crew.ask_stop(number, grace_s)
+        while True:
+            crew.take_exits()
+            if crew.stopped:
+                return
+            event = self._inbox.take()
+            if isinstance(event, Signalled):
+                self._teller.stopping(f"received {event.name}")
+                crew.ask_stop(signal.SIGKILL, 0.0)
+            elif event is None:
+                deadline = crew.deadline()
+                self._inbox.wait(None if deadline is None else deadline - time.monotonic(), crew.fileno())
+
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
         if self._crew is not None:
-            self._crew.stop(death_sig, timeout)
+            self._stop_crew(self._crew, death_sig, timeout)
             self._close_crew()
         self._preloading.close()
         self._hangs.close()
@@ -463,6 +505,11 @@ class LocalElasticAgent(SimpleElasticAgent):
             }
             for failure in self._failures.values()
         ]
+
+
+def screen_name() -> str:
+    """Name the screen that this process writes to, so that other nodes can tell it from their own."""
+    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def _chosen_here() -> Metrics | None:

@@ -21,6 +21,8 @@ The rules:
    regroup without waiting for a lease.
 3. With a rendezvous that counts restarts for the whole job, this machine never refuses one; with any other it counts.
 4. A signal wins over everything that is under way; a second one makes the stop hard.
+5. While workers are being started nobody can say yet whether any run. A signal or the end of the run that comes then is
+   acted on when that is known: workers that run are stopped as ever, with all the words, before the agent ends.
 """
 
 from __future__ import annotations
@@ -77,6 +79,11 @@ class WorkersStarted:
     """A round was agreed and its workers were started here; `round` is its number, where it has one."""
 
     round: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NotStarted:
+    """No worker was started, because of an event that is in the inbox too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +159,7 @@ AgentEvent = (
     Begin
     | SignalPassing
     | WorkersStarted
+    | NotStarted
     | WorkerFailed
     | WorkerLost
     | RoundAgreed
@@ -168,7 +176,7 @@ AgentEvent = (
 
 @dataclass(frozen=True, slots=True)
 class StartWorkers:
-    """Ask for a round and start its workers; answered by `WorkersStarted`, `RunOver` or `Signalled`."""
+    """Ask for a round and start its workers; answered by `WorkersStarted` or `NotStarted`."""
 
     cause: Cause | None
 
@@ -274,6 +282,8 @@ class AgentMachine:
         self._early: list[int] = []
         #: A round that was lost while its workers were being started.
         self._lost: RoundLost | None = None
+        #: What else came meanwhile, in its order.
+        self._held: list[Signalled | RunOver] = []
         self._left = False
         #: Whether a round is being asked for while the workers go on.
         self.regrouping = False
@@ -291,6 +301,10 @@ class AgentMachine:
                     self._start()
                 case WorkersStarted():
                     self._on_started(event)
+                case NotStarted():
+                    if self.stage is Stage.STARTING:
+                        self.stage = Stage.IDLE  # STARTING -> IDLE
+                        self._take_held()
                 case WorkerFailed():
                     self._on_failure(event.cause)
                 case WorkerLost():
@@ -303,10 +317,11 @@ class AgentMachine:
                     self._on_stopped(event, now)
                 case RoundLost():
                     self._on_round_lost(event)
-                case RunOver():
-                    self._on_run_over(event)
-                case Signalled():
-                    self._on_signal(event)
+                case RunOver() | Signalled():
+                    if self.stage is Stage.STARTING:
+                        self._held.append(event)
+                    else:
+                        self._on_end(event)
                 case SignalPassing():
                     if self.stage is Stage.RUNNING:
                         self._out.append(SignalWorkers(event.number))
@@ -327,6 +342,7 @@ class AgentMachine:
         assert (self._resume_at is not None) == (self.stage is Stage.PAUSED)
         assert (self._barrier_ends is not None) == (self.stage is Stage.FINISHED)
         assert not self.regrouping or self.stage is not Stage.STARTING, "asking for a round twice"
+        assert not self._held or self.stage is Stage.STARTING, "something was held and never acted on"
         if self.rules.max_restarts is not None:
             assert self.restarts <= self.rules.max_restarts, "the restart budget is overdrawn"
 
@@ -344,6 +360,12 @@ class AgentMachine:
         self._early = []
         self._out.append(StartWorkers(cause))
 
+    def _take_held(self) -> None:
+        held, self._held = self._held, []
+        for event in held:
+            if self.stage is not Stage.ENDED:
+                self._on_end(event)
+
     def _on_started(self, event: WorkersStarted) -> None:
         self.stage = Stage.RUNNING  # STARTING -> RUNNING
         lost, self._lost = self._lost, None
@@ -351,6 +373,7 @@ class AgentMachine:
             self._stop(SIGTERM, lost.reason)
         else:
             self._out += [SignalWorkers(number) for number in self._early]
+        self._take_held()
 
     def _on_failure(self, cause: Cause) -> None:
         if self.stage is not Stage.RUNNING:
@@ -413,6 +436,12 @@ class AgentMachine:
             # The others start again, and so must we: there is nothing left to stop.
             self._barrier_ends = None
             self._start()
+
+    def _on_end(self, event: RunOver | Signalled) -> None:
+        if isinstance(event, Signalled):
+            self._on_signal(event)
+        else:
+            self._on_run_over(event)
 
     def _on_run_over(self, event: RunOver) -> None:
         outcome = Outcome(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 from holdfast.agent.api import WorkerSpec
 from holdfast.agent.inbox import Inbox
-from holdfast.agent.machine import AgentEvent, RoundLost, RunOver
+from holdfast.agent.machine import AgentEvent, RoundLost, RunOver, Signalled
 from holdfast.agent.questions import Questions
 from holdfast.coordinator.messages import Cause, Place
 from holdfast.facts import Fact, facts
@@ -17,6 +20,8 @@ from holdfast.rendezvous.machine import (
     AnotherAnswers,
     AnotherAsks,
     AskFailed,
+    CoordinatorAway,
+    CoordinatorBack,
     FactHeard,
     MemberEffect,
     RoundBroken,
@@ -24,6 +29,7 @@ from holdfast.rendezvous.machine import (
     RunEnded,
 )
 from holdfast.rendezvous.native import HoldfastRendezvousHandler
+from holdfast.workers import SignalException
 
 #: How long a wait goes on before the screen says what it is for, and how often it is said anew.
 WAIT_TOLD_AFTER_S = 0.5
@@ -88,6 +94,9 @@ class Meeting(Protocol):
     def questions(self) -> Questions | None:
         """How nodes of the round ask each other, where the rendezvous can carry that."""
 
+    def blocking(self) -> AbstractContextManager[None]:
+        """Enter this around a call that only an exception can end, so that a signal raises one."""
+
 
 def meet(spec: WorkerSpec, inbox: Inbox[AgentEvent]) -> Meeting:
     """Return the way that fits the spec's handler."""
@@ -95,7 +104,7 @@ def meet(spec: WorkerSpec, inbox: Inbox[AgentEvent]) -> Meeting:
     return (
         PushedMeeting(spec, handler, inbox)
         if isinstance(handler, HoldfastRendezvousHandler)
-        else PolledMeeting(handler)
+        else PolledMeeting(handler, inbox)
     )
 
 
@@ -184,11 +193,19 @@ class PushedMeeting:
         """Leave politely."""
         self._handler.leave(reason)
 
+    def blocking(self) -> AbstractContextManager[None]:
+        """Our own rendezvous never blocks."""
+        return nullcontext()
+
     def _on_effect(self, effect: MemberEffect) -> None:
         """Runs on the background thread: only enqueues, and passes facts on."""
         if isinstance(effect, FactHeard):
             told = effect.fact
             facts.publish(Fact(told.kind, told.sentence, told.data, told.level, told.time, told.number))
+        elif isinstance(effect, CoordinatorAway):
+            facts.warn("coordinator_away", effect.sentence)
+        elif isinstance(effect, CoordinatorBack):
+            facts.warn("coordinator_back", f"the coordinator answers again after {effect.away_s:.1f} s")
         elif isinstance(effect, AnotherAsks | AnotherAnswers):
             assert self.questions is not None
             self.questions.hear(effect)
@@ -216,10 +233,11 @@ class PolledMeeting:
     questions: Questions | None = None
     wait_step_s = 0.0
 
-    def __init__(self, handler: RendezvousHandler) -> None:
+    def __init__(self, handler: RendezvousHandler, inbox: Inbox[AgentEvent]) -> None:
         self.cause: Cause | None = None
         self.is_blocking = False
         self._handler = handler
+        self._inbox = inbox
 
     def would_disturb(self) -> bool:
         """A stranger's handler cannot be asked without joining."""
@@ -239,9 +257,17 @@ class PolledMeeting:
 
     def round(self) -> RendezvousInfo | tuple[Any, ...]:
         """Block in the handler until it has a round."""
+        with self.blocking():
+            return self._handler.next_rendezvous()
+
+    @contextmanager
+    def blocking(self) -> Iterator[None]:
+        """Have a signal raise `SignalException`, one that has just come included."""
         self.is_blocking = True
         try:
-            return self._handler.next_rendezvous()
+            if (came := self._inbox.find(Signalled)) is not None:
+                raise SignalException(f"received {came.name}", signal.Signals(came.number))
+            yield
         finally:
             self.is_blocking = False
 

@@ -57,4 +57,5 @@ def make_log_options(
         stdout_filters=spec.duplicate_stdout_filters or (),
         stderr_filters=spec.duplicate_stderr_filters or (),
         bytes_max=bytes_max,
+        shared=spec.local_world_size > 1,  # also where one alone is started, in the place of another
     )

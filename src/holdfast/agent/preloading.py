@@ -29,7 +29,7 @@ class Preloading:
     @property
     def names(self) -> str:
         """What it imports, for people."""
-        return ", ".join(self._modules)
+        return ", ".join(dict.fromkeys(self._modules))
 
     def begin(self) -> None:
         """Begin to import what workers will need, in the background."""
@@ -45,6 +45,9 @@ class Preloading:
         if template is None:
             return None
         fresh = template.importing
+        if fresh:
+            sentence = f"importing {self.names}; workers start when that is done"
+            facts.publish(Fact("template_importing", sentence, {"modules": self.names}))
         while template.importing and not self._is_interrupted():
             template.wait_ready(LOOK_S)
         if fresh and template.usable:

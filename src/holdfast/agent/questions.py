@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import queue
-import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 from holdfast.facts import facts
 from holdfast.rendezvous.machine import AnotherAnswers, AnotherAsks
 from holdfast.rendezvous.native import HoldfastRendezvousHandler
+from holdfast.threads import start_thread
 
 Answerer = Callable[[str, str], str]
 
@@ -55,7 +56,10 @@ class Questions:
             if waiting is not None:
                 waiting.put(effect)
         elif self.answerer is not None:
-            threading.Thread(target=self._answer, args=(effect, self.answerer), daemon=True).start()
+            try:
+                start_thread(partial(self._answer, effect, self.answerer), "holdfast answer")
+            except RuntimeError as error:  # no more threads to be had; this one belongs to the connection
+                facts.warn("unanswered", f"another node's question about {effect.topic} was not answered: {error}")
 
     def _answer(self, asked: AnotherAsks, answerer: Answerer) -> None:
         try:

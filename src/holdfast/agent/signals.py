@@ -56,15 +56,20 @@ def handled(
         inbox.put(SignalPassing(number))
 
     previous: dict[signal.Signals, Any] = {}
-    for number in parse_signals(ending or os.environ.get(SIGNALS_VARIABLE, SIGNALS_DEFAULT)):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup: whoever started us wants it so
-            previous[number] = signal.signal(number, on_ending)
-    for number in forwarded:
-        previous.setdefault(number, signal.getsignal(number))
-        signal.signal(number, on_forwarded)
-    # A worker that is stopped says so by this signal alone; it need only end the wait.
-    previous[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def take_over(number: signal.Signals, handler: Callable[[int, object], None]) -> None:
+        previous.setdefault(number, signal.getsignal(number))  # noted first: the new one may be called at once
+        signal.signal(number, handler)
+
+    numbers = parse_signals(ending or os.environ.get(SIGNALS_VARIABLE, SIGNALS_DEFAULT))
     try:
+        for number in numbers:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup: whoever started us wants it so
+                take_over(number, on_ending)
+        for number in forwarded:
+            take_over(number, on_forwarded)
+        # A worker that is stopped says so by this signal alone; it need only end the wait.
+        take_over(signal.SIGCHLD, lambda *_: None)
         with inbox.woken_by_signals():
             yield
     finally:

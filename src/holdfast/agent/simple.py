@@ -26,6 +26,7 @@ from holdfast.agent.machine import (
     Begin,
     End,
     LeaveRun,
+    NotStarted,
     Outcome,
     ReplaceWorkers,
     RoundAgreed,
@@ -73,6 +74,9 @@ EXIT_BARRIER_KEY = "torchelastic/agent/terminal_state"
 class SimpleElasticAgent(StatusEvents, ElasticAgent):
     """An agent for one role's workers; fill in how they are started, stopped and watched."""
 
+    #: Whether `_shutdown` looks into the inbox for signals by itself; out of one that does not, a signal raises.
+    heeds_signals = False
+
     def __init__(self, spec: WorkerSpec, exit_barrier_timeout: float = 300, shutdown_timeout: float = 30) -> None:
         self._begun = time.monotonic()
         self._worker_group = WorkerGroup(spec)
@@ -95,6 +99,7 @@ class SimpleElasticAgent(StatusEvents, ElasticAgent):
         self.signals_to_handle: str | None = None
         #: Signals that go to the workers and mean nothing to the agent.
         self.forward_signals: tuple[signal.Signals, ...] = ()
+        self._is_shutting_down = False
 
     # -- what an agent of your own fills in ------------------------------------------------------------------------
 
@@ -115,6 +120,10 @@ class SimpleElasticAgent(StatusEvents, ElasticAgent):
         """Give back whatever the agent holds; called once, at the end."""
 
     # -- what may be changed ---------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Say that the agent has started, before anything that may take long."""
+        self._teller.begins({})
 
     def _rules(self) -> AgentRules:
         """How this agent behaves."""
@@ -198,24 +207,27 @@ class SimpleElasticAgent(StatusEvents, ElasticAgent):
 
         Raises `SignalException` where a signal ended it, and what the rendezvous raises where no round came about.
         """
-        shutdown_called = False
-        try:
-            with (
-                self._observers,
-                self._watched_health(),
-                handled(self._inbox, self.signals_to_handle, self.forward_signals, lambda: self._meeting.is_blocking),
-            ):
-                return self._invoke_run(role)
-        except RendezvousGracefulExitError as left:
-            facts.publish(Fact("agent_left", str(left)))
-            return RunResult(WorkerState.STOPPED)
-        except SignalException as exception:
-            self._shutdown(exception.sigval)
-            shutdown_called = True
-            raise
-        finally:
-            if not shutdown_called:
-                self._shutdown()
+        # The handlers stay until everything is given back: a signal that comes while workers are being stopped must not
+        # end this process before them.
+        with handled(self._inbox, self.signals_to_handle, self.forward_signals, self._is_blocking):
+            death_sig = signal.SIGTERM
+            try:
+                with self._observers, self._watched_health():
+                    self._begin()
+                    return self._invoke_run(role)
+            except RendezvousGracefulExitError as left:
+                facts.publish(Fact("agent_left", str(left)))
+                return RunResult(WorkerState.STOPPED)
+            except SignalException as exception:
+                death_sig = exception.sigval
+                raise
+            finally:
+                self._is_shutting_down = True
+                self._shutdown(death_sig)
+
+    def _is_blocking(self) -> bool:
+        """Whether the loop is in code of others, out of which only an exception leads."""
+        return self._meeting.is_blocking or (self._is_shutting_down and not self.heeds_signals)
 
     def _invoke_run(self, role: str = DEFAULT_ROLE) -> RunResult:
         """Hand events to the machine and carry out what it answers, until it ends."""
@@ -323,6 +335,11 @@ class SimpleElasticAgent(StatusEvents, ElasticAgent):
             case End():
                 self._outcome = effect.outcome
 
+    def _heed_signals(self) -> None:
+        """Start nothing where a signal has come that ends the agent."""
+        if self._inbox.holds(Signalled):
+            raise _Instead
+
     def _start(self) -> None:
         """Ask for a round and start its workers; whatever comes of it goes to the machine."""
         if self._restart_count:
@@ -335,12 +352,14 @@ class SimpleElasticAgent(StatusEvents, ElasticAgent):
         """Agree on a round, number the workers, start them."""
         try:
             self._rendezvous(worker_group)
+            worker_group.state = WorkerState.INIT
+            begun = time.monotonic()
+            ids = self._start_workers(worker_group)
         except _Instead as instead:
-            self._inbox.put(instead.event)
+            self._inbox.put(NotStarted())
+            if instead.event is not None:
+                self._inbox.put(instead.event)
             return
-        worker_group.state = WorkerState.INIT
-        begun = time.monotonic()
-        ids = self._start_workers(worker_group)
         for worker in worker_group.workers:
             worker.id = ids[worker.local_rank]
         worker_group.state = WorkerState.HEALTHY
@@ -411,7 +430,8 @@ class SimpleElasticAgent(StatusEvents, ElasticAgent):
         if self._store is None or nodes == 1:
             return
         try:
-            barrier(self._store, nodes, EXIT_BARRIER_KEY, self._exit_barrier_timeout)
+            with self._meeting.blocking():
+                barrier(self._store, nodes, EXIT_BARRIER_KEY, self._exit_barrier_timeout)
         except Exception as error:  # noqa: BLE001 - a stranger's store may raise anything, and our work is done
             facts.warn("exit_barrier", f"the others did not finish with us: {error}")
 
@@ -461,8 +481,8 @@ class SimpleElasticAgent(StatusEvents, ElasticAgent):
 
 
 class _Instead(Exception):
-    """Something else happened while a round was being waited for."""
+    """Something else happened before workers were started; `event` says what, where the inbox does not."""
 
-    def __init__(self, event: AgentEvent) -> None:
+    def __init__(self, event: AgentEvent | None = None) -> None:
         super().__init__(str(event))
         self.event = event

@@ -10,6 +10,7 @@ from typing import Any
 from holdfast.agent.api import WorkerGroup, WorkerState
 from holdfast.agent.machine import Outcome
 from holdfast.facts import INFO, WARNING, Fact, facts
+from holdfast.quantities import count
 
 
 class Teller:
@@ -29,6 +30,16 @@ class Teller:
         self._waiting = ""
         self._round: int | None = None
         self._ended = ""
+
+    # -- the start -------------------------------------------------------------------------------------------------
+
+    def begins(self, details: dict[str, Any]) -> None:
+        """The agent has started; `details` may say where its logs are and where its coordinator is."""
+        spec = self._group.spec
+        run, what = spec.rdzv_handler.get_run_id(), spec.get_entrypoint_name()
+        logs = f"; logs in {details['logs']}" if details.get("logs") else ""
+        sentence = f"agent of run {run} started: {count(spec.local_world_size, 'worker')} of {what}{logs}"
+        self._tell("agent_started", sentence, {"run": run, "workers": spec.local_world_size, **details})
 
     # -- rounds ----------------------------------------------------------------------------------------------------
 

@@ -271,7 +271,7 @@ class Checkpointer:
                 telling.absent(choice.sentence, choice.data)
                 return None
             restored, trouble = self._read_group(choice, choice.group, shard, deal)
-            troubles = [text.decode() for text in self._gather(trouble.encode(), shard)]
+            troubles = [text.decode() for text in self._gather(trouble.encode(errors="backslashreplace"), shard)]
             first = next((text for text in troubles if text), None)
             if first is None:
                 break

@@ -62,6 +62,7 @@ class NeighbourTier:
         me: str = "",
         *,
         secret: bytes,
+        run: str = "",
         tls: ssl.SSLContext | None = None,
         copies: int = 1,
         every: int = 1,
@@ -72,6 +73,7 @@ class NeighbourTier:
         self._book = book
         self._me = me
         self._secret = secret
+        self._run = run
         self._tls = tls
         self._copies = copies
         self.every = every
@@ -179,7 +181,12 @@ class NeighbourTier:
         channel = self._channels.get((vault.name, purpose))
         if channel is None:
             channel = Channel.connect(
-                parse_endpoint(vault.address), CODEC, self._secret, timeout_s=CONNECT_TIMEOUT_S, tls=self._tls
+                parse_endpoint(vault.address),
+                CODEC,
+                self._secret,
+                run=self._run,
+                timeout_s=CONNECT_TIMEOUT_S,
+                tls=self._tls,
             )
             self._channels[vault.name, purpose] = channel
         return channel
@@ -229,14 +236,14 @@ def from_environ(environ: Mapping[str, str] | None = None, *, copies: int = 1, e
         return None
     from holdfast.checkpoint.vault import read_book
 
-    store = store_from_environ(environ, timeout=CONNECT_TIMEOUT_S).within(
-        run_space(environ.get("TORCHELASTIC_RUN_ID", "none"))
-    )
+    run = environ.get("TORCHELASTIC_RUN_ID", "none")
+    store = store_from_environ(environ, timeout=CONNECT_TIMEOUT_S).within(run_space(run))
     tls = TlsFiles.from_environ(environ)
     return NeighbourTier(
         lambda: read_book(store),
         me,
-        secret=find_secret(parse_endpoint(endpoint), environ=environ).key,
+        secret=find_secret(environ=environ).key,
+        run=run,
         tls=tls.client_context() if tls else None,
         copies=copies,
         every=every,

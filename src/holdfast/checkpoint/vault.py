@@ -97,7 +97,13 @@ class Vault:
         self.endpoint: Endpoint | None = None
         self._bytes_max = int(psutil.virtual_memory().total * MEMORY_SHARE) if bytes_max is None else bytes_max
         self._listener: Listener[Message] = Listener(
-            self, CODEC, secret, Limits(frame_bytes_max=FRAME_BYTES_MAX, pending_bytes_max=4 * FRAME_BYTES_MAX), KIND
+            self,
+            CODEC,
+            secret,
+            Limits(frame_bytes_max=FRAME_BYTES_MAX, pending_bytes_max=4 * FRAME_BYTES_MAX),
+            KIND,
+            run=run_id,
+            share=0.25,
         )
         self._shelves: dict[tuple[int, int], Shelf] = {}
         #: The folder, held so that no sweep of another agent takes it away.

@@ -96,4 +96,6 @@ def name_of(key: Key) -> Name:
     return Name(key.step, key.origin, key.world, key.shard)
 
 
-CODEC: Codec[Message] = Codec(*HANDSHAKE_TYPES, Begin, Put, Commit, ListShards, Read, Drop, Done, Shards, Block, Failed)
+CODEC: Codec[Message] = Codec(
+    *HANDSHAKE_TYPES, Begin, Put, Commit, ListShards, Read, Drop, Done, Shards, Block, Failed, service=KIND
+)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,27 +15,29 @@ import click
 from holdfast import __version__
 from holdfast.errors import HoldfastError, InternalError
 from holdfast.interrupts import UntilImported
+from holdfast.printable import printable
 
 #: Sub-commands and the line that `holdfast --help` says about each, by what they are for; the module has the same name.
 SECTIONS = {
     "Run a script on this machine": {
         "launch": "Run a script on this node's workers and keep it running; takes torchrun's flags.",
-        "events": "Tell what happened in a run: who joined, what failed and why; follows a live one.",
+        "events": "Show a run's event log: which nodes joined, what failed and why; follows a live one.",
         "rounds": "Show the runs of a coordinator: nodes, rounds, and what they wait for.",
         "serve": "Run a coordinator on its own, so that agents may come and go.",
+        "secret": "Make, find and compare the secret that nodes share.",
         "checkpoints": "List, verify and prune checkpoints.",
         "demo": "Watch a job survive a killed worker and a killed node; under a minute, on this machine.",
     },
     "Submit jobs": {
-        "run": "Submit a job, on this machine or any scheduler, and stay with it.",
+        "run": "Submit a job, to this machine or to a scheduler that a plugin adds, and stay with it.",
         "list": "List jobs.",
         "status": "Show how jobs are doing, replica by replica.",
-        "log": "Show what the replicas of a job wrote.",
+        "log": "Show what the replicas of a job wrote, and where their logs are.",
         "wait": "Wait until a job has ended and exit with its exit code.",
-        "cancel": "End jobs.",
-        "delete": "Forget jobs and what they left behind.",
+        "cancel": "Cancel jobs.",
+        "delete": "Delete jobs and their logs.",
         "describe": "Show the app behind a job.",
-        "tracker": "Show what runs have told: their metadata, artifacts and lineage.",
+        "tracker": "Show tracked metadata, artifacts and lineage of runs.",
     },
     "See what there is": {
         "builtins": "List the components that `run` knows by name.",
@@ -81,7 +84,7 @@ class _LazyGroup(click.Group):
             return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return list(COMMANDS)
+        return [*COMMANDS]  # `list` is a module here once that command has been used
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
         if cmd_name not in COMMANDS:
@@ -108,21 +111,22 @@ class _LazyGroup(click.Group):
 
         for title, commands in SECTIONS.items():
             with formatter.section(title):
-                formatter.write_dl(list(commands.items()))
+                formatter.write_dl([*commands.items()])
         if added := {name: line for name, line in added_commands().items() if name not in COMMANDS}:
             with formatter.section("Added by packages"):
-                formatter.write_dl(list(added.items()))
+                formatter.write_dl([*added.items()])
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="holdfast")
 def cli() -> None:
-    """Launch distributed training anywhere and keep it running through every failure."""
+    """Launch distributed training and keep it running through every failure."""
 
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run the command line, or these words; a mistake is answered by one sentence and an exit code."""
     _open_closed_streams()
+    _write_escapes()
     try:
         try:
             cli(args, standalone_mode=False)
@@ -160,6 +164,13 @@ def _open_closed_streams() -> None:
             setattr(sys, name, os.fdopen(descriptor, mode))
 
 
+def _write_escapes() -> None:
+    """Have streams write what their encoding lacks as an escape: a file name must not end a command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
+
+
 def _let_go_of_streams() -> None:
     """Drop what nobody takes, so that the interpreter does not complain about it on the way out."""
     for stream in (sys.stdout, sys.stderr):
@@ -180,4 +191,4 @@ def _tell_usage(error: click.ClickException) -> None:
 
 def _say(sentence: str) -> None:
     with contextlib.suppress(OSError):  # a full disk, or nobody there to read it
-        click.echo(f"holdfast: {sentence}", err=True)
+        click.echo(f"holdfast: {printable(sentence)}", err=True)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 from types import FrameType
 from typing import Any, TextIO
 
 from holdfast.cli.follow import LogScreen, Who, is_coloured, last_lines, replicas_of
+from holdfast.printable import printable
 from holdfast.runner.api import Runner
 from holdfast.runner.errors import JobTimeoutError
-from holdfast.specs import AppDef, AppState, AppStatus, ReplicaStatus
+from holdfast.specs import NONE, AppDef, AppState, AppStatus, ReplicaStatus
 
 #: Lines of the failed replica that are shown again.
 LAST_LINES = 10
 #: Failed replicas that are named.
 NAMED_MAX = 8
+#: How the local scheduler tells what a replica wrote last.
+LAST_LINE = "; its last line was: "
 #: How long a cancelled job may take to end before we leave it to its scheduler.
 CANCEL_WAIT_S = 60.0
 _RED, _GREEN, _YELLOW = 31, 32, 33
@@ -81,11 +85,14 @@ def attend(runner: Runner, handle: str, app: AppDef, interrupts: Interrupts, *, 
             status = runner.wait(handle)
         except Interrupted as first:
             return _cancel(runner, handle, screen, interrupts, first)
-    return conclude(runner, handle, status)
+    return conclude(runner, handle, status, shown=with_logs)
 
 
-def conclude(runner: Runner, handle: str, status: AppStatus | None) -> int:
-    """Say how a job ended: a line when it went well, the replica that failed when it did not."""
+def conclude(runner: Runner, handle: str, status: AppStatus | None, *, shown: bool = False) -> int:
+    """Say how a job ended: a line when it went well, the replica that failed and why when it did not.
+
+    With `shown` the replicas' output is on the screen already, and none of it is repeated.
+    """
     if status is None:
         say(f"{handle} is gone; how it ended is not known", _RED)
         return 1
@@ -94,18 +101,27 @@ def conclude(runner: Runner, handle: str, status: AppStatus | None) -> int:
         return 0
     failed = status.failed_replicas()
     ended = status.state.name.lower()
-    said = f": {status.msg}" if status.msg and not failed and not status.msg.endswith(ended) else ""
-    say(f"{handle} {ended}{said}", _YELLOW if status.state is AppState.CANCELLED else _RED)
     if failed:
-        _tell_failure(runner, handle, failed)
+        _tell_failure(runner, handle, failed, ended, shown=shown)
+    else:
+        said = f": {status.msg}" if status.msg and not status.msg.endswith(ended) else ""
+        say(f"{handle} {ended}{said}", _YELLOW if status.state is AppState.CANCELLED else _RED)
+    say(where_logs_are(runner, handle))
     return status.exit_code
+
+
+def where_logs_are(runner: Runner, handle: str) -> str:
+    """Say where a job's logs lie, where its scheduler can tell, and which command shows them."""
+    command = f"holdfast log {handle}"
+    folder = runner.log_folder(handle)
+    return f"logs: {folder} (`{command}` shows them)" if folder else f"logs: {command}"
 
 
 def say(sentence: str, colour: int = 0, out: TextIO | None = None) -> None:
     """Tell the person at the screen something."""
     out = out or sys.stderr
     name = f"\x1b[{colour}mholdfast:\x1b[0m" if colour and is_coloured(out) else "holdfast:"
-    out.write(f"{name} {sentence}\n")
+    out.write(f"{name} {printable(sentence)}\n")
     out.flush()
 
 
@@ -133,29 +149,47 @@ def _wait_logs(screen: LogScreen, timeout_s: float | None = None) -> None:
         say(f"the output cannot be followed: {error}", _YELLOW)
 
 
-def _tell_failure(runner: Runner, handle: str, failed: list[ReplicaStatus]) -> None:
+def _tell_failure(runner: Runner, handle: str, failed: list[ReplicaStatus], ended: str, *, shown: bool) -> None:
     first = failed[0]
     who = Who(first.role, first.id)
-    say(f"{who} failed{' first' if len(failed) > 1 else ''}{_why(first)}", _RED)
-    lines = last_lines(runner, handle, who, LAST_LINES)
-    if lines:
-        say(f"the last lines of {who}:")
+    traceback = _last_words(first)
+    if not shown and (lines := traceback or last_lines(runner, handle, who, LAST_LINES)):
+        say(f"the {'traceback' if traceback else 'last lines'} of {who}:")
         sys.stderr.write("".join(f"  | {line}\n" for line in lines))
-    if len(failed) > 1:
-        others = [f"{each.role}/{each.id} ({how_it_ended(each)})" for each in failed[1 : NAMED_MAX + 1]]
-        more = f" and {len(failed) - 1 - NAMED_MAX} more" if len(failed) - 1 > NAMED_MAX else ""
-        say(f"failed too: {', '.join(others)}{more}")
-    say(f"all output: holdfast log {handle}")
+    place = f"failed{' first' if len(failed) > 1 else ''} in {who}{_why(first, shown=shown)}"
+    say(f"{handle} {place}" if ended == "failed" else f"{handle} {ended}; it {place}", _RED)
+    others = [each for each in failed[1:] if each.cause != first.cause]
+    same = [f"{each.role}/{each.id}" for each in failed[1:] if each.cause == first.cause]
+    if same:
+        say(f"ended for the same reason: {_some(same)}")
+    if others:
+        say(f"failed too: {_some([f'{each.role}/{each.id} ({how_it_ended(each)})' for each in others])}")
 
 
-def _why(replica: ReplicaStatus) -> str:
-    """Say how a replica ended and why, each once."""
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    return ", ".join(names[:NAMED_MAX]) + more
+
+
+def _last_words(replica: ReplicaStatus) -> list[str]:
+    """Return the traceback that a replica's error file holds: it says more than the last lines of many workers."""
+    if replica.structured_error_msg == NONE:
+        return []
+    try:
+        data = json.loads(replica.structured_error_msg)
+        return str(data["message"]["extraInfo"]["py_callstack"]).rstrip().splitlines()
+    except (ValueError, KeyError, TypeError):
+        return []  # a scheduler of another package may put anything there
+
+
+def _why(replica: ReplicaStatus, *, shown: bool = False) -> str:
+    """Say how a replica ended and why, each once; with `shown` its last line need not come again."""
     how, cause = how_it_ended(replica), replica.cause
     if replica.exit_code is None and cause:
         return f": {cause}"
     signal_name = how.removeprefix("killed by ")
-    rest = cause.removeprefix(f"it exited with code {replica.exit_code}").removeprefix(f"it was ended by {signal_name}")
-    if rest in ("", " and left no traceback"):
+    rest = cause.removeprefix(f"exited with code {replica.exit_code}").removeprefix(f"killed by {signal_name}")
+    if rest in ("", " without a traceback") or (shown and rest.startswith(LAST_LINE)):
         return f" ({how})"
     if rest.startswith("; "):
         return f" ({how}): {rest[2:]}"
@@ -165,11 +199,11 @@ def _why(replica: ReplicaStatus) -> str:
 def _cancel(runner: Runner, handle: str, screen: LogScreen, interrupts: Interrupts, first: Interrupted) -> int:
     """End the job politely; when asked a second time, at once."""
     try:
-        say(f"ending {handle}; press Ctrl-C again to kill it", _YELLOW)
+        say(f"cancelling {handle}; press Ctrl-C again to kill it", _YELLOW)
         runner.cancel(handle)
         status = runner.wait(handle, timeout=CANCEL_WAIT_S)
         _wait_logs(screen, CANCEL_WAIT_S)
-        say(f"{handle} is {'gone' if status is None else status.state.name}", _YELLOW)
+        say(f"{handle} is {'gone' if status is None else status.state.name.lower()}", _YELLOW)
     except Interrupted:
         interrupts.ignore()
         killed = runner.kill(handle)

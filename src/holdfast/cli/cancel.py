@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import click
 
-from holdfast.cli.jobs import complete_handles, find_handle, known_status, open_runner
+from holdfast.cli.jobs import complete_handles, known_status, open_runner
+from holdfast.cli.names import find_handle
 
 
 @click.command()
-@click.argument("handles", nargs=-1, required=True, metavar="HANDLE...", shell_complete=complete_handles)
+@click.argument("handles", nargs=-1, required=True, metavar="JOB...", shell_complete=complete_handles)
 def command(handles: tuple[str, ...]) -> None:
-    """End jobs; one that has ended already stays as it is.
+    """Cancel jobs; one that has ended already stays as it is.
 
-    Returns at once, while the replicas take the time they have to end; `holdfast wait` waits for that.
+    Returns at once, while the replicas take the time they have to end; `holdfast wait` waits for that. JOB is a job's
+    handle or id, or the beginning of its id where that is enough.
+
+    \b
+      holdfast cancel train-x7k2m
     """
     with open_runner() as runner:
         for handle in [find_handle(runner, each) for each in handles]:
@@ -21,4 +26,4 @@ def command(handles: tuple[str, ...]) -> None:
                 click.echo(f"{handle} has ended already: {before.state.name}")
             else:
                 runner.cancel(handle)
-                click.echo(f"{handle} is being ended")
+                click.echo(f"{handle} is being cancelled")

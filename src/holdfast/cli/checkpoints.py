@@ -42,6 +42,8 @@ def command(directory: str, verify: bool, prune: int | None, as_json: bool) -> N
 
     Exits with 1 where --verify finds one that is not as it was written.
     """
+    if job := _job_named(directory):
+        raise UsageError(f"{job} is a job: name the folder or URL that its checkpoints were written to")
     if "://" not in directory and not Path(directory).is_dir():
         what = "is a file" if Path(directory).exists() else "does not exist"
         raise UsageError(f"{directory} {what}: name the folder that the checkpoints were written to")
@@ -56,6 +58,20 @@ def command(directory: str, verify: bool, prune: int | None, as_json: bool) -> N
         _show(directory, rows, pruned)
     if any(row["state"] == "torn" for row in rows):
         raise SystemExit(1)
+
+
+def _job_named(text: str) -> str:
+    """Return the handle of the job that stands in place of a folder; empty where the text may be a place."""
+    if not text.startswith(("local://", "local_cwd://")) and ("/" in text or Path(text).exists()):
+        return ""
+    from holdfast.cli.jobs import open_runner
+    from holdfast.cli.names import find_handle
+
+    with open_runner() as runner:
+        try:
+            return find_handle(runner, text)
+        except UsageError:
+            return ""
 
 
 def _row(tier: StorageTier, group: Group, *, verify: bool) -> dict[str, Any]:

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import click
 
-from holdfast.cli.jobs import complete_handles, complete_schedulers, default_scheduler, find_handle, open_runner
+from holdfast.cli.jobs import complete_handles, complete_schedulers, default_scheduler, open_runner
+from holdfast.cli.names import find_handle
 from holdfast.errors import UsageError
 from holdfast.specs import UnknownAppException, is_terminal
 
 
 @click.command()
-@click.argument("handles", nargs=-1, metavar="[HANDLE]...", shell_complete=complete_handles)
+@click.argument("handles", nargs=-1, metavar="[JOB]...", shell_complete=complete_handles)
 @click.option("--all-finished", is_flag=True, help="Every job that has ended, on one scheduler.")
 @click.option("-s", "--scheduler", metavar="NAME", shell_complete=complete_schedulers, help="For --all-finished.")
 def command(handles: tuple[str, ...], all_finished: bool, scheduler: str | None) -> None:
-    """Forget jobs with their logs; one that still runs is ended first."""
+    """Delete jobs with their logs; one that still runs is cancelled first.
+
+    JOB is a job's handle or id, or the beginning of its id where that is enough.
+
+    \b
+      holdfast delete train-x7k2m
+      holdfast delete --all-finished
+    """
     if bool(handles) is all_finished:
         raise UsageError("name the jobs to delete, or give --all-finished")
     with open_runner() as runner:

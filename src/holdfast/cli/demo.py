@@ -19,7 +19,7 @@ _DEFAULTS = DemoOptions()
     type=click.IntRange(1),
     default=_DEFAULTS.steps_between,
     show_default=True,
-    help="Training steps between blows.",
+    help="Training steps between two kills.",
 )
 @click.option(
     "--step-time",
@@ -38,8 +38,9 @@ _DEFAULTS = DemoOptions()
 def command(steps: int, step_time: float, patience: float) -> None:
     """Watch two nodes of two workers train while a worker, and then a whole node, is killed.
 
-    All of it runs on this machine: two agents, one of which carries the coordinator, and four workers that fit a small
-    model with numpy. Exits with 0 only if every blow was recovered from and the model is right. Ctrl-C ends everything.
+    All of it runs on this machine and needs nothing but Holdfast: two agents, one of which carries the coordinator, and
+    four workers that fit a small model. Exits with 0 only if the job recovered from every kill and the model is right.
+    Ctrl-C ends everything.
     """
     options = DemoOptions(step_s=step_time, steps_between=steps, patience_s=patience)
     with make_screen() as screen:

@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from holdfast.cli.jobs import complete_handles, find_handle, open_runner
+from holdfast.cli.jobs import complete_handles, open_runner
+from holdfast.cli.names import find_handle
 from holdfast.cli.tables import outline, show_json
 from holdfast.specs import AppDef, Role, UnknownAppException
 
@@ -16,19 +17,27 @@ ALWAYS = frozenset({"name", "image", "entrypoint", "args", "num_replicas"})
 
 
 @click.command()
-@click.argument("handle", shell_complete=complete_handles)
+@click.argument("handle", metavar="JOB", shell_complete=complete_handles)
 @click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON.")
 def command(handle: str, as_json: bool) -> None:
-    """Show the app that the job HANDLE was made from, as its scheduler remembers it."""
+    """Show the app that a job was made from, as its scheduler remembers it, and where its logs are.
+
+    JOB is a job's handle or id, or the beginning of its id where that is enough.
+
+    \b
+      holdfast describe train-x7k2m
+    """
     with open_runner() as runner:
         full = find_handle(runner, handle)
         app = runner.describe(full)
+        logs = runner.log_folder(full)
     if app is None:
         raise UnknownAppException(full)
+    known = {"handle": full, **({"logs": logs} if logs else {})}
     if as_json:
-        show_json({"handle": full, **app_as_data(app, every_field=True)})
+        show_json({**known, **app_as_data(app, every_field=True)})
     else:
-        click.echo("\n".join(outline({"handle": full, **app_as_data(app)})))
+        click.echo("\n".join(outline({**known, **app_as_data(app)})))
 
 
 def app_as_data(app: AppDef, *, every_field: bool = False) -> dict[str, Any]:

@@ -11,29 +11,34 @@ from datetime import datetime
 
 import click
 
+from holdfast.cli.names import complete_runs, find_run, job_without_journal
 from holdfast.errors import UsageError
 from holdfast.events.entry import LEVELS
-from holdfast.events.finding import Story, find_story
+from holdfast.events.finding import Story, UnknownRun, find_story
+from holdfast.events.index import recent_runs
+from holdfast.events.liveness import live_run
 from holdfast.events.story import Columns, Filters, Told, after_start
 from holdfast.events.times import parse_time
 
 #: How often a followed file is looked at.
 LOOK_S = 0.2
+#: How long a run to follow may take to appear: a launch that was typed a moment ago is still importing.
+APPEAR_S = 10.0
 
 _COLOURS = {"debug": "bright_black", "warning": "yellow", "error": "red"}
 
 
 @click.command()
-@click.argument("run_or_file", required=False, default="")
+@click.argument("run_or_file", metavar="[RUN]", required=False, default="", shell_complete=complete_runs)
 @click.option("--kind", "-k", "kinds", multiple=True, help="Only this kind of fact, as in 'round_*'; may be repeated.")
 @click.option("--level", type=click.Choice(list(LEVELS)), default="debug", help="Only facts of this level and above.")
-@click.option("--node", "-n", "nodes", multiple=True, help="Only what concerns this host or node; may be repeated.")
+@click.option("--node", "nodes", multiple=True, help="Only what concerns this host or node; may be repeated.")
 @click.option("--round", "-r", "rounds", type=int, multiple=True, help="Only what happened in this round.")
 @click.option("--since", help="Only later facts: 10m (ago), 14:05, or 2026-01-31T14:05.")
 @click.option("--until", help="Only earlier facts; written as for --since.")
-@click.option("--grep", "-g", help="Only sentences that match this regular expression, in any case.")
-@click.option("--tail", type=click.IntRange(0), help="Only so many of the last lines.")
-@click.option("--follow", "-f", is_flag=True, help="Go on until the run ends.")
+@click.option("--grep", "-g", "--regex", help="Only sentences that match this regular expression, in any case.")
+@click.option("--tail", "-n", type=click.IntRange(0), metavar="N", help="Only the last N lines.")
+@click.option("--follow", "-f", is_flag=True, help="Go on until the run ends; without RUN, the newest live one.")
 @click.option("--all", "everything", is_flag=True, help="Earlier runs that had the same id too.")
 @click.option("--clock", is_flag=True, help="Tell times by the clock instead of from the start.")
 @click.option("--json", "as_json", is_flag=True, help="Print the journals' lines as they stand.")
@@ -52,18 +57,24 @@ def command(
     clock: bool,
     as_json: bool,
 ) -> None:
-    """Tell what happened in a run: who joined, what failed and why, how long things took.
+    """Show a run's event log: which nodes joined, what failed and why, how long things took.
 
-    RUN_OR_FILE is a run's id, a journal or a log folder; without it, the run that was started last on this host.
-    A line has the time since the start, a mark for warnings, the round, and where there are several, the node.
+    RUN is a run's id, a job's handle or id, or the beginning of either where that is enough; a journal or a log folder
+    will do too. Without it, the run that was started last on this host. A line has the time since the start, a mark for
+    warnings, the round, and where there are several, the node. Which run is shown goes to stderr.
 
     \b
+      holdfast events --follow                     the newest live run
       holdfast events job7 --level warning
-      holdfast events job7 --follow
+      holdfast events local://holdfast/train-x7k2m --tail 20
       holdfast events logs/job7_x2k1/journal.jsonl --round 2 --json
     """
-    story = find_story(run_or_file, everything=everything)
+    try:
+        story = _wait_story(run_or_file, everything) if follow else _find(run_or_file, everything)
+    except KeyboardInterrupt:
+        sys.exit(130)
     told = story.read()
+    click.echo(f"holdfast: {story.title()}", err=True)
     filters = Filters(
         kinds=kinds,
         level=level,
@@ -89,6 +100,42 @@ def command(
         sys.exit(130)
     for note in story.notes():
         click.echo(f"holdfast: {note}", err=True)
+
+
+def _find(text: str, everything: bool) -> Story:
+    """Find the run that is meant; one that nothing is known of is explained."""
+    try:
+        return find_story(find_run(text), everything=everything)
+    except UnknownRun:
+        if text and (sentence := job_without_journal(text)):
+            raise UsageError(sentence) from None
+        raise
+
+
+def _wait_story(text: str, everything: bool) -> Story:
+    """Find the run to follow: the newest live one where none is named. One that is just being started is waited for."""
+    until, told = time.monotonic() + APPEAR_S, False
+    while True:
+        run = text or live_run() or ""
+        try:
+            if run:
+                return find_story(find_run(run), everything=everything)
+        except UnknownRun:
+            if time.monotonic() >= until:
+                return _find(text, everything)
+        if time.monotonic() >= until:
+            raise UsageError(_none_live())
+        if not told:
+            what, which = (f"there is no run '{text}' yet", "it") if text else ("no run is live on this host", "one")
+            click.echo(f"holdfast: {what}; waiting {APPEAR_S:g} s for {which} to start", err=True)
+            told = True
+        time.sleep(LOOK_S)
+
+
+def _none_live() -> str:
+    newest = recent_runs(1)
+    shown = f"; `holdfast events {newest[0]}` shows the newest one, which has ended" if newest else ""
+    return f"no run has started within {APPEAR_S:g} s{shown}"
 
 
 def _follow(story: Story, filters: Filters, tell: Callable[[Told], None]) -> None:

@@ -1,4 +1,4 @@
-"""What the commands about jobs share: a runner, handles that may be abbreviated, and what a shell completes."""
+"""What the commands about jobs share: a runner, how a job is doing, and what a shell completes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.levels import log_level
-from holdfast.errors import HoldfastError, UsageError
+from holdfast.errors import HoldfastError
 
 # Most of what is here serves one command or two; the others should not pay for its imports.
 if TYPE_CHECKING:
@@ -36,28 +36,6 @@ def open_runner() -> Iterator[Runner]:
     prepare()
     with get_runner() as runner:
         yield runner
-
-
-def find_handle(runner: Runner, text: str) -> str:
-    """Return the handle that a person means: all of it, a job's id, or the beginning of one where that is enough.
-
-    Ids are looked for on the default scheduler first, and on the others only where it has none.
-    """
-    if "://" in text:
-        return text
-    for scheduler in _default_first(runner):
-        jobs = list_quietly(runner, scheduler)
-        found = [job.app_handle for job in jobs if job.app_id == text] or [
-            job.app_handle for job in jobs if job.app_id.startswith(text)
-        ]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            some = ", ".join(found[:5]) + (", …" if len(found) > 5 else "")
-            raise UsageError(f"'{text}' could be any of {len(found)} jobs: {some}")
-    from holdfast.specs import UnknownAppException
-
-    raise UnknownAppException(text)
 
 
 def known_status(runner: Runner, handle: str) -> AppStatus:
@@ -87,7 +65,8 @@ def default_scheduler() -> str:
     return str(config.load().values("cli", "run").get("scheduler") or get_default_scheduler_name())
 
 
-def _default_first(runner: Runner) -> list[str]:
+def schedulers_default_first(runner: Runner) -> list[str]:
+    """Return the names of all schedulers, the default one first."""
     first = default_scheduler()
     return [first, *(name for name in runner.scheduler_backends() if name != first)]
 

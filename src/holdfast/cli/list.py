@@ -9,6 +9,7 @@ import click
 from holdfast.cli.jobs import complete_schedulers, list_quietly, open_runner
 from holdfast.cli.tables import show, show_json
 from holdfast.errors import UsageError
+from holdfast.quantities import ago
 
 
 @click.command()
@@ -16,7 +17,12 @@ from holdfast.errors import UsageError
 @click.option("--state", metavar="STATE,...", default="", help="Only jobs in these states, as in running,pending.")
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 def command(scheduler: str | None, state: str, as_json: bool) -> None:
-    """List jobs, the newest last; without -s those of every scheduler that can tell."""
+    """List jobs, the newest last; without -s those of every scheduler that can tell.
+
+    \b
+      holdfast list
+      holdfast list --state running,pending
+    """
     wanted = _states(state)
     with open_runner() as runner:
         if scheduler is not None:
@@ -44,7 +50,10 @@ def command(scheduler: str | None, state: str, as_json: bool) -> None:
     now = time.time()
     show(
         ("APP HANDLE", "APP STATUS", "APP NAME", "SUBMITTED"),
-        [(job.app_handle, job.state.name, job.name, _ago(now, job.submitted_at)) for job in jobs],
+        [
+            (job.app_handle, job.state.name, job.name, "" if job.submitted_at is None else ago(now - job.submitted_at))
+            for job in jobs
+        ],
         keep_end=(0,),
     )
 
@@ -56,13 +65,3 @@ def _states(text: str) -> set[str]:
     for unknown in sorted(wanted - set(AppState.__members__)):
         raise UsageError(f"there is no state '{unknown.lower()}'; there are {', '.join(AppState.__members__).lower()}")
     return wanted
-
-
-def _ago(now: float, at: float | None) -> str:
-    if at is None:
-        return ""
-    seconds = max(0, int(now - at))
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds // size} {unit} ago"
-    return f"{seconds} s ago"

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from datetime import datetime
+from pathlib import Path
 
 import click
 
 from holdfast.cli.follow import LogScreen, Who, replicas_of
-from holdfast.cli.jobs import complete_handles, find_handle, open_runner
+from holdfast.cli.jobs import complete_handles, open_runner
+from holdfast.cli.names import find_handle, find_run
 from holdfast.errors import UsageError
 from holdfast.events import times
+from holdfast.events.index import journals_of
+from holdfast.filenames import file_name
 from holdfast.runner.api import Runner
 from holdfast.schedulers import Stream
 from holdfast.specs import UnknownAppException
@@ -19,30 +24,58 @@ from holdfast.specs import UnknownAppException
 _TARGET = re.compile(r"(?P<handle>(?:[^:/]+://[^/]*/)?[^/]+)(?:/(?P<role>[^/]*)(?:/(?P<ids>[^/]*))?)?")
 
 
-@click.command()
-@click.argument("target", metavar="HANDLE[/ROLE[/ID,...]]", shell_complete=complete_handles)
-@click.option("-t", "--tail", is_flag=True, help="Go on as more is written, until the job has ended.")
-@click.option("-n", "--lines", type=click.IntRange(0), help="Begin with the last so many lines of each replica.")
+class _TailIsTwoThings(click.Command):
+    """Reads `--tail N` as the number of last lines, and TorchX's `--tail` (or `-t`) without a number as --follow."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, _read_tail(args))
+        except click.MissingParameter:
+            # As in `log --tail 4711`, where the number is a job's id: some schedulers have no other ids.
+            return super().parse_args(ctx, _read_tail(args, numbers=False))
+
+
+def _read_tail(words: list[str], *, numbers: bool = True) -> list[str]:
+    """Put --follow in place of every `--tail` that no number belongs to."""
+    end = words.index("--") if "--" in words else len(words)
+    found = []
+    for place, word in enumerate(words[:end]):
+        has_number = numbers and word == "--tail" and "".join(words[place + 1 : place + 2]).isdecimal()
+        found.append("--follow" if word in ("-t", "--tail") and not has_number else word)
+    return found + words[end:]
+
+
+@click.command(cls=_TailIsTwoThings)
+@click.argument("target", metavar="JOB[/ROLE[/ID,...]]", shell_complete=complete_handles)
+@click.option("-f", "--follow", is_flag=True, help="Go on as more is written, until the job has ended.")
+@click.option("-n", "--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines of each replica.")
+@click.option("--lines", "tail", type=click.IntRange(0), hidden=True, help="The same as --tail.")
 @click.option("--since", metavar="TIME", help="Only what was written since: 10m, 2h, or a time like 2026-11-15T10:30.")
 @click.option("--until", metavar="TIME", help="Only what was written until then.")
-@click.option("--regex", help="Only lines in which this is found.")
+@click.option("-g", "--grep", "--regex", "regex", help="Only lines that match this regular expression.")
+@click.option("--path", is_flag=True, help="Print the folder that the logs are in, and nothing else.")
 @click.option(
     "--streams", type=click.Choice([stream.value for stream in Stream]), help="Which output.  [default: combined]"
 )
 def command(
     target: str,
-    tail: bool,
-    lines: int | None,
+    follow: bool,
+    tail: int | None,
+    path: bool,
     since: str | None,
     until: str | None,
     regex: str | None,
     streams: str | None,
 ) -> None:
-    """Show the output of a job's replicas, each line behind the name of who wrote it.
+    """Show the output of a job's replicas, each line behind the name of its replica.
+
+    JOB is a job's handle or id, or the beginning of its id where that is enough.
 
     \b
-      holdfast log echo-x7k2m                     every replica
-      holdfast log --tail echo-x7k2m/trainer/0,1  two of them, as they go on
+      holdfast log train-x7k2m                     every replica
+      holdfast log -f -n 20 train-x7k2m            the last 20 lines of each, and what is added
+      holdfast log -f train-x7k2m/trainer/0,1      two of them
+      holdfast log --path train-x7k2m              where the files are
     """
     named = _TARGET.fullmatch(target)
     if named is None:
@@ -54,18 +87,40 @@ def command(
         "streams": Stream(streams) if streams else None,
     }
     with open_runner() as runner:
+        if path:
+            _show_folders(runner, named["handle"], named["role"], named["ids"])
+            return
         handle = find_handle(runner, named["handle"])
         replicas = _choose(runner, handle, named["role"], named["ids"])
         with LogScreen(runner, handle, replicas, sys.stdout) as screen:
             try:
-                shown = screen.show(lines, **options)
-                if tail:
+                shown = screen.show(tail, **options)
+                if follow:
                     sys.stdout.flush()
                     # A log only grows, so what was there already are the first lines that a tail yields.
                     screen.start(shown, **options)
                     screen.wait_end()
             except NotImplementedError as error:
                 raise UsageError(f"the logs of {handle} cannot be shown: {error}") from None
+
+
+def _show_folders(runner: Runner, name: str, role: str | None, ids: str | None) -> None:
+    """Print where the logs are: of a job, of replicas of it, or of a run that `holdfast launch` has started."""
+    try:
+        handle = find_handle(runner, name)
+    except UsageError:
+        run = find_run(name)
+        if not journals_of(run):
+            raise
+        click.echo(os.path.commonpath([Path(noted.path).parent for noted in journals_of(run)]))
+        return
+    folder = runner.log_folder(handle)
+    if folder is None:
+        raise UsageError(f"the scheduler of {handle} keeps no logs on this machine; `holdfast log {handle}` shows them")
+    for who in _choose(runner, handle, role, ids) if role else ():
+        click.echo(Path(folder) / file_name(who.role) / str(who.id))
+    if not role:
+        click.echo(folder)
 
 
 def parse_time(text: str | None, now: datetime) -> datetime | None:

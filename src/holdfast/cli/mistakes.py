@@ -40,10 +40,10 @@ def usage_sentence(error: click.ClickException) -> str:
     path = context.command_path if context is not None else ""
     if isinstance(error, click.NoSuchOption):
         return f"there is no option {error.option_name}; {_option_hint(error, context, path)}"
-    message = error.format_message().strip().rstrip(".")
+    message = " ".join(error.format_message().split()).rstrip(".")  # click lists choices on lines of their own
     if message[1:2].islower():
         message = message[:1].lower() + message[1:]
-    return f"{message}; `{path} --help` says what it takes" if path and "`" not in message else message
+    return f"{message}; see `{path} --help`" if path and "`" not in message else message
 
 
 def system_sentence(error: OSError) -> str:

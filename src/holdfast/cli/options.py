@@ -19,9 +19,10 @@ def connection_options(command: F) -> F:
             click.option(
                 "--secret-file",
                 type=click.Path(),
-                help="File with the secret that all nodes share; readable by its owner alone. "
-                "Loopback endpoints use this user's own secret by themselves.",
+                help="File with the secret that all nodes share; readable by its owner alone.  "
+                "[default: $HOLDFAST_SECRET_FILE, $HOLDFAST_SECRET, or this user's own]",
             ),
+            click.option("--insecure", is_flag=True, help="Use no shared secret."),
             click.option("--tls-cert", type=click.Path(), envvar=CERT_VARIABLE, help="Certificate of this node (PEM)."),
             click.option("--tls-key", type=click.Path(), envvar=KEY_VARIABLE, help="Its private key (PEM)."),
             click.option(

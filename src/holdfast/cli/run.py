@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
+from holdfast.cli.flags import given, preset, with_flags
 from holdfast.cli.jobs import complete_components, complete_schedulers, prepare
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.facts import facts
+from holdfast.launcher.options import JOB_OPTIONS, OPTIONS
 from holdfast.runner import config as configs
 from holdfast.runner.api import Runner, get_runner
 
 if TYPE_CHECKING:
-    from holdfast.specs import AppDef, AppDryRunInfo, CfgVal
+    from holdfast.specs import AppDef, AppDryRunInfo, CfgVal, Role
 
 #: The component that runs a script, and where it is when registered components hide the builtin ones.
 SCRIPT_COMPONENT, SCRIPT_HOME = "dist.ddp", "holdfast.components.dist"
 #: What a settings file can say of every run.
 DEFAULTS = ("component", "scheduler", "workspace")
+#: How large a script's job is where nothing else is said: as large as that of `holdfast launch`.
+SHAPE = "1x1"
 #: Nobody reads longer lines, so a wide terminal is not filled.
 HELP_WIDTH_MAX = 100
 
@@ -48,7 +53,9 @@ class Order:
     script: str = ""
 
 
-@click.command(
+@with_flags(
+    for_job=True,
+    shown=[option.name for option in JOB_OPTIONS.values() if option.common],
     context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False},
     options_metavar="[OPTIONS]",
 )
@@ -65,7 +72,15 @@ class Order:
     metavar="K=V,...",
     help="Run options of the scheduler; `holdfast runopts` shows which there are.",
 )
-@click.option("-j", "shape", metavar="[[MIN:]NODESx]WORKERS", help="For a script: how many nodes and workers.")
+@click.option(
+    "-j",
+    "shape",
+    metavar="[[MIN:]NODESx]WORKERS",
+    help=f"For a script: how many nodes and workers on each, as --nnodes and --nproc-per-node say.  [default: {SHAPE}]",
+)
+@click.option(
+    "--name", metavar="NAME", help="For a script: name of the job, or experiment/name.  [default: the script's]"
+)
 @click.option("--dryrun", is_flag=True, help="Show what would be submitted, and submit nothing.")
 @click.option("--wait", is_flag=True, help="Wait for the end; a local job is waited for anyway.")
 @click.option("--log", is_flag=True, help="Show the output of all replicas until the end.")
@@ -80,45 +95,47 @@ class Order:
 @click.option("--stdin", "from_stdin", is_flag=True, help="Read what to run from one JSON object on stdin.")
 @click.option("--parent-run-id", "--parent_run_id", help="The run that this one belongs to.")
 @click.option("--tee-logs", "--tee_logs", is_flag=True, hidden=True, help="Logs are always kept.")
+@click.pass_context
 def command(
+    context: click.Context,
+    /,
     words: tuple[str, ...],
     scheduler: str | None,
     options: tuple[str, ...],
-    shape: str | None,
     workspace: tuple[str, ...],
     env: tuple[str, ...],
     from_stdin: bool,
-    tee_logs: bool,
-    **flags: Any,
+    **_: Any,
 ) -> None:
     """Submit a job and print its handle.
 
     COMPONENT makes an app of its arguments: the name of one (`holdfast builtins`), or file.py:function. A SCRIPT is run
-    by dist.ddp. A local job is watched to its end: its output appears as it comes, and the exit code is the job's.
+    by dist.ddp, on one worker unless -j says otherwise, and takes the flags of `holdfast launch`: those below and all
+    others. A local job is watched to its end: its output appears as it comes, and the exit code is the job's.
     The handle goes to stdout, all else to stderr.
 
     \b
       holdfast run utils.echo --msg hello
       holdfast run dist.ddp --help
-      holdfast run -j 2x4 train.py --lr 0.1
+      holdfast run -j 2x4 --max-restarts 2 --hang auto train.py --lr 0.1
       holdfast run -s local -cfg log_dir=/tmp/logs dist.ddp -j 1x2 --script train.py
       holdfast run my_components.py:trainer --name test
     """
-    del tee_logs
     prepare()
     config = configs.load()
+    preset(context, config.section("cli", "run"), "cli.run", also=DEFAULTS)
     if from_stdin:
         if words:
             raise UsageError("with --stdin the component comes from stdin too: leave it out on the command line")
         order = _read_order(sys.stdin.read())
     else:
-        order = _order(words, shape, config)
-        order.options, order.env = list(options), _env(env)
+        order = _order(words, context, config, _env(env))
+        order.options = list(options)
         order.workspace = _workspace(workspace)
     order.scheduler = scheduler or order.scheduler
-    for name, value in flags.items():
-        if value:
-            setattr(order, name, value)
+    for name in ("dryrun", "wait", "log", "detach", "parent_run_id"):
+        if context.params[name]:
+            setattr(order, name, context.params[name])
     sys.exit(_carry_out(_with_defaults(order, config), config))
 
 
@@ -138,12 +155,22 @@ def _carry_out(order: Order, config: configs.Config) -> int:
             return _tell_broken(order.component, error)
         for role in app.roles:
             role.env |= order.env
+            _tell_of_flags_in(role, order.env)
         cfg = _run_options(runner, order, config)
         info = runner.dryrun(app, order.scheduler, cfg, order.workspace, order.parent_run_id)
         if order.dryrun:
             _show_request(app, info)
             return 0
         return _submit(runner, info, app, order)
+
+
+def _tell_of_flags_in(role: Role, env: Mapping[str, str]) -> None:
+    """Say so where a component gives the launch a flag that wins over a variable of `--env`."""
+    words = " ".join(role.args).split()
+    for option in OPTIONS.values():
+        if option.variable in env and option.flag in words:
+            sentence = f"--env {option.variable} has no effect: the component gives {option.flag}, which wins"
+            facts.warn("variable_unused", sentence, variable=option.variable)
 
 
 def _tell_broken(component: str, error: Exception) -> int:
@@ -173,27 +200,70 @@ def _submit(runner: Runner, info: AppDryRunInfo[Any], app: AppDef, order: Order)
         sys.stdout.flush()
         if stays:
             return attend(runner, handle, app, interrupts, with_logs=is_local or order.log)
-    say(f"follow it with: holdfast log --tail {handle}")
+    say(f"follow it with: holdfast log -f {handle}")
     return 0
 
 
 # -- what to run -----------------------------------------------------------------------------------------------------
 
 
-def _order(words: tuple[str, ...], shape: str | None, config: configs.Config) -> Order:
+def _order(words: tuple[str, ...], context: click.Context, config: configs.Config, env: dict[str, str]) -> Order:
     """Read the component and its arguments; a script stands for the component that runs scripts."""
     default = config.values("cli", "run").get("component")
     if default and (not words or words[0].startswith("-")):
         words = (str(default), *words)
     if not words or not words[0]:
         raise UsageError("say what to run: `holdfast builtins` lists components, and a script will do too")
-    name, arguments = words[0], list(words[1:])
-    if not name.endswith(".py"):
-        if shape is not None:
-            raise UsageError(f"-j before '{name}' is for scripts only: write it after the component's name")
-        return Order(name, arguments)
-    before = [] if shape is None else ["-j", shape]
-    return Order(_script_component(), [*before, "--script", name, "--", *arguments], script=name)
+    flags = given(context)
+    if words[0].endswith(".py") or flags.get("module") or flags.get("no_python"):
+        return _script_order(words, context, config, flags, env)
+    typed = [*(["-j"] if context.params["shape"] else []), *(["--name"] if context.params["name"] else [])]
+    typed += [OPTIONS[name].flag for name in flags if _is_typed(context, name)]
+    if typed:
+        raise UsageError(f"{typed[0]} before '{words[0]}' is for scripts only: write it after the component's name")
+    return Order(words[0], list(words[1:]), env=env)
+
+
+def _script_order(
+    words: tuple[str, ...], context: click.Context, config: configs.Config, flags: dict[str, Any], env: dict[str, str]
+) -> Order:
+    """Make the arguments of the component that runs scripts of what was typed before a script."""
+    for name in flags:
+        if why := OPTIONS[name].not_in_jobs:
+            raise UsageError(f"`holdfast run` does not take {OPTIONS[name].flag}, because {why}: leave it out")
+    shape = context.params["shape"]
+    for name in ("nnodes", "nproc_per_node"):
+        if shape and name in flags:
+            if _is_typed(context, name):
+                raise UsageError(f"-j {shape} and {OPTIONS[name].flag} say the same: leave one of them out")
+            del flags[name]
+    component = _script_component()
+    is_module = flags.pop("module", False)
+    rest = words[2:] if words[1:2] == ("--",) else words[1:]
+    arguments: dict[str, Any] = {"m" if is_module else "script": words[0], "script_args": list(rest)}
+    arguments |= {name: ",".join(value) if isinstance(value, tuple) else value for name, value in flags.items()}
+    settings = config.component(component)
+    if shape or "j" not in settings:
+        arguments["j"] = shape or SHAPE
+    if context.params["name"]:
+        arguments["name"] = context.params["name"]
+    if env:
+        arguments["env"] = {**(settings.get("env") or {}), **env}
+    _tell_of_doubles(flags, env)
+    return Order(component, arguments, script="" if is_module or flags.get("no_python") else words[0])
+
+
+def _is_typed(context: click.Context, name: str) -> bool:
+    return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def _tell_of_doubles(flags: Iterable[str], env: Mapping[str, str]) -> None:
+    """Say which of two values holds where a flag and a variable of the job set the same."""
+    for name in flags:
+        option = OPTIONS[name]
+        if option.variable in env:
+            sentence = f"{option.flag} wins over {option.variable}={env[option.variable]} of --env"
+            facts.warn("variable_unused", sentence, variable=option.variable)
 
 
 def _script_component() -> str:
@@ -232,24 +302,12 @@ def _with_defaults(order: Order, config: configs.Config) -> Order:
     from holdfast.schedulers import get_default_scheduler_name
 
     settings = config.values("cli", "run")
-    _warn_of_unknown(config)
     order.scheduler = order.scheduler or str(settings.get("scheduler") or get_default_scheduler_name())
     order.workspace = order.workspace or settings.get("workspace")
     # Elsewhere, and in a workspace, it may well be there.
     if order.script and _is_local(order) and not order.workspace and not Path(order.script).is_file():
         raise UsageError(f"there is no script '{order.script}' here; check the path")
     return order
-
-
-def _warn_of_unknown(config: configs.Config) -> None:
-    for name, setting in config.section("cli", "run").items():
-        if name not in DEFAULTS:
-            from difflib import get_close_matches  # only a mistake needs it
-
-            close = get_close_matches(name, DEFAULTS, n=1)
-            meant = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(DEFAULTS)}"
-            sentence = f"{setting.origin}: '{name}' is no setting of `holdfast run`; {meant}"
-            facts.warn("config_unknown", sentence, setting=name)
 
 
 def _is_local(order: Order) -> bool:

@@ -4,23 +4,35 @@ from __future__ import annotations
 
 import click
 
-from holdfast.cli.jobs import complete_handles, find_handle, known_status, open_runner
+from holdfast.cli.jobs import complete_handles, known_status, open_runner
+from holdfast.cli.names import find_handle
 from holdfast.cli.tables import show_json
+from holdfast.printable import printable
 
 
 @click.command()
-@click.argument("handles", nargs=-1, required=True, metavar="HANDLE...", shell_complete=complete_handles)
+@click.argument("handles", nargs=-1, required=True, metavar="JOB...", shell_complete=complete_handles)
 @click.option("--roles", default="", metavar="ROLE,...", help="Only the replicas of these roles.")
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def command(handles: tuple[str, ...], roles: str, as_json: bool) -> None:
-    """Show how each job is doing, and each replica of it."""
+    """Show how each job is doing, and each replica of it.
+
+    JOB is a job's handle or id, or the beginning of its id where that is enough.
+
+    \b
+      holdfast status train-x7k2m
+      holdfast status --json train-x7k2m echo-9pk3d
+    """
     wanted = [role for role in roles.split(",") if role]
     with open_runner() as runner:
         found = {handle: known_status(runner, handle) for handle in (find_handle(runner, each) for each in handles)}
+        logs = {handle: runner.log_folder(handle) for handle in found}
     if as_json:
-        data = [{"handle": handle, **status.to_json(wanted)} for handle, status in found.items()]
+        data = [{"handle": handle, **status.to_json(wanted), "logs": logs[handle]} for handle, status in found.items()]
         show_json(data[0] if len(data) == 1 else data)
         return
     for handle, status in found.items():
         click.echo(handle)
-        click.echo(status.format(wanted))
+        click.echo(printable(status.format(wanted)))
+        if logs[handle]:
+            click.echo(f"Logs: {logs[handle]}")

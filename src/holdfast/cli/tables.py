@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from holdfast.printable import printable
 from holdfast.specs.outline import outline
 
 __all__ = ["COLUMN_MIN", "outline", "render", "show", "show_json"]
@@ -55,7 +56,7 @@ def _cut(cell: str, size: int, *, at_front: bool = False) -> str:
 
 
 def _one_line(cell: str) -> str:
-    return " ".join(cell.split()) if "\n" in cell else cell
+    return printable(" ".join(cell.split()) if "\n" in cell else cell)
 
 
 def _screen_width() -> int | None:

@@ -7,7 +7,8 @@ import sys
 import click
 
 from holdfast.cli.attend import conclude, say
-from holdfast.cli.jobs import complete_handles, find_handle, known_status, open_runner
+from holdfast.cli.jobs import complete_handles, known_status, open_runner
+from holdfast.cli.names import find_handle
 from holdfast.runner.errors import JobTimeoutError
 
 #: What timeout(1) exits with.
@@ -15,10 +16,16 @@ TIMED_OUT = 124
 
 
 @click.command()
-@click.argument("handle", shell_complete=complete_handles)
+@click.argument("handle", metavar="JOB", shell_complete=complete_handles)
 @click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Give up then, with exit code 124.")
 def command(handle: str, timeout: float | None) -> None:
-    """Wait until a job has ended and exit with its exit code."""
+    """Wait until a job has ended and exit with its exit code.
+
+    JOB is a job's handle or id, or the beginning of its id where that is enough.
+
+    \b
+      holdfast wait train-x7k2m --timeout 600
+    """
     with open_runner() as runner:
         full = find_handle(runner, handle)
         known_status(runner, full)

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import PurePath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from holdfast.components.launch_flags import defaults_of, launch_words, takes_launch_flags
 from holdfast.errors import UsageError
 from holdfast.specs import AppDef, Resource, RetryPolicy, Role, macros, parse_mounts, resource
 
@@ -38,9 +39,6 @@ _TORCH_DEBUG_FLAGS = DEBUG_ENV
 #: What `python` is started with to become an agent.
 LAUNCH = ("-m", "holdfast", "launch")
 
-#: Flags of `holdfast launch`: True is the bare flag, None and False leave it out.
-Flags = dict[str, str | int | float | bool | None]
-
 _SIZE = re.compile(r"(?:(?:(?P<low>[0-9]+):)?(?P<high>[0-9]+)x)?(?P<workers>[0-9]+)")
 _NODES = re.compile(r"(?:(?P<low>[0-9]+):)?(?P<high>[0-9]+)")
 
@@ -58,6 +56,7 @@ class Size(NamedTuple):
         return str(self.high) if self.low == self.high else f"{self.low}:{self.high}"
 
 
+@takes_launch_flags
 def ddp(
     *script_args: str,
     script: str | None = None,
@@ -72,15 +71,17 @@ def ddp(
     env: dict[str, str] | None = None,
     metadata: dict[str, str] | None = None,
     max_retries: int = 0,
-    max_restarts: int = 0,
     rdzv_port: int = RDZV_PORT,
     rdzv_backend: str = "c10d",
     rdzv_conf: str | None = None,
     mounts: list[str] | None = None,
     debug: bool = False,
-    tee: int = 3,
+    tee: int | str = 3,
+    **flags: Any,
 ) -> AppDef:
     """Run a script or module on all workers of all nodes, as torchrun would.
+
+    Takes every flag of `holdfast launch` that makes sense for a job.
 
     Args:
         script_args: Arguments of the script.
@@ -96,7 +97,6 @@ def ddp(
         env: Environment variables of the script.
         metadata: Notes for the scheduler.
         max_retries: How often the scheduler may start the job again.
-        max_restarts: How often the agents may restart the workers before that.
         rdzv_port: Port on the first node where nodes meet.
         rdzv_backend: How nodes meet; c10d and holdfast mean the same.
         rdzv_conf: Further settings of the meeting, as in join_timeout=900.
@@ -104,16 +104,12 @@ def ddp(
         debug: Make torch say more and fail at the right place, at the price of speed.
         tee: What goes to log files and the console: 1 stdout, 2 stderr, 3 both, 0 straight to the console.
     """
-    flags: Flags = {
-        "--rdzv-backend": rdzv_backend,
-        "--rdzv-conf": rdzv_conf,
-        "--max-restarts": max_restarts,
-        "--tee": tee,
-    }
+    flags |= {"rdzv_backend": rdzv_backend, "rdzv_conf": rdzv_conf, "tee": tee}
     role = _role(image, env, debug, max_retries, resource(cpu, gpu, memMB, h), mounts)
-    return _job(script, m, script_args, parse_size(j), flags, role, name=name, port=rdzv_port, metadata=metadata)
+    return _job(script, m, script_args, parse_size(j), flags, role, ddp, name=name, port=rdzv_port, metadata=metadata)
 
 
+@takes_launch_flags
 def spmd(
     *args: str,
     script: str | None = None,
@@ -125,11 +121,15 @@ def spmd(
     env: dict[str, str] | None = None,
     metadata: dict[str, str] | None = None,
     max_retries: int = 0,
-    max_restarts: int = 0,
     mounts: list[str] | None = None,
     debug: bool = False,
+    rdzv_backend: str = "c10d",
+    tee: int | str = 3,
+    **flags: Any,
 ) -> AppDef:
     """Run a script or module with one worker for each GPU of a named resource.
+
+    Takes every flag of `holdfast launch` that makes sense for a job.
 
     Args:
         args: Arguments of the script.
@@ -142,17 +142,19 @@ def spmd(
         env: Environment variables of the script.
         metadata: Notes for the scheduler.
         max_retries: How often the scheduler may start the job again.
-        max_restarts: How often the agents may restart the workers before that.
         mounts: Mounts, as in type=bind,src=/data,dst=/data,readonly.
         debug: Make torch say more and fail at the right place, at the price of speed.
+        rdzv_backend: How nodes meet; c10d and holdfast mean the same.
+        tee: What goes to log files and the console: 1 stdout, 2 stderr, 3 both, 0 straight to the console.
     """
     machine = resource(h=h)
     size = parse_size(j) if "x" in j else _by_gpus(j, h, int(machine.gpu))
-    flags: Flags = {"--rdzv-backend": "c10d", "--max-restarts": max_restarts, "--tee": 3}
     role = _role(image, env, debug, max_retries, machine, mounts)
-    return _job(script, m, args, size, flags, role, name=name, metadata=metadata)
+    flags |= {"rdzv_backend": rdzv_backend, "tee": tee}
+    return _job(script, m, args, size, flags, role, spmd, name=name, metadata=metadata)
 
 
+@takes_launch_flags
 def elastic(
     *script_args: str,
     script: str | None = None,
@@ -173,30 +175,14 @@ def elastic(
     rdzv_conf: str | None = None,
     mounts: list[str] | None = None,
     debug: bool = False,
-    tee: int = 3,
-    preload: str = "auto",
+    tee: int | str = 3,
     spares: int = 0,
-    lease: str | None = None,
-    last_call: str | None = None,
-    join_timeout: str | None = None,
-    admit: str | None = None,
-    restart_backoff: str | None = None,
-    progress_after: str | None = None,
-    reset_restarts: bool = False,
-    crash_loop: int | None = None,
-    half_finished_after: str | None = None,
-    shutdown_timeout: float | None = None,
-    hang: str | None = None,
-    metrics: str | None = None,
-    event_log_handler: str | None = None,
-    health_port: str | None = None,
-    log_size_limit: str | None = None,
-    numa_binding: str | None = None,
+    **flags: Any,
 ) -> AppDef:
     """Run a script or module that survives lost nodes, with everything that Holdfast's agent can do.
 
     A node that is lost is replaced alone: the scheduler starts that replica again, up to max_retries times, and the
-    others go on or wait, as the smallest size allows. Times are written 30s, 5m, 1h.
+    others go on or wait, as the smallest size allows. Takes every flag of `holdfast launch` that makes sense for a job.
 
     Args:
         script_args: Arguments of the script.
@@ -219,53 +205,19 @@ def elastic(
         mounts: Mounts, as in type=bind,src=/data,dst=/data,readonly.
         debug: Make torch say more and fail at the right place, at the price of speed.
         tee: What goes to log files and the console: 1 stdout, 2 stderr, 3 both, 0 straight to the console.
-        preload: Modules to import once and fork workers from; auto looks at the script, none is off.
         spares: Nodes beyond the largest size that stand by to take a lost one's place.
-        lease: Silence after which a node counts as dead.
-        last_call: How long the first gathering waits for more than the smallest size.
-        join_timeout: How long to wait for the other nodes.
-        admit: When a late node gets in; at-once, restart, or every:TIME.
-        restart_backoff: Pause before a restart, doubling; FIRST or FIRST:MAX.
-        progress_after: A round that lasted this long has made progress.
-        reset_restarts: Progress gives the used restarts back.
-        crash_loop: End after so many failures in a row without progress.
-        half_finished_after: Report where workers hang this long after others have finished.
-        shutdown_timeout: Seconds from SIGTERM to SIGKILL.
-        hang: End workers that hang; auto learns how long steps take, or a time after which silence is a hang.
-        metrics: Where metrics go, as in console or prometheus; separate several with commas.
-        event_log_handler: Where events go.
-        health_port: Port, or host:port, on which each agent says how it is.
-        log_size_limit: Largest size of one log file, as in 100M.
-        numa_binding: Bind workers to CPUs; node, socket, exclusive or core-complex.
     """
-    flags: Flags = {
-        "--rdzv-backend": rdzv_backend,
-        "--rdzv-conf": rdzv_conf,
-        "--max-restarts": max_restarts,
-        "--tee": tee,
-        "--preload": preload,
-        "--spares": spares or None,
-        "--lease": lease,
-        "--last-call": last_call,
-        "--join-timeout": join_timeout,
-        "--admit": admit,
-        "--restart-backoff": restart_backoff,
-        "--progress-after": progress_after,
-        "--reset-restarts": reset_restarts,
-        "--crash-loop": crash_loop,
-        "--half-finished-after": half_finished_after,
-        "--shutdown-timeout": shutdown_timeout,
-        "--hang": hang,
-        "--metrics": metrics,
-        "--event-log-handler": event_log_handler,
-        "--health-port": health_port,
-        "--log-size-limit": log_size_limit,
-        "--numa-binding": numa_binding,
+    flags |= {
+        "rdzv_backend": rdzv_backend,
+        "rdzv_conf": rdzv_conf,
+        "max_restarts": max_restarts,
+        "tee": tee,
+        "spares": spares or None,
     }
     role = _role(image, env, debug, max_retries, resource(cpu, gpu, memMB, h), mounts)
     role.retry_policy = RetryPolicy.REPLICA
     size = parse_size(j)
-    return _job(script, m, script_args, size, flags, role, name=name, port=rdzv_port, metadata=metadata, spares=spares)
+    return _job(script, m, script_args, size, flags, role, elastic, name=name, port=rdzv_port, metadata=metadata)
 
 
 def parse_size(text: str) -> Size:
@@ -293,6 +245,17 @@ def _checked(text: str, size: Size) -> Size:
     return size
 
 
+def _size(size: Size, flags: dict[str, Any]) -> Size:
+    """Take the nodes from `--nnodes` where it is given; a launch reads `--nproc-per-node` itself."""
+    nnodes = flags.get("nnodes")
+    if nnodes is None:
+        return size
+    match = _NODES.fullmatch(nnodes.strip())
+    if match is None or not 1 <= int(match["low"] or match["high"]) <= int(match["high"]):
+        raise UsageError(f"--nnodes '{nnodes}' must be a number or MIN:MAX, as in 4 or 2:4")
+    return size._replace(low=int(match["low"] or match["high"]), high=int(match["high"]))
+
+
 def _role(
     image: str, env: dict[str, str] | None, debug: bool, max_retries: int, machine: Resource, mounts: list[str] | None
 ) -> Role:
@@ -312,13 +275,13 @@ def _job(
     m: str | None,
     args: tuple[str, ...],
     size: Size,
-    flags: Flags,
+    given: dict[str, Any],
     role: Role,
+    component: Callable[..., AppDef],
     *,
     name: str,
     port: int = RDZV_PORT,
     metadata: dict[str, str] | None,
-    spares: int = 0,
 ) -> AppDef:
     """Fill in the role: how many replicas, and the command that starts an agent on each."""
     if (script is None) == (m is None):
@@ -327,33 +290,37 @@ def _job(
     role.name = get_role_name(script, m)
     if experiment:
         role.env.setdefault("TORCHX_TRACKING_EXPERIMENT_NAME", experiment)
-    role.num_replicas = size.high + spares
+    size = _size(size, given)
+    flags = launch_words(given, role.env, defaults_of(component))
+    role.num_replicas = size.high + (given.get("spares") or 0)
     role.min_replicas = size.low if size.low < role.num_replicas else None
     role.port_map = {"c10d": port}
-    entry = ["-m", m] if m is not None else [str(script)]
-    words = [*_launch_flags(size, flags), *entry, *args]
+    words = [*_fixed_words(size, flags), *flags, *_entry(script, m, args)]
     if role.num_replicas == 1:
-        role.entrypoint, role.args = "python", _alone(words, flags)
+        role.entrypoint, role.args = "python", [*LAUNCH, *_alone(flags), *words]
     else:
         role.entrypoint, role.args = "sh", ["-c", _together(words, port)]
     return AppDef(run or role.name, [role], dict(metadata or {}))
 
 
-def _launch_flags(size: Size, flags: Flags) -> list[str]:
-    words = ["--nnodes", size.nnodes, "--nproc-per-node", str(size.workers), "--rdzv-id", macros.app_id]
-    words += ["--role", ""]  # the scheduler says which role a line is of
-    for flag, value in flags.items():
-        if value is True:
-            words.append(flag)
-        elif value is not None and value is not False:
-            words += [flag, str(value)]
-    return words
+def _fixed_words(size: Size, flags: list[str]) -> list[str]:
+    """Say what every job says, unless a flag says it already."""
+    words = [] if "--nnodes" in flags else ["--nnodes", size.nnodes]
+    words += [] if "--nproc-per-node" in flags else ["--nproc-per-node", str(size.workers)]
+    # The scheduler says which role a line is of.
+    return [*words, "--rdzv-id", macros.app_id, "--role", ""]
 
 
-def _alone(words: list[str], flags: Flags) -> list[str]:
+def _entry(script: str | None, m: str | None, args: tuple[str, ...]) -> list[str]:
+    """Say what is run. A launch drops one `--`, so a script that is to get one is put behind another."""
+    guard = ["--"] if args[:1] == ("--",) or str(script).startswith("-") else []
+    return [*(["-m"] if m is not None else []), *guard, str(script) if m is None else m, *args]
+
+
+def _alone(flags: list[str]) -> list[str]:
     """Meet at a free port; the static backend needs to be told nothing."""
-    endpoint = [] if flags["--rdzv-backend"] == "static" else ["--rdzv-endpoint", "localhost:0"]
-    return [*LAUNCH, *endpoint, *words]
+    static = "--rdzv-backend" in flags and flags[flags.index("--rdzv-backend") + 1] == "static"
+    return [] if static else ["--rdzv-endpoint", "localhost:0"]
 
 
 def _together(words: list[str], port: int) -> str:

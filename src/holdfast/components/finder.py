@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 from holdfast import plugins
 from holdfast.components.errors import ComponentNotFoundException, ComponentValidationException, Problem
+from holdfast.home import expand
 
 __all__ = [
     "Component",
@@ -301,7 +302,7 @@ def _dotted(name: str) -> Component | None:
 def _from_file(name: str) -> Component:
     """Load a component from `file.py:function`; the file may import its neighbours."""
     text, _, function = name.rpartition(":")
-    path = Path(text).expanduser()
+    path = expand(text)
     if not path.is_file():
         raise ComponentNotFoundException(f"there is no file '{text}' for the component '{name}'")
     module = _load_file(path.resolve(), name)

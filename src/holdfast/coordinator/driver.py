@@ -9,16 +9,19 @@ import asyncio
 import secrets
 import ssl
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from holdfast.coordinator.events import Note
 from holdfast.coordinator.machine import (
+    AskSeal,
     Connected,
     CoordinatorEvent,
     CoordinatorMachine,
     Disconnected,
     ForgetRun,
     Received,
+    RunMaySeal,
     SaveRun,
     Send,
 )
@@ -46,6 +49,8 @@ class Coordinator:
         records: RecordFolder | None = None,
         limits: Limits = Limits(),  # noqa: B008 - frozen
         kind: str = SERVED,
+        on_crash: Callable[[Coordinator], None] = lambda _: None,
+        may_seal: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         self._records = records
         self.machine = CoordinatorMachine(
@@ -53,10 +58,20 @@ class Coordinator:
             records=records.load() if records else None,
             now=time.monotonic(),
             epoch=time.time() - time.monotonic(),
+            guarded=may_seal is not None,
         )
+        #: Waits until this coordinator may seal a round; says false where it never may again.
+        self._may_seal = may_seal
+        self._asking: set[asyncio.Task[None]] = set()
         # The agent that carries a coordinator is one of its nodes, and hears of facts as they all do.
         self._publishes = kind == SERVED
-        self._listener: Listener[Message] = Listener(self, CODEC, secret, limits, kind)
+        # A served coordinator has its process for itself; an embedded one shares it with an agent and its vault.
+        share = 1.0 if kind == SERVED else 0.75
+        self._listener: Listener[Message] = Listener(self, CODEC, secret, limits, kind, share=share)
+        self._on_crash = on_crash
+        #: The exception that ended this coordinator; None while it works.
+        self.crash: Exception | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
@@ -72,6 +87,8 @@ class Coordinator:
         """Stop listening and drop every connection; agents go on and look for the next coordinator."""
         if self._timer is not None:
             self._timer.cancel()
+        for task in self._asking - {asyncio.current_task()}:  # which may be the one that found out
+            task.cancel()
         self._loop = None
         await self._listener.close()
 
@@ -92,6 +109,26 @@ class Coordinator:
     # -- the machine -----------------------------------------------------------------------------------------
 
     def _handle(self, event: CoordinatorEvent) -> None:
+        """Hand an event to the machine; an exception ends this coordinator.
+
+        What it left half done cannot be trusted. The members connect anew, to the next coordinator, and tell it what
+        they know, as after the death of any coordinator.
+        """
+        if self.crash is not None:
+            return
+        try:
+            self._carry_out(event)
+        except Exception as error:  # noqa: BLE001 - an event that is lost here would be waited for until a timeout
+            self._end(error)
+
+    def _end(self, error: Exception) -> None:
+        if self.crash is None:
+            self.crash = error
+            facts.unexpected("the coordinator", error, "it stops, and its nodes look for the next one")
+            self._closing = asyncio.get_running_loop().create_task(self.close())
+            self._on_crash(self)
+
+    def _carry_out(self, event: CoordinatorEvent) -> None:
         for effect in self.machine.handle(event, time.monotonic()):
             if type(effect) is Send:
                 frame = CODEC.encode(effect.message)
@@ -102,9 +139,23 @@ class Coordinator:
                     facts.publish(effect.fact)
             elif type(effect) is SaveRun:
                 self._save(effect)
+            elif type(effect) is AskSeal:
+                task = asyncio.get_running_loop().create_task(self._ask_seal(effect.run))
+                self._asking.add(task)
+                task.add_done_callback(self._asking.discard)
             elif type(effect) is ForgetRun and self._records is not None:
                 self._records.forget(effect.run)
         self._arm()
+
+    async def _ask_seal(self, run: str) -> None:
+        assert self._may_seal is not None
+        try:
+            allowed = await self._may_seal()
+        except Exception as error:  # noqa: BLE001 - a round that is never allowed would be waited for until a timeout
+            self._end(error)
+            return
+        if allowed and self._loop is not None:
+            self._handle(RunMaySeal(run))  # without a pause: the permission is for this moment
 
     def _save(self, effect: SaveRun) -> None:
         if self._records is None:

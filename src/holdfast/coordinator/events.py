@@ -79,7 +79,23 @@ class CloseAsked:
     reason: str
 
 
-RunEvent = NodeJoined | NodeBeat | NodeFailed | NodeLostWorker | NodeDone | NodeLeft | NodeDropped | CloseAsked | Tick
+@dataclass(frozen=True, slots=True)
+class SealAllowed:
+    """The answer to `WantSeal`: at this moment a round may be sealed."""
+
+
+RunEvent = (
+    NodeJoined
+    | NodeBeat
+    | NodeFailed
+    | NodeLostWorker
+    | NodeDone
+    | NodeLeft
+    | NodeDropped
+    | CloseAsked
+    | SealAllowed
+    | Tick
+)
 
 
 # -- effects -------------------------------------------------------------------------------------------------
@@ -114,4 +130,9 @@ class DropRound:
     round: RoundId
 
 
-RunEffect = Tell | Note | Save | DropRound
+@dataclass(frozen=True, slots=True)
+class WantSeal:
+    """A round is ready, and this coordinator must be allowed to seal it; answered by `SealAllowed`."""
+
+
+RunEffect = Tell | Note | Save | DropRound | WantSeal

@@ -8,6 +8,10 @@ from collections.abc import Mapping
 from holdfast.coordinator.messages import Join, NodeSpec, RunSettings
 from holdfast.coordinator.state import Node
 
+#: What an agent of an earlier launch hears when a later one has taken its place.
+LEFT_OVER = (
+    "this agent is left over from an earlier launch of run '{run}'; a later one has all its nodes, so it ends here"
+)
 LEASE_S_MIN = 0.05
 #: No length of time that anybody may ask for is longer: some ninety years, and safe to add to any clock.
 SECONDS_MAX = 3e9
@@ -41,6 +45,20 @@ def misfit(run: str, join: Join, settings: RunSettings | None, nodes: Mapping[st
     if join.place is None and 0 <= settings.spares <= len(nodes) - settings.max_nodes:
         return f"run '{run}' is full: {settings.max_nodes} nodes and {settings.spares} spares are there already"
     return None
+
+
+def left_over(nodes: Mapping[str, Node], settings: RunSettings) -> list[Node]:
+    """Return the nodes of an earlier launch whose places agents of a later one have taken.
+
+    A coordinator that was started anew cannot tell whether a node that comes back from an older round survived its
+    predecessor or was forgotten: both go on. It knows once so many new agents have come that they are a whole run by
+    themselves, and there is one of them on the very host of the old one.
+    """
+    new = [node for node in nodes.values() if not node.earlier]
+    if len(new) < settings.max_nodes:
+        return []
+    hosts = {node.spec.host for node in new}
+    return [node for node in nodes.values() if node.earlier and node.spec.host in hosts]
 
 
 def _rank_taken(spec: NodeSpec, nodes: Mapping[str, Node]) -> str | None:

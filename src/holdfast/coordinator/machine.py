@@ -24,7 +24,9 @@ from holdfast.coordinator.events import (
     Note,
     RunEvent,
     Save,
+    SealAllowed,
     Tell,
+    WantSeal,
 )
 from holdfast.coordinator.messages import (
     RUN_CHARS_MAX,
@@ -84,7 +86,14 @@ class Disconnected:
     reason: str
 
 
-CoordinatorEvent = Connected | Received | Disconnected | Tick
+@dataclass(frozen=True, slots=True)
+class RunMaySeal:
+    """The answer to `AskSeal`: this run may seal a round at this moment."""
+
+    run: str
+
+
+CoordinatorEvent = Connected | Received | Disconnected | RunMaySeal | Tick
 
 # -- effects -------------------------------------------------------------------------------------------------
 
@@ -112,7 +121,14 @@ class ForgetRun:
     run: str
 
 
-CoordinatorEffect = Send | SaveRun | ForgetRun | Note
+@dataclass(frozen=True, slots=True)
+class AskSeal:
+    """Find out whether this coordinator may seal a round of a run; answered by `RunMaySeal` once it may."""
+
+    run: str
+
+
+CoordinatorEffect = Send | SaveRun | ForgetRun | AskSeal | Note
 
 
 @dataclass(slots=True)
@@ -148,11 +164,15 @@ class CoordinatorMachine:
         records: Mapping[str, RunRecord] | None = None,
         now: float = 0.0,
         epoch: float = 0.0,
+        *,
+        guarded: bool = False,
     ) -> None:
         self._make_nonce = make_nonce
         self._epoch = epoch
+        self._guarded = guarded
         self.runs: dict[str, RunMachine] = {
-            run: RunMachine(run, make_nonce, record, now, epoch) for run, record in (records or {}).items()
+            run: RunMachine(run, make_nonce, record, now, epoch, guarded=guarded)
+            for run, record in (records or {}).items()
         }
         self.store = StoreMachine(make_nonce())
         self.sessions: dict[Hashable, Session] = {}
@@ -178,6 +198,9 @@ class CoordinatorMachine:
             self.sessions[event.peer] = Session(event.address, event.reached_as)
         elif type(event) is Disconnected:
             self._on_disconnect(event.peer, event.reason, now)
+        elif type(event) is RunMaySeal:
+            if event.run in self.runs:
+                self._run(event.run, SealAllowed(), now)
         else:
             self._tick(now)
         effects, self._out = self._out, []
@@ -296,7 +319,9 @@ class CoordinatorMachine:
     def _run(self, run: str, event: RunEvent, now: float) -> None:
         machine = self.runs.get(run)
         if machine is None:
-            machine = self.runs[run] = RunMachine(run, self._make_nonce, now=now, epoch=self._epoch)
+            machine = self.runs[run] = RunMachine(
+                run, self._make_nonce, now=now, epoch=self._epoch, guarded=self._guarded
+            )
         effects = machine.handle(event, now)
         self._note_wakeup(run)
         for effect in effects:
@@ -310,6 +335,8 @@ class CoordinatorMachine:
                     self._out.append(SaveRun(run, effect.record))
                 case DropRound():
                     self._from_store(self.store.handle(SpaceDropped(round_space(run, effect.round)), now))
+                case WantSeal():
+                    self._out.append(AskSeal(run))
                 case Note():
                     self._out.append(effect)
 

@@ -23,7 +23,7 @@ def ask_coordinator(
     timeout_s: float = QUERY_TIMEOUT_S,
 ) -> list[dict[str, Any]]:
     """Return a description of every run, or of one; each has a `sentence` that says where it stands."""
-    channel = Channel.connect(endpoint, CODEC, secret, timeout_s=timeout_s, tls=tls)
+    channel = Channel.connect(endpoint, CODEC, secret, run=run_id, timeout_s=timeout_s, tls=tls)
     try:
         answer = channel.ask(Query(run_id), time.monotonic() + timeout_s)
     finally:

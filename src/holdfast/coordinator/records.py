@@ -12,6 +12,7 @@ from holdfast.coordinator.record import RunRecord
 from holdfast.errors import UsageError
 from holdfast.facts import facts
 from holdfast.filenames import file_name
+from holdfast.home import make_folders
 
 _SUFFIX = ".json"
 
@@ -28,7 +29,7 @@ class RecordFolder:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folders(folder)
         except OSError as error:
             raise UsageError(f"cannot keep records in {folder}: {error.strerror}; give another --state-dir") from None
 
@@ -43,7 +44,7 @@ class RecordFolder:
                 run = unquote(path.name.removesuffix(_SUFFIX)) if run is None else run
                 records[run] = msgspec.json.decode(data, type=RunRecord)
                 path.rename(self._path(run))
-            except (OSError, msgspec.MsgspecError) as error:
+            except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
                 facts.warn("record_unreadable", f"the record {path} is left out: {error}")
         return records
 

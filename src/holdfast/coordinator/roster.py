@@ -34,7 +34,7 @@ class Roster:
         #: The last `seq` and the last answered ask of nodes that are gone.
         self._gone: dict[str, tuple[int, int]] = {}
 
-    def add(self, join: Join, now: float) -> Node:
+    def add(self, join: Join, now: float, *, earlier: bool = False) -> Node:
         """Take in a node that has not been there, or that comes back after it was given up."""
         self._arrivals += 1
         self.last_arrival = now
@@ -47,6 +47,7 @@ class Roster:
             join.join,
             now + join.spec.lease_s,
             sealed_join=self._gone.pop(join.spec.node, (0, -1))[1],
+            earlier=earlier,
         )
         self.nodes[join.spec.node] = node
         self._watch(node)

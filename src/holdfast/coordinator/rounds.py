@@ -13,7 +13,9 @@ The rules:
 3. A round number is never used twice; the record is saved before anybody hears of a round.
 4. A failure is charged to the restart budget once per round, when all survivors are back and all causes are known:
    a victim's report may arrive before that of the failure that made it one.
-5. After a restart of the coordinator nothing is sealed until the members of the last round, running or broken, are
+5. A coordinator that was elected asks before each seal whether it still is the one; while it is not told so, it seals
+   nothing. Everything else goes on.
+6. After a restart of the coordinator nothing is sealed until the members of the last round, running or broken, are
    back or their time is up.
 """
 
@@ -26,7 +28,8 @@ import msgspec
 
 from holdfast.coordinator import news, sentences
 from holdfast.coordinator.budget import Ruling, Spent, charge
-from holdfast.coordinator.events import DropRound, Note, RunEffect, Save, Tell
+from holdfast.coordinator.events import DropRound, Note, RunEffect, Save, Tell, WantSeal
+from holdfast.coordinator.fit import LEFT_OVER, left_over
 from holdfast.coordinator.history import History
 from holdfast.coordinator.messages import (
     Admit,
@@ -36,6 +39,7 @@ from holdfast.coordinator.messages import (
     Newcomers,
     Phase,
     Place,
+    Rejected,
     RoundId,
     RunSettings,
     Sealed,
@@ -63,8 +67,16 @@ class Rounds:
         record: RunRecord | None = None,
         now: float = 0.0,
         epoch: float = 0.0,
+        *,
+        guarded: bool = False,
     ) -> None:
         self.run = run
+        #: Whether each seal must be allowed from outside.
+        self.guarded = guarded
+        #: Whether a permission was asked for and has not come yet.
+        self.seal_asked = False
+        #: Whether a seal is allowed while the present event is handled.
+        self._seal_allowed = False
         self.stage = Stage.GATHERING
         self.settings: RunSettings | None = None
         self.roster = Roster()
@@ -72,6 +84,10 @@ class Rounds:
         self.last_number = 0
         self.spent = Spent()
         self.closed: Closed | None = None
+        #: Whether the first round was sealed here: nothing of it is older than this coordinator.
+        self.begun_here = False
+        #: Whether there was a record to start from.
+        self.has_record = record is not None
         self._make_nonce = make_nonce
         #: Seats in rank order; those of lost nodes stay until somebody takes them.
         self._line: list[Seat] = []
@@ -104,6 +120,8 @@ class Rounds:
             times.append(expiry)
         if self.recovery is not None:
             times.append(self.recovery.ends_at)
+        elif self.seal_asked:
+            pass  # all is ready but the permission, which is an event
         elif self.stage is Stage.GATHERING and (call := self.last_call_ends()) is not None and not self._holdups():
             times.append(call)
         elif self.stage is Stage.SEALED and (admit := self._admission_opens()) is not None:
@@ -276,7 +294,7 @@ class Rounds:
             or self.waiting >= (settings.expected or settings.max_nodes)
             or ((ends := self.last_call_ends()) is not None and now >= ends)
         ):
-            self._seal(now)
+            self._seal_if_allowed(now)
 
     def _holdups(self) -> bool:
         """Whether a live node is not ready to be sealed: it may still run workers, or its connection just broke."""
@@ -291,6 +309,13 @@ class Rounds:
             self._min_since + settings.last_call_s,
             max(self.roster.last_arrival, self._min_since) + settings.quiet_s,
         )
+
+    def _seal_if_allowed(self, now: float) -> None:
+        if not self.guarded or self._seal_allowed:
+            self._seal(now)
+        elif not self.seal_asked:
+            self.seal_asked = True
+            self._out.append(WantSeal())
 
     def _seal(self, now: float) -> None:
         """GATHERING or REGROUPING -> SEALED."""
@@ -308,6 +333,7 @@ class Rounds:
         before = self.round
         if before is not None:
             self._out.append(DropRound(before.id))
+        self.begun_here = self.begun_here or self.last_number == 0
         self.last_number += 1
         round_id = RoundId(self.last_number, self._make_nonce())
         made = places(order, round_id, self.restarts_used)
@@ -412,8 +438,9 @@ class Rounds:
         assert settings is not None
         if place.round.number > self.last_number:
             self.last_number = place.round.number
-            restarts = min(max(self.spent.restarts, place.restarts_used), settings.max_restarts)
-            self.spent = replace(self.spent, restarts=restarts)
+            if not self.begun_here:  # else it comes from another launch, and so do the restarts that it used
+                restarts = min(max(self.spent.restarts, place.restarts_used), settings.max_restarts)
+                self.spent = replace(self.spent, restarts=restarts)
             if self.round is None or self.recovery is not None:
                 self._line = []
                 self._recover(place.round, place.group_world_size, settings, now)
@@ -440,6 +467,17 @@ class Rounds:
             if round_.broken is None:
                 self._break(f"{missing} did not come back after the coordinator restarted", now)
         self._settle(now)
+
+    def _end_left_over(self, now: float) -> None:
+        """Turn nodes of an earlier launch away once a later one is complete without them; it begins anew then."""
+        settings = self.settings
+        assert settings is not None
+        found = left_over(self.nodes, settings) if any(node.earlier for node in self.nodes.values()) else []
+        for node in found:
+            self._tell((node.spec.node,), Rejected(LEFT_OVER.format(run=self.run)))
+            self._remove(node, f"{node.name} was left over from an earlier launch", now)
+        if found and not any(node.earlier for node in self.nodes.values()):
+            self.spent, self.recovery = Spent(), None
 
     def _awaited(self, round_: Round) -> int:
         """Say how many of a round's members a coordinator that is started again should wait for."""

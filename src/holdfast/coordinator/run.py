@@ -31,8 +31,9 @@ from holdfast.coordinator.events import (
     RunEffect,
     RunEvent,
     Save,
+    SealAllowed,
 )
-from holdfast.coordinator.fit import misfit
+from holdfast.coordinator.fit import LEFT_OVER, misfit
 from holdfast.coordinator.messages import Ack, Beat, Broken, Fail, Join, Loss, Phase, Place, Rejected, Resend
 from holdfast.coordinator.rounds import Rounds
 from holdfast.coordinator.state import Node, Stage
@@ -71,11 +72,14 @@ class RunMachine(Rounds):
                 self._on_drop(event, now)
             case CloseAsked():
                 self._close(event.reason, failed=False)
+            case SealAllowed():
+                self.seal_asked, self._seal_allowed = False, True
             case Tick():
                 pass
         self._expire(now)
         self._watch_minimum(now)
         self._settle(now)
+        self._seal_allowed = False
         self._asked_wakeup = self.wakeup()
         effects, self._out = self._out, []
         return effects
@@ -107,7 +111,14 @@ class RunMachine(Rounds):
             if (why := misfit(self.run, join, self.settings, self.nodes)) is not None:
                 self._tell((name,), Rejected(why))
                 return
-            node = self._add(join, now)
+            earlier = join.place is not None and not self.has_record and self.roster.last_seq(name) == 0
+            if earlier and self.begun_here and len(self.nodes) >= join.settings.max_nodes:
+                self._tell((name,), Rejected(LEFT_OVER.format(run=self.run)))
+                return
+            node = self._add(join, now, earlier=earlier)
+            self._end_left_over(now)
+            if name not in self.nodes:
+                return  # it was this one
         if event.reached_as and not is_loopback(event.reached_as):
             self._reached_as = event.reached_as
         node.spec, node.seq = join.spec, join.seq
@@ -212,7 +223,7 @@ class RunMachine(Rounds):
             assert self.settings is not None
             self.roster.drop(node, event.reason, now + self.settings.drop_grace_s)
 
-    def _add(self, join: Join, now: float) -> Node:
+    def _add(self, join: Join, now: float, *, earlier: bool) -> Node:
         if self.settings is None or (not self.nodes and self.round is None):
             self.settings = join.settings
-        return self.roster.add(join, now)
+        return self.roster.add(join, now, earlier=earlier)

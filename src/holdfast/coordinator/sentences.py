@@ -51,8 +51,9 @@ def said_by(host: str, cause: Cause) -> str:
 def spent(max_restarts: int) -> str:
     """Say that a budget of restarts allows no more."""
     if not max_restarts:
-        return "no restarts are allowed"
-    return "the only restart is used" if max_restarts == 1 else f"all {max_restarts} restarts are used"
+        return "not restarting: --max-restarts is 0"
+    used = "the only restart is used" if max_restarts == 1 else f"all {max_restarts} restarts are used"
+    return f"not restarting: {used}"
 
 
 def _running_clauses(run: Rounds, now: float, node: str | None) -> list[str]:
@@ -91,6 +92,8 @@ def _gathering_clauses(run: Rounds, now: float) -> list[str]:
         clauses.append(f"waiting for {names(list(told), late)} to stop workers and rejoin")
     elif run.waiting < settings.min_nodes:
         clauses.append(f"waiting for {settings.min_nodes - run.waiting} more")
+    elif run.seal_asked:
+        clauses.append("waiting for etcd to confirm which node carries the coordinator")
     elif (ends := run.last_call_ends()) is not None:
         clauses.append(f"last call in {max(ends - now, 0):.1f} s")
     return clauses

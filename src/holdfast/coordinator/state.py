@@ -38,6 +38,8 @@ class Node:
     dropped: str | None = None
     #: Until when it must have rejoined, while it is stopping.
     rejoin_by: float | None = None
+    #: Whether it came from a round of a coordinator before this one, of which this one has no record.
+    earlier: bool = False
     #: What people who look at the run should see of it.
     note: str = ""
     #: When its one valid entry in the heap of expiries comes up.

@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast.events.context import RunContext
 from holdfast.facts import DEBUG, ERROR, INFO, WARNING, Fact
+from holdfast.text import clean, clean_data
 
 VERSION = 1
 #: How many cluster facts are remembered so that none is written twice; a coordinator repeats only recent ones.
@@ -76,9 +77,13 @@ def encode(entry: Entry) -> bytes:
     try:
         return msgspec.json.encode(entry, enc_hook=str)
     except (TypeError, ValueError, RecursionError):  # a lone surrogate, or something that contains itself
-        clean = {"unwritable": ascii(entry.data)}
-        sentence = entry.sentence.encode("utf-8", "backslashreplace").decode()
-        return msgspec.json.encode(msgspec.structs.replace(entry, sentence=sentence, data=clean))
+        pass
+    entry = msgspec.structs.replace(entry, **clean_data(msgspec.structs.asdict(entry)))
+    try:
+        return msgspec.json.encode(entry, enc_hook=lambda value: clean(str(value)))
+    except (TypeError, ValueError, RecursionError):
+        unwritable = {"unwritable": ascii(entry.data)}
+        return msgspec.json.encode(msgspec.structs.replace(entry, data=unwritable))
 
 
 def decode(line: bytes) -> Entry | None:

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import psutil
 
 from holdfast.errors import UsageError
 from holdfast.events.entry import CLOSED, Entry, Line
 from holdfast.events.index import journals_of, recent_runs
 from holdfast.events.journal import FILE_NAME
+from holdfast.events.liveness import is_writing
 from holdfast.events.reading import JournalReader
 from holdfast.events.story import Merger, Told
+from holdfast.home import expand
+from holdfast.quantities import ago
 
 RUNS_NAMED_MAX = 5
+
+
+class UnknownRun(UsageError):
+    """No run of this id has left a journal on this host; the message names the latest that have."""
 
 
 def find_story(text: str, *, everything: bool = False) -> Story:
@@ -25,9 +31,9 @@ def find_story(text: str, *, everything: bool = False) -> Story:
     if not text:
         newest = recent_runs(1)
         if not newest:
-            raise UsageError("no run has left a journal here yet; name a journal or a log folder")
+            raise UnknownRun("no run has left a journal here yet; name a journal or a log folder")
         return _story_of_run(newest[0], everything)
-    path = Path(text).expanduser()
+    path = expand(text)
     means_path = os.sep in text or path.suffix == ".jsonl"
     if not (means_path and path.exists()) and journals_of(text):
         return _story_of_run(text, everything)
@@ -35,7 +41,9 @@ def find_story(text: str, *, everything: bool = False) -> Story:
         return Story(lambda: _journals_in(path), everything=True)
     if path.exists():
         return Story(lambda: [path], everything=True)
-    raise UsageError(f"there is no {'file' if means_path else 'run'} '{text}' on this host; {_recent()}")
+    if means_path:
+        raise UsageError(f"there is no file '{text}' on this host; {_recent()}")
+    raise UnknownRun(f"there is no run '{text}' on this host; {_recent()}")
 
 
 def _story_of_run(run: str, everything: bool) -> Story:
@@ -57,6 +65,12 @@ def _journals_in(folder: Path) -> list[Path]:
 def _recent() -> str:
     runs = recent_runs(RUNS_NAMED_MAX)
     return f"the latest runs here: {', '.join(runs)}" if runs else "no run has left a journal here yet"
+
+
+def _clock(when: float) -> str:
+    """Write a time as a clock shows it, with the date where that is not today's."""
+    then, today = time.localtime(when), time.localtime()
+    return time.strftime("%H:%M:%S" if then[:3] == today[:3] else "%Y-%m-%d %H:%M:%S", then)
 
 
 @dataclass
@@ -90,7 +104,7 @@ class _Journal:
         writer = self.writer
         if self.closed or writer is None or writer.host != socket.gethostname():
             return False
-        return not psutil.pid_exists(writer.pid or 0)
+        return not is_writing(writer.host, writer.pid, writer.time)
 
 
 class Story:
@@ -129,6 +143,26 @@ class Story:
     def is_over(self) -> bool:
         """Whether nothing more is to come: every journal was closed, or its agent is gone."""
         return all(journal.closed or journal.abandoned for journal in self._journals.values())
+
+    def title(self) -> str:
+        """Say which run this is, when it started, whether it is live, and where its logs are."""
+        if not self._journals:
+            return "nothing is written yet"
+        run = next((journal.writer.run for journal in self._journals.values() if journal.writer is not None), "")
+        begun = min((journal.first for journal in self._journals.values() if journal.first), default=0.0)
+        started = f"started {_clock(begun)} ({ago(time.time() - begun)})" if begun else "no line is written yet"
+        if not self.is_over():
+            state = "live"
+        elif any(journal.abandoned for journal in self._journals.values()):
+            state = "its agent is gone"
+        else:
+            state = f"ended {_clock(max(journal.last for journal in self._journals.values()))}"
+        return f"run {run or 'without an id'}, {started}, {state}; logs: {self.folder}"
+
+    @property
+    def folder(self) -> str:
+        """The folder that holds all its journals."""
+        return os.path.commonpath([path.absolute().parent for path in self._journals])
 
     def label(self, entry: Entry) -> str:
         """Say whose line this is, where there are several who tell: the host, and on a shared one the process."""

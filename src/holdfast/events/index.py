@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import secrets
 import time
@@ -17,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.filenames import file_name
-from holdfast.home import state_folder
+from holdfast.home import make_folders, state_folder
 
 RUNS_MAX = 200
 JOURNALS_PER_RUN_MAX = 200
@@ -25,23 +26,27 @@ _SUFFIX = ".jsonl"
 
 
 class Noted(msgspec.Struct, frozen=True, kw_only=True):
-    """One journal: where it lies, and who began to write it when."""
+    """One journal: where it lies, and which process of which host began to write it when."""
 
     version: int = 1
     run: str
     path: str
     host: str = ""
     time: float = 0.0
+    pid: int = 0
 
 
-def note_journal(run: str, path: Path, host: str, environ: Mapping[str, str] = os.environ) -> None:
+def note_journal(
+    run: str, path: Path, host: str, environ: Mapping[str, str] = os.environ, *, pid: int | None = None
+) -> None:
     """Remember that a run has a journal at `path`; the oldest runs and journals beyond the limits are forgotten."""
     folder = _folder(environ)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folders(folder)
     file = folder / _file_name(run)
     with _locked(folder / ".lock"):
         noted = [each for each in _read(file) if each.path != str(path)]
-        noted.append(Noted(run=run, path=str(path), host=host, time=time.time()))
+        writer = os.getpid() if pid is None else pid
+        noted.append(Noted(run=run, path=str(path), host=host, time=time.time(), pid=writer))
         _replace(file, noted[-JOURNALS_PER_RUN_MAX:])
         for old in _newest_first(folder)[RUNS_MAX:]:
             old.unlink(missing_ok=True)
@@ -83,15 +88,16 @@ def _read(file: Path) -> list[Noted]:
         return []
     noted = []
     for line in lines:
-        with contextlib.suppress(msgspec.MsgspecError):
-            noted.append(_decoder.decode(line))
+        # Not msgspec's own decoder: the path of a folder that is not UTF-8 holds surrogates, which it refuses.
+        with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError):
+            noted.append(msgspec.convert(json.loads(line), Noted))
     return noted
 
 
 def _replace(file: Path, noted: list[Noted]) -> None:
     draft = file.with_name(f"{file.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
-        draft.write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in noted))
+        draft.write_bytes(b"".join(json.dumps(msgspec.to_builtins(each)).encode() + b"\n" for each in noted))
         draft.replace(file)
     finally:
         draft.unlink(missing_ok=True)
@@ -105,6 +111,3 @@ def _locked(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-_decoder = msgspec.json.Decoder(Noted)

@@ -6,6 +6,8 @@ import os
 import stat
 from pathlib import Path
 
+from holdfast.home import expand
+
 
 class LineFile:
     """Appends lines to a file; each is written at once, so lines of several processes do not mix.
@@ -15,7 +17,7 @@ class LineFile:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path).expanduser().absolute()
+        self.path = expand(path).absolute()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._torn = self._ends_torn()

@@ -16,12 +16,12 @@ from math import inf
 from typing import Any
 
 from holdfast.events.entry import CLOSED, LEVELS, Entry, Line, Sieve
+from holdfast.printable import printable
 
 #: A node whose clock is ahead by no more than this is taken to have heard of a cluster fact late.
 NEWS_TAKES_S_MAX = 0.1
 #: Data that names the node a cluster fact is about.
 _NODE_KEYS = ("host", "node")
-_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 _LENGTH = re.compile(r"\d (ms|s|min|h)\b")
 _MARKS = {"warning": "!", "error": "!!"}
 
@@ -176,8 +176,8 @@ class Columns:
 
 
 def _printable(text: str) -> str:
-    """Take out what could write over the screen; a sentence may quote a worker."""
-    return _CONTROL.sub("�", text.replace("\t", " "))
+    """Take out what could write over the screen or break the columns."""
+    return printable(text).replace("\t", " ")
 
 
 def after_start(start: float) -> Callable[[float], str]:

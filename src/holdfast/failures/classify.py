@@ -88,15 +88,17 @@ def classify(evidence: Evidence) -> Kind:
 def explain(kind: Kind, evidence: Evidence) -> str:
     """Say in one sentence what happened, for the report's first line."""
     name = signal_name(evidence.exit_code)
-    ended = f"it was ended by {name}" if name else f"it exited with code {evidence.exit_code}"
+    ended = f"killed by {name}" if name else f"exited with code {evidence.exit_code}"
     if kind is Kind.OUT_OF_MEMORY:
-        return "the kernel killed it because memory ran out (SIGKILL, and the out-of-memory counter went up)"
+        return "out of memory: killed by the kernel (SIGKILL, and the kernel counted an out-of-memory kill)"
     if kind is Kind.TIMEOUT:
-        return f"it hung; {ended}"
+        return f"hung; {ended}"
     if kind is Kind.STOPPED:
-        return f"it was stopped by its agent; {ended}"
+        return f"stopped by its agent; {ended}"
+    if evidence.error is not None and evidence.error.exit_message:
+        return f"{evidence.error.exit_message} (exit code {evidence.exit_code})"
     if evidence.error is not None and evidence.error.message:
         return evidence.error.message
     if name == "SIGKILL":
-        return "it was ended by SIGKILL, which this agent did not send"
-    return ended if name else f"{ended} and left no traceback"
+        return "killed by SIGKILL from outside Holdfast (often the kernel's OOM killer: see dmesg)"
+    return ended if name else f"{ended} without a traceback"

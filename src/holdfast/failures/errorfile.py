@@ -2,7 +2,8 @@
 
     {"message": {"message": "<Type>: <text>", "extraInfo": {"py_callstack": "...", "timestamp": "<seconds>"}}}
 
-with an optional "errorCode" beside "message". The older `{"message": "...", "timestamp": 1}` is read too.
+with an optional "errorCode" beside "message", and "exitMessage" beside "py_callstack" where a program that ended itself
+has said why. The older `{"message": "...", "timestamp": 1}` is read too.
 
 This module imports nothing of ours, because workers load it by its path while they die. Writing never
 raises, and neither does reading: a worker's last words, however garbled, must not hurt the agent.
@@ -22,6 +23,8 @@ from typing import Any
 
 #: Where a worker finds the path of its error file.
 ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
+#: In `extraInfo`: names the stream on which Python has printed the traceback as well. Only our writers set it.
+PRINTED_KEY = "printed"
 
 MESSAGE_CHARS_MAX = 64 * 1024
 TRACEBACK_CHARS_MAX = 256 * 1024
@@ -36,43 +39,98 @@ class ErrorData:
     traceback: str = ""
     timestamp: int | None = None
     error_code: int | None = None
+    #: What a program that ended itself by an exit code said before it did.
+    exit_message: str = ""
     #: Which worker it was, where a launcher has passed on what a worker of its own left.
     rank: int | None = None
+    #: Whether the worker has printed the traceback on its stderr too.
+    printed: bool = False
     data: dict[str, Any] = field(default_factory=dict)
 
     @property
     def type_name(self) -> str:
         """The name of the exception's type, or an empty string where the message names none."""
-        head, colon, _ = self.message.partition(":")
-        return head if colon and head.replace(".", "").replace("_", "").isalnum() else ""
+        head = self.message.partition(":")[0]
+        return head if head.replace(".", "").replace("_", "").isalnum() else ""
 
 
 def describe(error: BaseException, traceback_text: str, *, now: float, error_code: int | None = None) -> dict[str, Any]:
     """Make the content of an error file out of one exception."""
     message: dict[str, Any] = {
-        "message": _cut(f"{type(error).__name__}: {error}", MESSAGE_CHARS_MAX),
-        "extraInfo": {"py_callstack": _cut(traceback_text, TRACEBACK_CHARS_MAX), "timestamp": str(int(now))},
+        "message": _cut(_clean(f"{type(error).__name__}: {error}"), MESSAGE_CHARS_MAX),
+        "extraInfo": {"py_callstack": _cut(_clean(traceback_text), TRACEBACK_CHARS_MAX), "timestamp": str(int(now))},
     }
+    if said := exit_message(error):
+        message["extraInfo"]["exitMessage"] = _cut(said, MESSAGE_CHARS_MAX)
     if error_code is not None:
         message["errorCode"] = error_code
     return {"message": message}
 
 
-def record(error: BaseException, path: str | None = None) -> bool:
-    """Write the error file of this process for `error`; says whether that worked and never raises."""
+def exit_message(error: BaseException) -> str:
+    """Return why a program ended itself: what argparse complained of, or the error that it was handling."""
+    if not isinstance(error, SystemExit) or not isinstance(error.code, int):
+        return ""  # what is no number is the message itself
+    for frame in _frames(error):
+        if _is_argparse(frame) and frame.f_code.co_name in ("error", "exit"):
+            said = frame.f_locals.get("message")
+            return said.strip() if isinstance(said, str) else ""
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return f"{type(cause).__name__}: {cause}" if isinstance(cause, Exception) else ""
+
+
+def _frames(error: BaseException) -> list[Any]:
+    found, trace = [], error.__traceback__
+    while trace is not None:
+        found.append(trace.tb_frame)
+        trace = trace.tb_next
+    return found
+
+
+def _is_argparse(frame: Any) -> bool:
+    return bool(frame.f_globals.get("__name__") == "argparse")
+
+
+def _depth(error: BaseException) -> int | None:
+    """Return how many frames of a traceback are worth showing: where argparse ended the program, those before it."""
+    if not isinstance(error, SystemExit):
+        return None
+    return next((place for place, frame in enumerate(_frames(error)) if _is_argparse(frame)), None)
+
+
+def record(error: BaseException, path: str | None = None, *, printed: bool = False) -> bool:
+    """Write the error file of this process for `error`; says whether that worked and never raises.
+
+    `printed` says that the traceback is printed on stderr as well, so that a report need not repeat it.
+    """
     import traceback
 
     path = path or os.environ.get(ERROR_FILE_VARIABLE)
     if not path:
         return False
     try:
-        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-        return write(path, describe(error, text, now=time.time()))
+        depth = _depth(error)
+        lines = traceback.format_exception(error, limit=depth, chain=depth is None)
+        content = describe(error, "".join(lines), now=time.time())
+        return write(path, _marked(content) if printed else content)
     except Exception:  # noqa: BLE001 - str(error) is the user's code and may raise anything
         return write(
             path,
             {"message": {"message": type(error).__name__, "extraInfo": {"timestamp": str(int(time.time()))}}},
         )
+
+
+def mark_printed(path: str) -> bool:
+    """Note in an error file that another writer has left that its traceback is printed too; never raises."""
+    error = read(path)
+    return error is not None and isinstance(error.data.get("message"), dict) and write(path, _marked(error.data))
+
+
+def _marked(content: dict[str, Any]) -> dict[str, Any]:
+    message = content["message"]
+    extra = message.get("extraInfo")
+    marked = {**(extra if isinstance(extra, dict) else {}), PRINTED_KEY: "stderr"}
+    return {**content, "message": {**message, "extraInfo": marked}}
 
 
 def write(path: str, content: dict[str, Any]) -> bool:
@@ -125,21 +183,34 @@ def _read_bytes(path: str) -> bytes:
 def _parse(content: dict[str, Any]) -> ErrorData:
     message = content["message"]
     if not isinstance(message, dict):  # the older form
-        return ErrorData(_text(message), timestamp=_integer(content.get("timestamp")), data=content)
+        timestamp = _integer(content.get("timestamp"))
+        return ErrorData(_without_bare_colon(_text(message)), timestamp=timestamp, data=content)
     extra = message.get("extraInfo")
     extra = extra if isinstance(extra, dict) else {}
     return ErrorData(
-        message=_text(message.get("message", "")),
+        message=_without_bare_colon(_text(message.get("message", ""))),
         traceback=_cut(_text(extra.get("py_callstack", "")), TRACEBACK_CHARS_MAX),
         timestamp=_integer(extra.get("timestamp")),
         error_code=_integer(message.get("errorCode")),
+        exit_message=_text(extra.get("exitMessage", "")),
         rank=_integer(extra.get("rank")),
+        printed=PRINTED_KEY in extra,
         data=content,
     )
 
 
 def _text(value: object) -> str:
-    return _cut(value if isinstance(value, str) else json.dumps(value), MESSAGE_CHARS_MAX)
+    return _cut(_clean(value) if isinstance(value, str) else json.dumps(value), MESSAGE_CHARS_MAX)
+
+
+def _clean(text: str) -> str:
+    """Write lone surrogates as escapes, as `holdfast.text` does: a file name that is not UTF-8 brings them along."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _without_bare_colon(message: str) -> str:
+    """Read `MemoryError: `, which the format makes of an exception without a text, as `MemoryError`."""
+    return message.rstrip().removesuffix(":")
 
 
 def _integer(value: object) -> int | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from holdfast.errors import PeerError
 from holdfast.failures.stacks import Group
+from holdfast.text import clean_data
 
 #: The version of the record's layout; a reader refuses only what is newer than itself.
 FAILURE_VERSION = 1
@@ -60,6 +61,11 @@ class Failure:
     #: Where the workers were when it hung, equal stacks together.
     stacks: tuple[Group, ...] = ()
     version: int = FAILURE_VERSION
+
+    def __post_init__(self) -> None:
+        # An exception that names a file may hold bytes that are no text; see `holdfast.text`.
+        for each in fields(self):
+            object.__setattr__(self, each.name, clean_data(getattr(self, each.name)))
 
     @property
     def is_true(self) -> bool:

@@ -1,8 +1,8 @@
-"""The report: a verdict as plain text for people."""
+"""The report: a verdict as plain text for people. Everything is told once, and the reason comes first."""
 
 from __future__ import annotations
 
-from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast.failures import stacks
@@ -15,62 +15,91 @@ if TYPE_CHECKING:
 OTHERS_MAX = 8
 LOG_LINES_MAX = 30
 
-_WORDS = {
-    Kind.EXCEPTION: "an uncaught exception",
-    Kind.EXIT: "a non-zero exit",
-    Kind.SIGNAL: "a fatal signal",
-    Kind.OUT_OF_MEMORY: "out of memory",
-    Kind.TIMEOUT: "a hang",
-    Kind.START: "a worker that could not start",
-    Kind.LOST_NODE: "a lost node",
-    Kind.VICTIM: "a peer that went away (the true cause was not seen)",
-    Kind.STOPPED: "a stop",
+#: What a message does not say by itself.
+_NOTES = {
+    Kind.VICTIM: "a peer went away; why was not seen",
+    Kind.START: "the worker could not be started",
+    Kind.LOST_NODE: "the node was lost",
 }
 
 
-def render(verdict: Verdict, exit_code: int | None = None) -> str:
-    """Write the verdict out: who, what, traceback, stacks, last log lines, where the logs are, and who else fell.
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What the reader of a report knows, or should know, besides the verdict.
 
-    `exit_code` is the launcher's, where that is not the verdict's own, as after a crash loop.
+    `exit_code` is the launcher's, where that is not the verdict's own, as after a crash loop. `over` says why the job
+    was not restarted. `logs` is the run's log folder. With `shown` the worker's own output stands on the same screen,
+    with `stacks_shown` the warning about its hang. `told_by` says which other report has the traceback, so that this
+    one leaves it out.
     """
-    return "\n".join(_lines(verdict, verdict.exit_code if exit_code is None else exit_code)) + "\n"
+
+    exit_code: int | None = None
+    over: str = ""
+    logs: str = ""
+    shown: bool = False
+    stacks_shown: bool = False
+    told_by: str = ""
 
 
-def _lines(verdict: Verdict, exit_code: int) -> Iterator[str]:
+def render(verdict: Verdict, around: Around = Around()) -> str:  # noqa: B008 - frozen
+    """Write the verdict out: the evidence, what happened, who, when, and where the logs are."""
+    return "\n".join([*evidence(verdict, around), first_line(verdict.cause), *details(verdict, around)]) + "\n"
+
+
+def evidence(verdict: Verdict, around: Around = Around()) -> Iterator[str]:  # noqa: B008 - frozen
+    """Yield the traceback, the stacks and the last log lines, as far as they are not on the screen already."""
     cause = verdict.cause
-    yield f"The job failed: {_WORDS[cause.kind]}."
-    yield f"  who      {where(cause)}"
-    yield f"  what     {first_line(cause)}"
-    yield from (f"           {line}" for line in cause.message.strip().splitlines()[1:])
-    if cause.exit_code is not None:
-        name = f" ({cause.signal_name})" if cause.signal_name else ""
-        yield f"  exit     {cause.exit_code}{name}; the launcher exits with {exit_code}"
-    if cause.round is not None or cause.attempt is not None:
-        yield f"  when     {_when(cause)}"
-    for index, path in enumerate(cause.log_files):
-        yield f"  {'logs' if index == 0 else '    '}     {path}"
-    if cause.traceback.strip():
-        yield ""
-        yield from (f"  {line}" for line in cause.traceback.rstrip().splitlines())
-    if cause.stacks:
-        yield ""
-        yield "  where everybody was, the innermost call first:"
-        yield from (f"  {line}" for line in stacks.render(cause.stacks).splitlines())
+    if around.told_by:
+        return
     lines = _without_traceback(cause)
-    if lines:
-        yield ""
-        yield "  its last lines:"
+    printed = bool(cause.extra.get("printed")) or lines != cause.log_lines
+    if lines and not around.shown:
+        yield f"the last lines of {where(cause)}:"
         yield from (f"  | {line}" for line in lines[-LOG_LINES_MAX:])
-    if verdict.others:
-        yield ""
-        yield from _others(verdict.others)
+    if cause.traceback.strip() and not (around.shown and printed):
+        yield f"the traceback of {where(cause)}:"
+        yield from (f"  {line}" for line in cause.traceback.rstrip().splitlines())
+    if cause.stacks and not around.stacks_shown:
+        yield "where each rank was, innermost call first:"
+        yield from (f"  {line}" for line in stacks.render(cause.stacks).splitlines())
 
 
-def _without_traceback(failure: Failure) -> tuple[str, ...]:
-    """Return the last log lines, without a traceback at their end that is shown already."""
-    shown = tuple(failure.traceback.rstrip().splitlines())
-    lines = failure.log_lines
-    return lines[: -len(shown)] if shown and lines[-len(shown) :] == shown else lines
+def details(verdict: Verdict, around: Around = Around()) -> Iterator[str]:  # noqa: B008 - frozen
+    """Yield the lines below the sentence that says what happened, which is `first_line` of the cause."""
+    cause = verdict.cause
+    same = [each for each in verdict.others if (each.kind, each.message) == (cause.kind, cause.message)]
+    yield from (f"  {line}" for line in cause.message.strip().splitlines()[1:])
+    yield f"  who      {_who(cause, same)}"
+    if note := _NOTES.get(cause.kind, ""):
+        yield f"  note     {note}"
+    if exited := _exit(verdict, around):
+        yield f"  exit     {exited}"
+    if when := "; ".join(filter(None, [_when(cause), around.over])):
+        yield f"  when     {when}"
+    yield from _others([each for each in verdict.others if each not in same])
+    if around.told_by:
+        yield f"  more     {around.told_by}"
+    if logs := _logs(cause, around):
+        yield f"  logs     {logs}"
+
+
+def _who(cause: Failure, same: list[Failure]) -> str:
+    """Name the rank that failed; ranks that failed with the same error stand with it."""
+    ranks = [each.rank for each in same if each.rank is not None and each.host == cause.host]
+    if cause.rank is None or not ranks:
+        return where(cause)
+    host = f" on {cause.host}" if cause.host else ""
+    first = where(cause).removesuffix(host)
+    return f"{stacks.name_ranks([cause.rank, *ranks])}{host}; the first was {first}"
+
+
+def _exit(verdict: Verdict, around: Around) -> str:
+    code = verdict.cause.exit_code
+    if code is None:
+        return ""
+    launcher = verdict.exit_code if around.exit_code is None else around.exit_code
+    name = f" ({verdict.cause.signal_name})" if verdict.cause.signal_name else ""
+    return f"{code}{name}" + (f"; the launcher exits with {launcher}" if launcher != code else "")
 
 
 def _when(failure: Failure) -> str:
@@ -82,14 +111,23 @@ def _when(failure: Failure) -> str:
     return ", ".join(parts)
 
 
-def _others(others: tuple[Failure, ...]) -> Iterator[str]:
-    shown = [failure for failure in others if failure.kind is not Kind.STOPPED][:OTHERS_MAX]
-    stopped = Counter(failure.kind for failure in others)[Kind.STOPPED]
-    if shown:
-        yield "  others that fell:"
-        yield from (f"  - {where(failure)}: {first_line(failure)}" for failure in shown)
-    hidden = len(others) - len(shown) - stopped
-    if hidden:
-        yield f"  - and {hidden} more"
-    if stopped:
-        yield f"  {stopped} more {'was' if stopped == 1 else 'were'} stopped because of this."
+def _logs(failure: Failure, around: Around) -> str:
+    """Name the folder of the worker's own files, or that of the run where the worker's output was not kept."""
+    folders = dict.fromkeys(path.rpartition("/")[0] for path in failure.log_files)
+    return ", ".join(folders) or around.logs
+
+
+def _without_traceback(failure: Failure) -> tuple[str, ...]:
+    """Return the last log lines, without a traceback at their end that is shown already."""
+    shown = tuple(failure.traceback.rstrip().splitlines())
+    lines = failure.log_lines
+    return lines[: -len(shown)] if shown and lines[-len(shown) :] == shown else lines
+
+
+def _others(others: list[Failure]) -> Iterator[str]:
+    """Name those that failed too; those that we have stopped are no news."""
+    told = [failure for failure in others if failure.kind is not Kind.STOPPED]
+    lines = [f"{where(failure)}: {first_line(failure)}" for failure in told[:OTHERS_MAX]]
+    if len(told) > OTHERS_MAX:
+        lines.append(f"and {len(told) - OTHERS_MAX} more")
+    yield from (f"  {'also' if index == 0 else '    '}     {line}" for index, line in enumerate(lines))

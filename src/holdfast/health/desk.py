@@ -100,14 +100,14 @@ def refusal(request: Request | None, status: int, sentence: str, allow: str = ""
     """Say no in a sentence, in the form that the client wants."""
     if request is not None and request.wants_json:
         return Reply(status, JSON, _json({"error": sentence}), allow)
-    return Reply(status, TEXT, f"{sentence}\n".encode(), allow)
+    return Reply(status, TEXT, f"{sentence}\n".encode(errors="backslashreplace"), allow)
 
 
 def _say(request: Request, yes: bool, key: str, sentence: str) -> Reply:
     status = 200 if yes else 503
     if request.wants_json:
         return Reply(status, JSON, _json({key: yes, "reason": sentence}))
-    return Reply(status, TEXT, f"{sentence}\n".encode())
+    return Reply(status, TEXT, f"{sentence}\n".encode(errors="backslashreplace"))
 
 
 def _index(request: Request) -> Reply:
@@ -115,7 +115,7 @@ def _index(request: Request) -> Reply:
         return Reply(200, JSON, _json(ENDPOINTS))
     width = max(map(len, ENDPOINTS))
     lines = [f"{path.ljust(width)}  {what}" for path, what in ENDPOINTS.items()]
-    return Reply(200, TEXT, "\n".join([*lines, ""]).encode())
+    return Reply(200, TEXT, "\n".join([*lines, ""]).encode(errors="backslashreplace"))
 
 
 def _json(content: dict[str, Any]) -> bytes:

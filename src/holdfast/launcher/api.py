@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.agent import LocalElasticAgent, RunResult, WorkerSpec, WorkerState
 from holdfast.agent.local import LocalOptions
 from holdfast.agent.machine import Outcome
+from holdfast.errors import UsageError
 from holdfast.events import close_all as close_events
 from holdfast.failures import ChildFailedError, ProcessFailure
-from holdfast.failures.failure import Failure
+from holdfast.failures.failure import Failure, Kind
 from holdfast.failures.verdict import Verdict
+from holdfast.launcher.check import check
 from holdfast.metrics.choose import configure_from
 from holdfast.metrics.chosen import Metrics
+from holdfast.quantities import parse_duration
 from holdfast.rendezvous import RendezvousHandler, RendezvousParameters, get_rendezvous_handler
 from holdfast.rendezvous.native import HoldfastRendezvousHandler
 from holdfast.workers import DefaultLogsSpecs, LogsSpecs, Module, NumaOptions, Program, Script, SignalException
+from holdfast.workers.pump import wait_output
 
 SHUTDOWN_TIMEOUT_S = 30.0
+#: How long the workers' last lines may take to be read after a signal.
+OUTPUT_TIMEOUT_S = 1.0
+SHUTDOWN_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 #: Tells whoever starts jobs again that it would be of no use.
 CRASH_LOOP_EXIT_CODE = 93
 
@@ -64,6 +72,7 @@ class LaunchConfig:
     local_options: LocalOptions = field(default_factory=LocalOptions)
 
     def __post_init__(self) -> None:
+        check(self)
         if self.rdzv_timeout != -1:
             self.rdzv_configs = {"timeout": self.rdzv_timeout, **self.rdzv_configs}
         if self.logs_specs is None:
@@ -77,6 +86,10 @@ class LaunchReport:
     result: RunResult
     outcome: Outcome
     verdict: Verdict | None = None
+    #: The run's log folder on this node; empty where there is none.
+    logs: str = ""
+    #: Whether the root cause is a worker of this node.
+    is_ours: bool = False
 
     @property
     def exit_code(self) -> int:
@@ -110,13 +123,16 @@ def launch_agent(
 
     Raises `ChildFailedError` where workers failed, and `SignalException` where a signal ended it.
     """
-    report = run_agent(config, entrypoint, args, health_check_server)
+    return results_of(run_agent(config, entrypoint, args, health_check_server), _name(entrypoint))
+
+
+def results_of(report: LaunchReport, name: str) -> dict[int, Any]:
+    """Return the workers' results by global rank; raises as `launch_agent` does, in the name of what was run."""
     if report.outcome.signal:
         import signal
 
         raise SignalException(report.outcome.reason, signal.Signals(report.outcome.signal))
     if report.result.is_failed():
-        name = _name(entrypoint)
         raise ChildFailedError(name, report.result.failures or _failures(report))
     return report.result.return_values
 
@@ -135,14 +151,18 @@ def run_agent(
             result = agent.run(config.role)
         except SignalException as exception:
             outcome = Outcome(succeeded=False, reason=str(exception), signal=int(exception.sigval))
-            return LaunchReport(RunResult(WorkerState.STOPPED), outcome)
+            return LaunchReport(RunResult(WorkerState.STOPPED), outcome, logs=log_folder(config.logs_specs))
         outcome = agent.outcome or Outcome(succeeded=not result.is_failed(), reason="left")
-        return LaunchReport(result, outcome, _verdict(outcome))
+        verdict = _verdict(outcome, agent.failures)
+        is_ours = verdict is not None and any(_is_same(verdict.cause, each) for each in agent.failures)
+        return LaunchReport(result, outcome, verdict, log_folder(config.logs_specs), is_ours)
     finally:
         _leave(handler, agent)
         if metrics is not None:
             metrics.close()
         close_events()
+        ended_well = agent is not None and agent.outcome is not None and not agent.outcome.signal
+        wait_output(None if ended_well else OUTPUT_TIMEOUT_S)
 
 
 def _choose_metrics(config: LaunchConfig, handler: RendezvousHandler) -> Metrics | None:
@@ -196,12 +216,23 @@ def _make_agent(
         start_method=config.start_method,
         exit_barrier_timeout=config.exit_barrier_timeout,
         log_line_prefix_template=config.log_line_prefix_template,
-        shutdown_timeout=SHUTDOWN_TIMEOUT_S if config.shutdown_timeout is None else config.shutdown_timeout,
+        shutdown_timeout=shutdown_timeout(config),
         health_check_server=health_check_server,
         signals_to_handle=config.signals_to_handle,
         options=config.local_options,
         metrics=metrics,
     )
+
+
+def shutdown_timeout(config: LaunchConfig, environ: Mapping[str, str] = os.environ) -> float:
+    """Return how long workers get from SIGTERM to SIGKILL: the config's, else the variable's that torchrun reads."""
+    text = environ.get(SHUTDOWN_VARIABLE, "")
+    if config.shutdown_timeout is not None or not text:
+        return SHUTDOWN_TIMEOUT_S if config.shutdown_timeout is None else config.shutdown_timeout
+    try:
+        return parse_duration(text)
+    except UsageError as error:
+        raise UsageError(f"{SHUTDOWN_VARIABLE}: {error}") from None
 
 
 def _leave(handler: RendezvousHandler, agent: LocalElasticAgent | None) -> None:
@@ -212,10 +243,26 @@ def _leave(handler: RendezvousHandler, agent: LocalElasticAgent | None) -> None:
         handler.shutdown()
 
 
-def _verdict(outcome: Outcome) -> Verdict | None:
+def log_folder(logs: LogsSpecs | None) -> str:
+    """Return the folder that a run's logs are in, or nothing where none was made."""
+    try:
+        folder = logs.root_log_dir if logs is not None else ""
+    except UsageError:  # no attempt was made yet
+        return ""
+    return "" if folder == os.devnull else folder
+
+
+def _verdict(outcome: Outcome, failures: Sequence[Failure]) -> Verdict | None:
+    """Return the root cause, which may be another node's, and what else failed on this node."""
     if outcome.cause is None or not outcome.cause.detail:
         return None
-    return Verdict(Failure.from_json(outcome.cause.detail))
+    cause = Failure.from_json(outcome.cause.detail)
+    others = [each for each in failures if each.kind is not Kind.STOPPED and not _is_same(cause, each)]
+    return Verdict(cause, tuple(others))
+
+
+def _is_same(one: Failure, other: Failure) -> bool:
+    return (one.host, one.pid, one.rank) == (other.host, other.pid, other.rank)
 
 
 def _failures(report: LaunchReport) -> dict[int, ProcessFailure]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import socket
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast import plugins
@@ -17,12 +18,14 @@ from holdfast.events.choose import spec_from
 from holdfast.facts import facts
 from holdfast.health import parse_health_port
 from holdfast.launcher.api import LaunchConfig
+from holdfast.launcher.invitation import invitation
+from holdfast.launcher.options import OPTIONS, LaunchOptions
 from holdfast.metrics.choose import check as check_metrics
 from holdfast.metrics.source import METRICS_VARIABLE
 from holdfast.quantities import parse_duration
 from holdfast.rendezvous.settings import SETTINGS, parse_admit
 from holdfast.timer.hang import HangOptions
-from holdfast.wire.address import Endpoint
+from holdfast.wire.address import Endpoint, parse_endpoint
 from holdfast.workers import (
     AffinityMode,
     DefaultLogsSpecs,
@@ -38,71 +41,16 @@ from holdfast.workers import (
 
 #: Backends whose settings are known here; no name means one of them.
 OUR_BACKENDS = ("", "holdfast", "c10d", "static")
+#: What every backend is told, and by which flag.
+FLAGS_OF_THEIR_OWN = {
+    "backend": "--rdzv-backend",
+    "endpoint": "--rdzv-endpoint",
+    "run_id": "--rdzv-id",
+    "min_nodes": "--nnodes",
+    "max_nodes": "--nnodes",
+    "local_addr": "--local-addr",
+}
 LOGS_SPECS_GROUP = "torchrun.logs_specs"
-
-
-@dataclass(frozen=True)
-class LaunchOptions:
-    """The flags of `holdfast launch`, as typed by a user; torchrun's first, then ours."""
-
-    nnodes: str = "1:1"
-    nproc_per_node: str = "1"
-    rdzv_backend: str = ""
-    rdzv_endpoint: str = ""
-    rdzv_id: str = "none"
-    rdzv_conf: str = ""
-    standalone: bool = False
-    max_restarts: int = 0
-    monitor_interval: float = 0.1
-    start_method: str = "spawn"
-    event_log_handler: str = ""
-    role: str = "default"
-    module: bool = False
-    no_python: bool = False
-    run_path: bool = False
-    log_dir: str | None = None
-    redirects: str = "0"
-    tee: str = "0"
-    local_ranks_filter: str = ""
-    duplicate_stdout_filters: str = ""
-    duplicate_stderr_filters: str = ""
-    node_rank: int | None = None
-    master_addr: str | None = None
-    master_port: int | None = None
-    local_addr: str | None = None
-    logs_specs: str | None = None
-    numa_binding: str | None = None
-    signals_to_handle: str = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
-    shutdown_timeout: float | None = None
-    virtual_local_rank: bool = False
-    # -- ours
-    preload: str = "auto"
-    spares: int | None = None
-    last_call: str | None = None
-    lease: str | None = None
-    restart_backoff: str | None = None
-    progress_after: str | None = None
-    reset_restarts: bool = False
-    crash_loop: int | None = None
-    admit: str | None = None
-    forward_signals: str = ""
-    exit_barrier_timeout: str = "300"
-    join_timeout: str | None = None
-    log_prefix: str | None = None
-    log_size_limit: str | None = None
-    half_finished_after: str | None = None
-    metrics: tuple[str, ...] = ()
-    health_port: str = ""
-    health_timeout: str | None = None
-    hang: str = "off"
-    vault: bool = False
-    secret_file: str | None = None
-    require_secret: bool = False
-    tls_cert: str | None = None
-    tls_key: str | None = None
-    tls_ca: str | None = None
-    script: str = ""
-    script_args: tuple[str, ...] = field(default_factory=tuple)
 
 
 def config_from_options(options: LaunchOptions) -> tuple[LaunchConfig, Script | Module | Program]:
@@ -113,6 +61,8 @@ def config_from_options(options: LaunchOptions) -> tuple[LaunchConfig, Script | 
     if any(spec.sink == "prometheus" for spec in check_metrics(metrics)) and not options.health_port:
         facts.warn("unscraped", "--metrics prometheus is scraped from the health port: give --health-port as well")
     backend, endpoint, run_id = meeting_place(options, low, high)
+    if high > 1 and not (options.standalone or options.rdzv_endpoint or options.master_addr):
+        _invite(options, backend, parse_endpoint(endpoint), high)
     return (
         LaunchConfig(
             min_nodes=low,
@@ -142,6 +92,17 @@ def config_from_options(options: LaunchOptions) -> tuple[LaunchConfig, Script | 
         ),
         entry,
     )
+
+
+def _invite(options: LaunchOptions, backend: str, where: Endpoint, nodes: int) -> None:
+    """Say at once where the other nodes are awaited: this launch waits for them, and named no place."""
+    if backend not in OUR_BACKENDS or not where.is_loopback:
+        return
+    entry = (options.script, *options.script_args)
+    typed = tuple(sys.argv[2:]) if sys.argv[1:2] == ["launch"] else ()
+    flags = typed[: -len(entry)] if typed[-len(entry) :] == entry else ("--nnodes", options.nnodes)
+    ranks = range(nodes) if backend == "static" else None
+    facts.warn("meeting_place", invitation(flags, entry, where, socket.gethostname(), ranks, options.node_rank or 0))
 
 
 def parse_nnodes(text: str) -> tuple[int, int]:
@@ -189,14 +150,22 @@ def _check_script(text: str) -> None:
 
 
 def parse_config(text: str, flag: str = "--rdzv-conf") -> dict[str, str]:
-    """Read `key=value,key=value`."""
+    """Read `key=value,key=value`; quotes that a shell has left around the whole, a key or a value are dropped."""
     settings: dict[str, str] = {}
-    for pair in filter(None, (part.strip() for part in text.split(","))):
-        key, equals, value = pair.partition("=")
-        if not equals or not key.strip() or not value.strip():
+    for pair in filter(None, (part.strip() for part in _unquoted(text).split(","))):
+        key, equals, value = (_unquoted(part) for part in _unquoted(pair).partition("="))
+        if not equals or not key or not value:
             raise UsageError(f"{flag} '{pair}' must be key=value; separate several with commas")
-        settings[key.strip()] = value.strip()
+        settings[key] = value
     return settings
+
+
+def _unquoted(text: str) -> str:
+    """Drop the space around a text, and a pair of quotes around it."""
+    text = text.strip()
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" and text[0] not in text[1:-1]:
+        return text[1:-1].strip()
+    return text
 
 
 def split_filters(text: str) -> list[str] | None:
@@ -249,11 +218,12 @@ def parse_bytes(text: str | None) -> int | None:
 
 
 def meeting_place(options: LaunchOptions, low: int, high: int) -> tuple[str, str, str]:
-    """Decide backend, endpoint and run id: one node alone meets nobody, so it picks its own."""
+    """Decide backend, endpoint and run id; a node alone needs no endpoint, and a fresh id where none was given."""
     backend = options.rdzv_backend
     alone = high == 1 and not options.rdzv_endpoint and options.master_port is None
     if options.standalone or (alone and backend in ("", "static")):
-        return "holdfast", "localhost:0", secrets.token_hex(8)
+        given = options.rdzv_id not in ("", OPTIONS["rdzv_id"].default)
+        return "holdfast", "localhost:0", options.rdzv_id if given else secrets.token_hex(8)
     if not backend:
         backend = "holdfast" if options.rdzv_endpoint or low != high else "static"
     if backend != "static":
@@ -265,24 +235,14 @@ def meeting_place(options: LaunchOptions, low: int, high: int) -> tuple[str, str
 
 def _rendezvous_settings(options: LaunchOptions) -> dict[str, str | int | bool]:
     settings: dict[str, str | int | bool] = dict(parse_config(options.rdzv_conf))
+    for key in settings:
+        if key in FLAGS_OF_THEIR_OWN:
+            raise UsageError(f"--rdzv-conf: '{key}' is given by {FLAGS_OF_THEIR_OWN[key]}, not as a further setting")
     _warn_of_unknown(settings, options.rdzv_backend)
-    given: Mapping[str, str | int | bool | None] = {
-        "last_call_timeout": options.last_call,
-        "lease": options.lease,
-        "admit": options.admit,
-        "join_timeout": options.join_timeout,
-        "secret_file": options.secret_file,
-        "spares": options.spares,
-        "node_rank": options.node_rank,
-        "progress_after": options.progress_after,
-        "reset_restarts": options.reset_restarts or None,
-        "crash_loop": options.crash_loop,
-        "require_secret": options.require_secret or None,
-        "tls_cert": options.tls_cert,
-        "tls_key": options.tls_key,
-        "tls_ca": options.tls_ca,
-    }
-    settings.update({key: value for key, value in given.items() if value is not None})
+    for option in OPTIONS.values():
+        value = getattr(options, option.name)
+        if option.setting and value is not None and value is not False:
+            settings[option.setting] = value
     if options.admit is not None:
         parse_admit(options.admit)
     settings["max_restarts"] = options.max_restarts

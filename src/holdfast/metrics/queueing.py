@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from holdfast.metrics.api import MetricData, MetricHandler
 from holdfast.outbox import CLOSE_TIMEOUT_S, GATHER_S, ITEMS_MAX, Outbox
+from holdfast.text import clean
 
 
 class QueueingMetricHandler(MetricHandler):
@@ -19,7 +20,7 @@ class QueueingMetricHandler(MetricHandler):
         self._handler = handler
         self.outbox: Outbox[MetricData] = Outbox(
             f"the metrics sink '{name}'",
-            handler.emit,
+            self._deliver,
             items_max=items_max,
             settle=self._settle,
             finish=getattr(handler, "close", None),
@@ -38,6 +39,12 @@ class QueueingMetricHandler(MetricHandler):
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> bool:
         """Hand over what is left, close the sink, and wait no longer than `timeout_s` for both."""
         return self.outbox.close(timeout_s)
+
+    def _deliver(self, data: MetricData) -> None:
+        """Hand a value over with names that every sink can write: one bad name must not cost the whole batch."""
+        if not (data.name.isascii() and data.group_name.isascii()):
+            data = data._replace(group_name=clean(data.group_name), name=clean(data.name))
+        self._handler.emit(data)
 
     def _settle(self) -> None:
         self.outbox.gather_s = getattr(self._handler, "gather_s", GATHER_S)

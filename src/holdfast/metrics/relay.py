@@ -11,7 +11,7 @@ import contextlib
 import shutil
 import socket
 import tempfile
-import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from holdfast.facts import facts
 from holdfast.metrics.api import MetricData, MetricHandler
 from holdfast.metrics.names import number
 from holdfast.metrics.source import current_rank
+from holdfast.threads import start_thread
 
 VERSION = 1
 DATAGRAM_BYTES_MAX = 64 * 1024
@@ -51,7 +52,7 @@ def decode(datagram: bytes) -> Batch | None:
     """Read a datagram; None for anything that is not ours."""
     try:
         batch = _decoder.decode(datagram)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     if batch.version != VERSION or batch.rank < 0 or len(batch.values) > VALUES_MAX:
         return None
@@ -82,8 +83,10 @@ class Relay:
             self._socket.close()
             self._remove()
             raise
-        self._thread = threading.Thread(target=self._run, name="holdfast metrics relay", daemon=True)
-        self._thread.start()
+        self._begin()
+
+    def _begin(self, _: BaseException | None = None) -> None:
+        self._thread = start_thread(self._run, "holdfast metrics relay", on_death=self._begin)
 
     def close(self) -> None:
         """Deliver what has arrived and stop."""
@@ -108,25 +111,38 @@ class Relay:
         while True:
             try:
                 datagram, _, flags, _ = self._socket.recvmsg(DATAGRAM_BYTES_MAX)
-            except OSError:
-                return
+            except OSError as error:
+                if self._closing:
+                    return
+                self._note(error)
+                time.sleep(SEND_TIMEOUT_S)  # no memory for a moment, say; workers drop what they cannot send
+                continue
             if not datagram and self._closing:
                 return
-            batch = None if flags & socket.MSG_TRUNC else decode(datagram)
-            if batch is None:
-                self.ignored += 1
-                continue
-            for value in batch.values:
-                self._hand_over(MetricData(*value), batch.rank)
+            try:
+                self._take(datagram, truncated=bool(flags & socket.MSG_TRUNC))
+            except Exception as error:  # noqa: BLE001 - without the thread no worker's metric would arrive any more
+                facts.unexpected("the metrics relay", error, "it goes on with the next values")
+
+    def _take(self, datagram: bytes, *, truncated: bool) -> None:
+        batch = None if truncated else decode(datagram)
+        if batch is None:
+            self.ignored += 1
+            return
+        for value in batch.values:
+            self._hand_over(MetricData(*value), batch.rank)
 
     def _hand_over(self, data: MetricData, rank: int) -> None:
         try:
             self._deliver(data, rank)
             self.taken += 1
         except Exception as error:  # noqa: BLE001 - whatever a value does to the receiver, the others are to arrive
-            self.failed += 1
-            if self.failed == 1:
-                facts.warn("metrics_trouble", f"a worker's metric was not taken: {error}; more are only counted")
+            self._note(error)
+
+    def _note(self, error: Exception) -> None:
+        self.failed += 1
+        if self.failed == 1:
+            facts.warn("metrics_trouble", f"a worker's metric was not taken: {error}; more are only counted")
 
 
 class RelayHandler(MetricHandler):

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from holdfast.errors import RendezvousError, UsageError
 from holdfast.store.api import Store
+from holdfast.text import check_text
 from holdfast.wire.ports import HeldPort
 
 _TRUE = frozenset({"1", "true", "t", "yes", "y"})
@@ -157,6 +158,12 @@ class RendezvousParameters:
             raise UsageError(f"the minimum number of nodes must be at least 1, not {min_nodes}")
         if not isinstance(max_nodes, int) or max_nodes < min_nodes:
             raise UsageError(f"the maximum number of nodes, {max_nodes}, must be at least the minimum, {min_nodes}")
+        for name, text in (
+            ("the run id (--rdzv-id)", run_id),
+            ("the endpoint (--rdzv-endpoint)", endpoint),
+            ("the local address (--local-addr)", local_addr or ""),
+        ):
+            check_text(name, text)
         self.backend = backend
         self.endpoint = endpoint
         self.run_id = run_id

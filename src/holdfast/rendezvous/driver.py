@@ -13,11 +13,12 @@ import random
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from holdfast.coordinator.driver import EMBEDDED, Coordinator
 from holdfast.coordinator.protocol import CODEC
-from holdfast.errors import FrameError, HandshakeError, HoldfastError, Unavailable
+from holdfast.errors import FrameError, HandshakeError, HoldfastError, PeerError, Unavailable
+from holdfast.facts import facts
 from holdfast.machine import Tick
 from holdfast.rendezvous.machine import (
     DropLink,
@@ -28,6 +29,7 @@ from holdfast.rendezvous.machine import (
     MemberEvent,
     MemberMachine,
     OpenLink,
+    RunEnded,
     Say,
 )
 from holdfast.wire.address import Endpoint
@@ -45,6 +47,11 @@ class Host:
     Of several agents on one machine the first to bind the port carries the coordinator. Should its process die, the
     next one that cannot connect takes its place. `endpoint` is where this process reaches it.
     """
+
+    #: How long a first attempt to connect may take; each that fails gives the next one twice as much.
+    connect_s = CONNECT_TIMEOUT_S
+    #: Waits until the coordinator may seal a round; None where no other can be elected in its place.
+    may_seal: Callable[[], Awaitable[bool]] | None = None
 
     def __init__(
         self, endpoint: Endpoint, secret: bytes, tls: TlsFiles | None, *, required: bool, owned: bool = True
@@ -65,9 +72,12 @@ class Host:
 
     async def try_open(self) -> bool:
         """Carry the coordinator unless somebody else has the port; says whether this process does."""
+        return await self._listen()
+
+    async def _listen(self) -> bool:
         if self._coordinator is not None:
             return True
-        coordinator = Coordinator(self._secret, kind=EMBEDDED)
+        coordinator = Coordinator(self._secret, kind=EMBEDDED, on_crash=self._on_crash, may_seal=self.may_seal)
         try:
             context = self._tls.server_context() if self._tls else None
             opened = await coordinator.open(self._bound, context)
@@ -76,8 +86,18 @@ class Host:
                 raise
             return False
         self.endpoint = Endpoint(self.endpoint.host, opened.port)
+        # The others know this port by now: should the coordinator have to be opened again, it is there again.
+        self._bound = Endpoint(self._bound.host, opened.port)
         self._coordinator = coordinator
         return True
+
+    def _on_crash(self, coordinator: Coordinator) -> None:
+        """Let the next attempt to connect open a coordinator anew; it learns the round from the members."""
+        if coordinator is self._coordinator:
+            self._coordinator = None
+
+    def reached(self, endpoint: Endpoint) -> None:
+        """Note which coordinator this node is connected to."""
 
     async def close(self, farewell_of: str = "") -> None:
         """Stop carrying the coordinator, once it has heard the last words of the node named."""
@@ -86,8 +106,12 @@ class Host:
         deadline = time.monotonic() + FAREWELL_S
         while self._coordinator.machine.speaks_for(farewell_of) and time.monotonic() < deadline:
             await asyncio.sleep(0.002)
-        await self._coordinator.close()
-        self._coordinator = None
+        await self._drop_coordinator()
+
+    async def _drop_coordinator(self) -> None:
+        coordinator, self._coordinator = self._coordinator, None
+        if coordinator is not None:
+            await coordinator.close()
 
 
 class Member:
@@ -102,6 +126,7 @@ class Member:
         *,
         tls: ssl.SSLContext | None = None,
         host: Host | None = None,
+        explain: Callable[[PeerError], str] = str,
     ) -> None:
         self.machine = machine
         self._endpoint = endpoint
@@ -109,15 +134,46 @@ class Member:
         self._on_effect = on_effect
         self._tls = tls
         self._host = host
+        self._explain = explain
         #: Until somebody answers, and again when a coordinator that lived inside an agent is gone.
         self._may_host = True
+        self._first_connect_s = self._connect_s = host.connect_s if host is not None else CONNECT_TIMEOUT_S
         self._link: Link[Message] | None = None
         self._opening: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        #: Whether an unexpected exception has ended the member; nothing is handled any more.
+        self._failed = False
         self._loop = asyncio.get_running_loop()
 
     def handle(self, event: MemberEvent) -> None:
-        """Hand an event to the machine and carry out what it answers."""
+        """Hand an event to the machine and carry out what it answers; an exception ends the member, loudly."""
+        if self._failed:
+            return
+        try:
+            self._handle(event)
+        except Exception as error:  # noqa: BLE001 - an event that is lost here would be waited for until a timeout
+            self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        """End the member because of an exception that no code expected: its owner hears that the run is over here."""
+        if self._failed:
+            return
+        self._failed = True
+        facts.unexpected("the rendezvous", error, "this node leaves the run")
+        try:
+            self.close()
+            self._on_effect(RunEnded(f"internal error in the rendezvous: {error!r}", failed=True))
+        except Exception as raised:  # noqa: BLE001 - as above; nothing is left that could be told
+            facts.unexpected("the end of the rendezvous", raised, "this node may not have heard that it left the run")
+
+    def close(self) -> None:
+        """Let go of the connection and the timer."""
+        self._drop()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _handle(self, event: MemberEvent) -> None:
         for effect in self.machine.handle(event, time.monotonic()):
             match effect:
                 case OpenLink():
@@ -131,14 +187,12 @@ class Member:
                     self._on_effect(effect)
         self._arm()
 
-    def close(self) -> None:
-        """Let go of the connection and the timer."""
-        self._drop()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
     async def _open(self) -> None:
+        event = await self._connect()
+        self._opening = None  # before the machine hears of it: it may open the next one at once
+        self.handle(event)
+
+    async def _connect(self) -> LinkUp | LinkDown:
         """Connect, carrying the coordinator ourselves where nobody answers and the address is ours."""
         try:
             if self._host is not None and self._may_host:
@@ -150,19 +204,24 @@ class Member:
                 self._secret,
                 self._on_message,
                 self._on_lost,
-                timeout_s=CONNECT_TIMEOUT_S,
+                run=self.machine.run,
+                timeout_s=self._connect_s,
                 tls=self._tls,
             )
         except (HandshakeError, FrameError) as error:
-            self.handle(LinkDown(str(error), final=True))
+            return LinkDown(self._explain(error), final=True)
         except (HoldfastError, OSError) as error:
+            self._connect_s = min(2 * self._connect_s, CONNECT_TIMEOUT_S)
             # Also what the system refuses for now, as when it has no descriptors left: the next try may go better.
-            self.handle(LinkDown(str(error)))
-        else:
-            self._may_host = self._link.kind == EMBEDDED
-            self.handle(LinkUp())
-        finally:
-            self._opening = None
+            return LinkDown(str(error))
+        except Exception as error:  # noqa: BLE001 - a task that dies would be waited for until the join timeout
+            facts.unexpected("connecting to the coordinator", error, "this attempt has failed")
+            return LinkDown(f"internal error: {error!r}", final=True)
+        self._connect_s = self._first_connect_s
+        self._may_host = self._link.kind == EMBEDDED
+        if self._host is not None:
+            self._host.reached(self._endpoint)
+        return LinkUp()
 
     def _on_message(self, message: Message) -> None:
         self.handle(Heard(message))
@@ -174,6 +233,7 @@ class Member:
     def _drop(self) -> None:
         if self._opening is not None:
             self._opening.cancel()
+            self._opening = None
         if self._link is not None:
             self._link.close()
             self._link = None

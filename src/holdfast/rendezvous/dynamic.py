@@ -277,11 +277,13 @@ class DynamicRendezvousHandler(RendezvousHandler):
     def _beat(self) -> None:
         """Beat until told to stop; a beat that fails is made good by the next."""
         while not self._over.wait(self._settings.keep_alive_interval.total_seconds()):
-            self._machine.beat()
             try:
+                self._machine.beat()
                 self._state.settle(self._machine.keep_alive)
             except RendezvousError as error:
                 facts.warn("rendezvous_unreachable", f"this node's beat could not be told: {error}")
+            except Exception as error:  # noqa: BLE001 - a plugin's backend may raise anything; the node must go on beating
+                facts.unexpected("the rendezvous beat", error, "the next beat is sent all the same")
 
 
 def create_handler(store: Any, backend: RendezvousBackend, params: RendezvousParameters) -> DynamicRendezvousHandler:

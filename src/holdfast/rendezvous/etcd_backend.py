@@ -11,7 +11,7 @@ from datetime import timedelta
 from holdfast.errors import RendezvousConnectionError, Unavailable, UsageError
 from holdfast.rendezvous.api import RendezvousParameters
 from holdfast.rendezvous.dynamic import RendezvousBackend, Token
-from holdfast.rendezvous.etcd import DEFAULT_PORT, Gateway
+from holdfast.rendezvous.etcd_gateway import DEFAULT_PORT, Gateway
 from holdfast.store.etcd import EtcdStore
 from holdfast.wire.address import parse_endpoint
 
@@ -58,9 +58,9 @@ class EtcdRendezvousBackend(RendezvousBackend):
 
     def _living_lease(self) -> int:
         if self._lease is not None:
-            with contextlib.suppress(Unavailable):  # it has run out
-                self._client.keep_alive(self._lease)
-                return self._lease
+            with contextlib.suppress(Unavailable):
+                if self._client.keep_alive(self._lease) > 0:  # otherwise it has run out
+                    return self._lease
         self._lease = self._client.grant(self._ttl_s)
         return self._lease
 

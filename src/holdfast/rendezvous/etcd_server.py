@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from holdfast.errors import Unavailable, UsageError
-from holdfast.rendezvous.etcd import Gateway
+from holdfast.rendezvous.etcd_gateway import Gateway
 from holdfast.wire.address import Endpoint
 from holdfast.wire.ports import get_free_port
 

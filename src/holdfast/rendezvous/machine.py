@@ -13,7 +13,9 @@ finish or have stopped.
 The rules:
 
 1. A lost connection changes nothing here but the need for a new one: workers go on, and the next connection
-   starts with a `Join` that says all that this node knows.
+   starts with a `Join` that says all that this node knows. One that stays lost is told. If the agent that carried the
+   coordinator is part of the round, its workers are gone with it: then the node gives up after as long as it would
+   wait for a round.
 2. An ask ends in a round, in the end of the run, or at its deadline with a sentence that says what was missing.
 3. Every word carries a growing `seq`; only the answer to the latest ask counts.
 4. What must not be lost is said again: a `Join` when the coordinator asks for it, a `Close` with every beat until the
@@ -24,7 +26,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -56,7 +57,68 @@ from holdfast.coordinator.messages import (
     ToldFact,
 )
 from holdfast.machine import Tick
+from holdfast.rendezvous.absence import Absence
+from holdfast.rendezvous.events import (
+    AnotherAnswers,
+    AnotherAsks,
+    Answer,
+    Ask,
+    AskFailed,
+    CoordinatorAway,
+    CoordinatorBack,
+    Depart,
+    DropLink,
+    FactHeard,
+    Finish,
+    GiveUp,
+    Heard,
+    LinkDown,
+    LinkUp,
+    MemberEffect,
+    MemberEvent,
+    NewcomersWait,
+    OpenLink,
+    PutQuestion,
+    Replace,
+    RoundBroken,
+    RoundSealed,
+    RunEnded,
+    Say,
+    Shut,
+)
 from holdfast.wire.frames import Message
+
+__all__ = [
+    "IN_ROUND",
+    "AnotherAnswers",
+    "AnotherAsks",
+    "Answer",
+    "Ask",
+    "AskFailed",
+    "CoordinatorAway",
+    "CoordinatorBack",
+    "Depart",
+    "DropLink",
+    "FactHeard",
+    "Finish",
+    "GiveUp",
+    "Heard",
+    "LinkDown",
+    "LinkUp",
+    "MemberEffect",
+    "MemberEvent",
+    "MemberMachine",
+    "NewcomersWait",
+    "OpenLink",
+    "PutQuestion",
+    "Replace",
+    "RoundBroken",
+    "RoundSealed",
+    "RunEnded",
+    "Say",
+    "Shut",
+    "State",
+]
 
 RETRY_S_MIN = 0.05
 RETRY_S_MAX = 1.0
@@ -78,201 +140,14 @@ class State(enum.StrEnum):
 
 
 IN_ROUND = frozenset({State.RUNNING, State.STOPPING, State.DONE})
+#: States that may last: there a coordinator that is out of reach is told.
+SETTLED = frozenset({State.RUNNING, State.DONE})
 _PHASES = {
     State.WAITING: Phase.WAITING,
     State.RUNNING: Phase.RUNNING,
     State.STOPPING: Phase.STOPPING,
     State.DONE: Phase.DONE,
 }
-
-# -- events from the owner -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """No workers run here now; ask for a round. `port` is held for rank 0, `cause` says what ended the last round."""
-
-    port: int
-    deadline: float
-    cause: Cause | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class GiveUp:
-    """The round cannot go on because of a failure here."""
-
-    cause: Cause
-
-
-@dataclass(frozen=True, slots=True)
-class Replace:
-    """A worker here failed and is being replaced; the round goes on."""
-
-    cause: Cause
-
-
-@dataclass(frozen=True, slots=True)
-class Finish:
-    """All workers here have finished well."""
-
-
-@dataclass(frozen=True, slots=True)
-class Depart:
-    """Leave the run politely."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Shut:
-    """End the run for everybody."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class PutQuestion:
-    """Ask every other node of the round something; each that answers is reported as `AnotherAnswers`."""
-
-    call: int
-    topic: str
-    body: str
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Answer what another node asked."""
-
-    caller: str
-    call: int
-    body: str
-
-
-# -- events from the connection ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class LinkUp:
-    """The connection stands."""
-
-
-@dataclass(frozen=True, slots=True)
-class LinkDown:
-    """The connection broke, or could not be made. `final` when trying again cannot help."""
-
-    reason: str
-    final: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Heard:
-    """The coordinator said something."""
-
-    message: Message
-
-
-MemberEvent = Ask | GiveUp | Replace | Finish | Depart | Shut | PutQuestion | Answer | LinkUp | LinkDown | Heard | Tick
-
-# -- effects -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class OpenLink:
-    """Try to connect; the outcome is reported as `LinkUp` or `LinkDown`."""
-
-
-@dataclass(frozen=True, slots=True)
-class DropLink:
-    """Close the connection, or stop trying, once what was sent is out; not reported."""
-
-
-@dataclass(frozen=True, slots=True)
-class Say:
-    """Send a message on the connection."""
-
-    message: Message
-
-
-@dataclass(frozen=True, slots=True)
-class RoundSealed:
-    """The answer to the ask: this node's place."""
-
-    place: Place
-
-
-@dataclass(frozen=True, slots=True)
-class RoundBroken:
-    """The round that this node is in is over; stop its workers."""
-
-    place: Place
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class RunEnded:
-    """The run is over for this node: it was closed, or this node may not take part."""
-
-    reason: str
-    failed: bool
-    rejected: bool = False
-    cause: Cause | None = None
-    crash_loop: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class AskFailed:
-    """The ask ran into its deadline, or the coordinator will never be reached."""
-
-    reason: str
-    connected: bool
-
-
-@dataclass(frozen=True, slots=True)
-class NewcomersWait:
-    """So many nodes wait to be admitted to the running round."""
-
-    nodes_waiting: int
-
-
-@dataclass(frozen=True, slots=True)
-class FactHeard:
-    """Something happened to the run; each fact is heard once, in order."""
-
-    fact: ToldFact
-
-
-@dataclass(frozen=True, slots=True)
-class AnotherAsks:
-    """Another node of the round asks something; answered with `Answer`."""
-
-    caller: str
-    call: int
-    topic: str
-    body: str
-
-
-@dataclass(frozen=True, slots=True)
-class AnotherAnswers:
-    """A node of the round, by its rank, has answered a `PutQuestion`."""
-
-    call: int
-    group_rank: int
-    body: str
-
-
-MemberEffect = (
-    OpenLink
-    | DropLink
-    | Say
-    | RoundSealed
-    | RoundBroken
-    | RunEnded
-    | AskFailed
-    | NewcomersWait
-    | FactHeard
-    | AnotherAsks
-    | AnotherAnswers
-)
 
 
 class MemberMachine:
@@ -306,6 +181,9 @@ class MemberMachine:
         self._heard_at = 0.0
         self._heard_sentence = ""
         self._link_trouble = "not connected yet"
+        self._away = Absence()
+        #: How long the owner is willing to wait for a round, and so for a coordinator that took workers with it.
+        self._patience_s = float("inf")
         self._out: list[MemberEffect] = []
 
     # -- the contract ----------------------------------------------------------------------------------------
@@ -353,6 +231,8 @@ class MemberMachine:
         times = [self._retry_at, self._deadline, self._beat_at]
         if self._linked:
             times.append(self._heard_at + self.spec.lease_s)
+        elif self.state in SETTLED:
+            times += [self._away.due(self.spec.lease_s), self._gives_up_at()]
         return min((when for when in times if when is not None), default=None)
 
     def check(self) -> None:
@@ -397,6 +277,7 @@ class MemberMachine:
         self.describe(port=ask.port)
         self._cause = ask.cause or self._cause
         self._deadline = ask.deadline
+        self._patience_s = max(ask.deadline - now, 0.0)
         if self._linked:
             self._say_join()
             self._beat_soon(now)
@@ -425,6 +306,8 @@ class MemberMachine:
         self._linked = True
         self._retry_s = RETRY_S_MIN
         self._heard_at = now
+        if (away_s := self._away.end(now)) is not None:
+            self._out.append(CoordinatorBack(away_s))
         self._beat_soon(now)
         if self.state in _PHASES:
             self._say_join()
@@ -436,8 +319,9 @@ class MemberMachine:
         self._link_trouble = event.reason
         if not self._wanted:
             return
-        if event.final:
-            self._fail_ask(event.reason)
+        self._away.begin(now)
+        if event.final and self.state is State.WAITING:
+            self._fail_ask(event.reason, final=True)
             return
         # A first retry at once tells a broken connection from a dead coordinator; then back off.
         self._retry_at = now + self._retry_s * (0.5 + self._jitter()) if self._retry_s > RETRY_S_MIN else now
@@ -452,6 +336,10 @@ class MemberMachine:
         if self._linked and now >= self._heard_at + self.spec.lease_s:
             self._out.append(DropLink())
             self._on_link_down(LinkDown(f"the coordinator was silent for {self.spec.lease_s:g} s"), now)
+        if self.state in SETTLED and self._away.tell(self.state, now, self.spec.lease_s):
+            self._out.append(CoordinatorAway(self._away_sentence(now)))
+        if (gives_up_at := self._gives_up_at()) is not None and now >= gives_up_at:
+            self._on_ended(RunEnded(f"{self._away_reason()} for {self._patience_s:g} s", failed=True))
         if self._beat_at is not None and now >= self._beat_at:
             self._beat_at = now + self.spec.lease_s / BEATS_PER_LEASE
             if self.state in _PHASES:
@@ -491,7 +379,7 @@ class MemberMachine:
             case Rejected():
                 self._on_ended(RunEnded(message.reason, failed=True, rejected=True))
             case _:
-                pass  # words of a newer coordinator that an older node need not understand
+                pass  # not meant for nodes; types that this version does not know are ignored by the link
 
     def _on_sealed(self, message: Sealed) -> None:
         if self.state is State.WAITING and message.join == self._join:
@@ -532,13 +420,13 @@ class MemberMachine:
 
     # -- small things ----------------------------------------------------------------------------------------
 
-    def _fail_ask(self, reason: str) -> None:
+    def _fail_ask(self, reason: str, *, final: bool = False) -> None:
         """Give an ask back unanswered; the node leaves, since nobody waits for its round any more."""
         if self.state is State.WAITING:
             connected = self._linked
             self._say(Leave(self._next_seq(), "it gave up waiting"))
             self._end()
-            self._out.append(AskFailed(reason, connected))
+            self._out.append(AskFailed(reason, connected, final))
 
     def _end(self) -> None:
         self.state = State.ENDED
@@ -546,6 +434,26 @@ class MemberMachine:
         if self._wanted:
             self._out.append(DropLink())
         self._wanted = self._linked = False
+
+    def _gives_up_at(self) -> float | None:
+        """Say when to stop waiting for a coordinator that took workers of the round with it, or None."""
+        place, since = self.place, self._away.since
+        if self.state is not State.RUNNING or place is None or since is None:
+            return None
+        return since + self._patience_s if place.coordinator_rank not in (-1, place.group_rank) else None
+
+    def _away_reason(self) -> str:
+        return f"the coordinator is out of reach ({self._link_trouble})"
+
+    def _away_sentence(self, now: float) -> str:
+        if self.state is State.DONE:
+            return (
+                f"{self._away_reason()}; the work here is done, and the coordinator must still hear of it; trying again"
+            )
+        words = f"{self._away_reason()}; workers go on; trying again"
+        if (gives_up_at := self._gives_up_at()) is None:
+            return words
+        return f"{words} for {gives_up_at - now:.0f} s: its node is part of the round"
 
     def _beat_soon(self, now: float) -> None:
         """Beat early after an ask: its answer is the sentence that says what is being waited for."""

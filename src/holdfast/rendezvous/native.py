@@ -20,7 +20,10 @@ from holdfast.coordinator.messages import Cause, NodeSpec, Place
 from holdfast.coordinator.query import ask_coordinator
 from holdfast.coordinator.state import Stage
 from holdfast.errors import (
+    HandshakeError,
     HoldfastError,
+    InternalError,
+    PeerError,
     RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousError,
@@ -28,6 +31,7 @@ from holdfast.errors import (
     RendezvousStateError,
     RendezvousTimeoutError,
     UsageError,
+    WrongSecretError,
 )
 from holdfast.facts import facts
 from holdfast.rendezvous.api import RendezvousHandler, RendezvousInfo, RendezvousParameters, RendezvousStoreInfo
@@ -52,6 +56,7 @@ from holdfast.rendezvous.machine import (
 )
 from holdfast.rendezvous.settings import NodeSettings, node_settings, run_settings
 from holdfast.store.client import StoreClient
+from holdfast.text import clean
 from holdfast.wire.address import Endpoint, parse_endpoint
 from holdfast.wire.loop import io_thread
 from holdfast.wire.ports import HeldPort
@@ -62,6 +67,8 @@ from holdfast.wire.tls import TlsFiles
 GOODBYE_S = 2.0
 #: How long a look at the run may take before it is joined.
 PEEK_S = 1.0
+#: How often a wait looks whether the thread that would answer it still runs.
+LOOK_S = 1.0
 
 Outcome = RoundSealed | RunEnded | AskFailed
 
@@ -88,10 +95,13 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         self._held: HeldPort | None = None
         self._peer_port = 0
         self._ended: RunEnded | None = None
+        #: Why the coordinator turned this node away when it only looked at the run.
+        self._refused: str | None = None
         self._left = False
         self._host = self._find_host(asked)
         self._endpoint = self._host.endpoint if self._host is not None else asked
         self._member = self._make_member(params)
+        self._forget_io = self._io.on_end(self._on_io_end)
 
     # -- what every handler has ----------------------------------------------------------------------------------
 
@@ -134,6 +144,11 @@ class HoldfastRendezvousHandler(RendezvousHandler):
     def endpoint(self) -> Endpoint:
         """Where the coordinator is."""
         return self._host.endpoint if self._host is not None else self._endpoint
+
+    @property
+    def elected_by(self) -> Endpoint | None:
+        """Where etcd is that elects the coordinator; None where the coordinator has an address for good."""
+        return None
 
     @property
     def secret(self) -> Secret:
@@ -191,7 +206,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         """Block until a round is agreed; `cause` says what ended the one before."""
         self.ask(cause)
         try:
-            outcome = self._outcomes.get()
+            outcome = self._wait_outcome()
         except BaseException:
             # Interrupted while waiting: the others must not wait for a node that has given up.
             self.leave("interrupted")
@@ -204,6 +219,9 @@ class HoldfastRendezvousHandler(RendezvousHandler):
             raise RendezvousGracefulExitError(f"this node has left run '{self._run_id}'")
         if self._ended is not None:
             self._on_effect(self._ended)
+            return
+        if self._refused is not None:  # to be turned away once is enough
+            self._on_effect(AskFailed(self._refused, connected=False, final=True))
             return
         if self._held is not None:
             self._held.close()
@@ -222,6 +240,9 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         tls = self._tls.client_context() if self._tls else None
         try:
             reports = ask_coordinator(self._endpoint, self._secret.key, self._run_id, tls, PEEK_S)
+        except HandshakeError as error:
+            self._refused = self._explain(error)
+            return False
         except (HoldfastError, TimeoutError):
             return False  # nobody is there yet; asking in earnest tells what is the matter
         return any(report["stage"] == Stage.SEALED for report in reports)
@@ -271,9 +292,10 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         if self._held is not None:
             self._held.close()
             self._held = None
+        self._forget_io()
         try:
             self._io.wait(self._goodbye(reason), GOODBYE_S)
-        except TimeoutError:
+        except (TimeoutError, InternalError):
             return False
         return True
 
@@ -304,7 +326,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
     def _make_member(self, params: RendezvousParameters) -> Member:
         spec = NodeSpec(
             node=secrets.token_hex(8),
-            host=socket.gethostname(),
+            host=clean(socket.gethostname()),
             role=self._node.role,
             local_world_size=self._node.local_world_size,
             port=0,
@@ -322,6 +344,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
                 self._on_effect,
                 tls=self._tls.client_context() if self._tls else None,
                 host=self._host,
+                explain=self._explain,
             )
 
         return self._io.wait(make())
@@ -330,18 +353,36 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         master = RendezvousStoreInfo(place.master_addr, place.master_port)
         return RendezvousInfo(self.store(), place.group_rank, place.group_world_size, master)
 
+    def _explain(self, error: PeerError) -> str:
+        """Say why the coordinator and this node do not understand each other, and what to do."""
+        return self._secret.wrong_at(self.endpoint) if isinstance(error, WrongSecretError) else str(error)
+
     def _post(self, event: MemberEvent) -> None:
         if not self._left:
             self._io.call(self._member.handle, event)
 
+    def _wait_outcome(self) -> Outcome:
+        """Wait for the answer to an ask; the machine's deadline bounds it, and the end of the thread ends it."""
+        while True:
+            try:
+                return self._outcomes.get(timeout=LOOK_S)
+            except queue.Empty:
+                self._io.check()
+
+    def _on_io_end(self, reason: str) -> None:
+        self._on_effect(RunEnded(reason, failed=True))
+
     def _ask_on_loop(self, ask: Ask) -> None:
         node = self._node
-        self._member.machine.describe(
-            role=node.role,
-            local_world_size=node.local_world_size,
-            node_rank=node.node_rank,
-            peer_port=self._peer_port,
-        )
+        try:
+            self._member.machine.describe(
+                role=node.role,
+                local_world_size=node.local_world_size,
+                node_rank=node.node_rank,
+                peer_port=self._peer_port,
+            )
+        except Exception as error:  # noqa: BLE001 - an ask that is lost here would be waited for until its deadline
+            self._member.fail(error)
         self._member.handle(ask)
 
     async def _goodbye(self, reason: str) -> None:
@@ -356,8 +397,14 @@ class HoldfastRendezvousHandler(RendezvousHandler):
             self._ended = effect
         if isinstance(effect, RoundSealed | RunEnded | AskFailed):
             self._outcomes.put(effect)
+        raised: Exception | None = None
         for listener in self._listeners:
-            listener(effect)
+            try:
+                listener(effect)
+            except Exception as error:  # noqa: BLE001 - the others must hear of it first
+                raised = raised or error
+        if raised is not None:
+            raise raised  # which ends the member: a listener that has not heard of a broken round would go on with it
 
     def _place_or_raise(self, outcome: Outcome) -> Place:
         match outcome:
@@ -367,6 +414,10 @@ class HoldfastRendezvousHandler(RendezvousHandler):
                 raise RendezvousStateError(outcome.reason)
             case RunEnded():
                 raise RendezvousClosedError(f"run '{self._run_id}' is closed: {outcome.reason}")
+            case AskFailed(final=True):
+                where = str(self.endpoint)
+                reason = outcome.reason if where in outcome.reason else f"cannot talk to {where}: {outcome.reason}"
+                raise RendezvousConnectionError(reason)
             case AskFailed(connected=False):
                 reason = outcome.reason
                 if reason.endswith(TRYING_AGAIN):
@@ -390,9 +441,10 @@ def create_handler(params: RendezvousParameters) -> HoldfastRendezvousHandler:
 
 
 def _secret(endpoint: Endpoint, node: NodeSettings) -> Secret:
-    secret = find_secret(endpoint, node.secret_file)
+    alone = node.standalone and endpoint.is_loopback and endpoint.port == 0
+    secret = find_secret(node.secret_file, insecure=node.insecure, alone=alone)
     if not secret.key:
         if node.require_secret:
-            raise UsageError(f"{open_door_warning(endpoint)}; --require-secret refuses to go on without one")
+            raise UsageError("--require-secret and --insecure exclude each other: leave one out")
         facts.warn("open_door", open_door_warning(endpoint))
     return secret

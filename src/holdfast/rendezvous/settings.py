@@ -17,10 +17,10 @@ PROGRESS_S = 60.0
 #: Every setting that has a meaning here, and those of torchrun that need none.
 SETTINGS = frozenset(
     """
-    admit crash_loop drop_grace expected fixed_ranks is_host join_timeout keep_alive_interval keep_alive_max_attempt
-    last_call_timeout lease local_world_size max_restarts node_rank progress_after quiet recovery_timeout
-    rejoin_timeout require_secret reset_restarts role secret_file spares timeout tls_ca tls_cert tls_key
-    close_timeout heartbeat_timeout rank read_timeout store_type use_libuv
+    admit crash_loop drop_grace expected fixed_ranks insecure is_host join_timeout keep_alive_interval
+    keep_alive_max_attempt last_call_timeout lease local_world_size max_restarts node_rank progress_after quiet
+    recovery_timeout rejoin_timeout require_secret reset_restarts role secret_file spares standalone timeout tls_ca
+    tls_cert tls_key close_timeout heartbeat_timeout rank read_timeout store_type use_libuv
     """.split()  # noqa: SIM905 - one name a line would fill the page
 )
 
@@ -37,6 +37,9 @@ class NodeSettings:
     is_host: bool | None
     secret_file: str | None
     require_secret: bool
+    insecure: bool
+    #: Whether no other node or command needs to find this run.
+    standalone: bool
     tls: TlsFiles | None
 
 
@@ -76,6 +79,8 @@ def node_settings(params: RendezvousParameters) -> NodeSettings:
         is_host=params.get_as_bool("is_host"),
         secret_file=params.get("secret_file"),
         require_secret=bool(params.get_as_bool("require_secret", False)),
+        insecure=bool(params.get_as_bool("insecure", False)),
+        standalone=bool(params.get_as_bool("standalone", params.max_nodes == 1)),
         tls=_tls(params),
     )
 

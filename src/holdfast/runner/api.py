@@ -275,6 +275,13 @@ class Runner:
         where, scheduler = self._find_log(app_handle, regex)
         return log_entries(scheduler, where.app_id, role_name, k, regex, since, until, streams)
 
+    def log_folder(self, app_handle: AppHandle) -> str | None:
+        """Return the folder of a job's logs; None where its scheduler keeps none that this machine can read."""
+        where, scheduler = self._find(app_handle)
+        find = getattr(scheduler, "log_folder", None)
+        found = find(where.app_id) if find is not None else None
+        return str(found) if found else None
+
     # -- schedulers ------------------------------------------------------------------------------------------------
 
     def scheduler_run_opts(self, scheduler: str) -> runopts:

@@ -9,7 +9,8 @@ From the highest to the lowest:
 `HOLDFAST_CONFIG` names one file that is read instead of all these (none, when it is empty); `TORCHXCONFIG` names the
 one `.torchxconfig` to read.
 
-    [cli.run]               component, scheduler, workspace
+    [cli.launch]            flags of `holdfast launch`, as in max_restarts = 3
+    [cli.run]               component, scheduler, workspace, and flags of a launch for scripts
     [scheduler.<name>]      run options
     [component."<name>"]    defaults of a component's arguments
     [resources.<name>]      cpu, gpu, memMB and the other fields of a resource
@@ -28,12 +29,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.errors import UsageError
 from holdfast.facts import facts
+from holdfast.home import home_folder
 
 if TYPE_CHECKING:
     from holdfast.specs import CfgVal, Resource, runopts
 
 OURS, PYPROJECT, TORCHX = ".holdfast.toml", "pyproject.toml", ".torchxconfig"
 SECTIONS = ("cli", "scheduler", "component", "resources", "tracker", "torchx")
+#: The commands that have settings.
+COMMANDS = ("launch", "run")
 VARIABLE, TORCHX_VARIABLE = "HOLDFAST_CONFIG", "TORCHXCONFIG"
 
 
@@ -147,15 +151,15 @@ def find_files(start: Path, environ: Mapping[str, str]) -> list[Path]:
         if not Path(named).is_file():
             raise UsageError(f"${VARIABLE} names {named}, which is not a file")
         return [Path(named)]
-    home = Path(environ.get("HOME") or Path.home())
+    home = home_folder(environ)
     found = [path for name in (OURS, PYPROJECT) if (path := _nearest(start, name, home)) is not None]
     if TORCHX_VARIABLE in environ:
         named = environ[TORCHX_VARIABLE]
         if named and not Path(named).is_file():
             _warn(f"${TORCHX_VARIABLE} names {named}, which is not a file; none is read instead")
-        return [*found, *([Path(named)] if named and Path(named).is_file() else []), *_existing(home / OURS)]
+        return [*found, *([Path(named)] if named and Path(named).is_file() else []), *_existing(home, OURS)]
     torchx = _nearest(start, TORCHX, home)
-    return [*found, *([torchx] if torchx else []), *_existing(home / OURS, home / TORCHX)]
+    return [*found, *([torchx] if torchx else []), *_existing(home, OURS, TORCHX)]
 
 
 def read(path: Path) -> Source | None:
@@ -179,13 +183,13 @@ def read(path: Path) -> Source | None:
 # -- finding -----------------------------------------------------------------------------------------------------
 
 
-def _nearest(start: Path, name: str, home: Path) -> Path | None:
+def _nearest(start: Path, name: str, home: Path | None) -> Path | None:
     """Look in a folder and those above it, up to but not into the home folder, whose files come later."""
     for folder in (start, *start.parents):
         if folder == home:
             return None
         path = folder / name
-        if path.is_file() and (name != PYPROJECT or "tool.holdfast" in path.read_text(errors="replace")):
+        if _is_file(path) and (name != PYPROJECT or "tool.holdfast" in path.read_text(errors="replace")):
             return path
     return None
 
@@ -196,8 +200,13 @@ def _warn(sentence: str) -> None:
     facts.warn("config_unknown", sentence)
 
 
-def _existing(*paths: Path) -> list[Path]:
-    return [path for path in paths if path.is_file()]
+def _existing(home: Path | None, *names: str) -> list[Path]:
+    return [] if home is None else [home / name for name in names if _is_file(home / name)]
+
+
+def _is_file(path: Path) -> bool:
+    """Say whether a file can be seen; no where its folder may not be searched, as in another user's home."""
+    return os.path.isfile(path)  # noqa: PTH113 - pathlib's own raises there
 
 
 # -- reading -----------------------------------------------------------------------------------------------------
@@ -221,6 +230,9 @@ def _checked(path: Path, data: dict[str, Any]) -> Source:
             _warn(f"{path}: the section [{name}] is not known and is left out")
         elif not isinstance(table, dict):
             raise UsageError(f"{path}: '{name}' must be a section, as in [{name}.<name>]")
+    for name in data.get("cli", {}):
+        if name not in COMMANDS:
+            _warn(f"{path}: [cli.{name}] is left out; there are {' and '.join(f'[cli.{each}]' for each in COMMANDS)}")
     return Source(path, data)
 
 

@@ -16,11 +16,17 @@ _HEAD = """\
 # Settings of holdfast, found upward from the folder in which it runs; those of the project win over ~/.holdfast.toml.
 # `holdfast configure --print` shows what is in force and where it comes from. Remove the # before what you set.
 
+# Flags of `holdfast launch`, as if they were typed; variables and what is typed win.
+# [cli.launch]
+# nproc_per_node = "auto"
+# max_restarts = 3
+
 # What `holdfast run` does when it is not told otherwise.
 [cli.run]
 # component = "dist.ddp"
 # scheduler = "local"
 # workspace = "."
+# max_restarts = 3      # and any other flag of a launch, for scripts
 
 # Defaults for the arguments of a component.
 # [component."dist.ddp"]

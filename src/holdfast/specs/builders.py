@@ -79,9 +79,9 @@ def _at_home(path: str) -> str:
     """Put the sender's home for `~`; anything else is the executing machine's business and stays as it is."""
     if not path.startswith("~"):
         return path
-    from pathlib import Path  # which costs as much to import as all of this package
+    from holdfast.home import expand  # which costs as much to import as all of this package
 
-    return str(Path(path).expanduser())
+    return str(expand(path))
 
 
 def _device(src: str, dst: str, permissions: str) -> DeviceMount:

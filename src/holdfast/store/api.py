@@ -143,7 +143,10 @@ def to_bytes(value: str | bytes) -> bytes:
     if type(value) is bytes:
         return value
     if isinstance(value, str):
-        return value.encode()
+        try:
+            return value.encode()
+        except UnicodeEncodeError:
+            raise UsageError("a text value must be valid UTF-8; give bytes where it is not") from None
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     raise UsageError(f"a value is bytes or text, not {type(value).__name__}")

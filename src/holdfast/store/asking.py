@@ -35,6 +35,7 @@ from holdfast.store.messages import (
     StoreSet,
     StoreWait,
 )
+from holdfast.text import check_text, clean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -142,7 +143,7 @@ def failure(reply: StoreFailed) -> HoldfastError:
 def _key(key: str) -> str:
     if not isinstance(key, str):
         raise UsageError(f"a key is text, not {type(key).__name__}")
-    return key
+    return key if key.isascii() else check_text("the key", key)
 
 
 def _listed(keys: Sequence[str]) -> list[str]:
@@ -150,10 +151,12 @@ def _listed(keys: Sequence[str]) -> list[str]:
         raise UsageError(f"a list of keys is needed, not the one key '{keys}'")
     listed = keys if type(keys) is list else list(keys)
     try:
-        size = len("".join(listed))  # the fastest way to see that all of them are text
+        joined = "".join(listed)  # the fastest way to see that all of them are text
     except TypeError:
         raise UsageError("every key must be text") from None
-    if size > REQUEST_BYTES_MAX:
+    if not joined.isascii():
+        check_text("the key", next((key for key in listed if clean(key) != key), ""))
+    if len(joined) > REQUEST_BYTES_MAX:
         raise StoreLimitError(f"the {len(listed)} keys are too long to be sent at once")
     return listed
 

@@ -168,10 +168,10 @@ class StoreClient(AskingStore):
     ) -> StoreClient:
         """Return a client of the coordinator at `endpoint`; the first question connects.
 
-        Without a secret, the one in the environment or, for this machine alone, this user's own is used.
+        Without a secret, the one in the environment or else this user's own is used.
         """
         where = parse_endpoint(endpoint) if isinstance(endpoint, str) else endpoint
-        key = find_secret(where).key if secret is None else secret
+        key = find_secret().key if secret is None else secret
         return cls(lambda timeout_s: Channel.connect(where, codec, key, timeout_s=timeout_s, tls=tls), space, timeout)
 
     def clone(self) -> StoreClient:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
 ENDPOINT_VARIABLE, SPACE_VARIABLE = "HOLDFAST_ENDPOINT", "HOLDFAST_STORE_SPACE"
+#: Where etcd is that elects the coordinator, where one does: the address in `ENDPOINT_VARIABLE` may change then.
+ETCD_VARIABLE = "HOLDFAST_ETCD"
 #: How many workers the run may have if all nodes come.
 MAX_WORKERS_VARIABLE = "HOLDFAST_MAX_WORKERS"
 
@@ -39,7 +41,7 @@ def from_environ(environ: Mapping[str, str] | None = None, *, timeout: timedelta
     return StoreClient.connect(
         where,
         space,
-        secret=find_secret(where, environ=environ).key,
+        secret=find_secret(environ=environ).key,
         tls=tls.client_context() if tls else None,
         timeout=timeout,
     )

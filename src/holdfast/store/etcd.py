@@ -15,7 +15,7 @@ from holdfast.errors import StoreTimeoutError
 from holdfast.store.api import to_bytes, to_seconds
 
 if TYPE_CHECKING:
-    from holdfast.rendezvous.etcd import Gateway
+    from holdfast.rendezvous.etcd_gateway import Gateway
 
 TIMEOUT_S = 300.0
 LOOK_S = 0.1

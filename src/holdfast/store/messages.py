@@ -275,5 +275,7 @@ STORE_REPLIES = (
     StoreFailed,
 )
 
+#: The store has no port of its own: a coordinator serves it beside its rounds.
+SERVICE = "coordinator"
 #: What a client needs; a coordinator's own codec knows these types among others, and the frames are the same.
-STORE_CODEC: Codec[Message] = Codec(*HANDSHAKE_TYPES, *STORE_REQUESTS, *STORE_REPLIES)
+STORE_CODEC: Codec[Message] = Codec(*HANDSHAKE_TYPES, *STORE_REQUESTS, *STORE_REPLIES, service=SERVICE)

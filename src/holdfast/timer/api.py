@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import threading
@@ -12,12 +11,14 @@ from contextlib import ContextDecorator
 from typing import Any
 
 from holdfast.errors import UsageError
+from holdfast.facts import facts
 from holdfast.timer.requests import TimerRequest
 
 #: Names the pipe of the agent's watchdog, where it has one.
 TIMER_FILE_VARIABLE = "TORCHELASTIC_TIMER_FILE"
 
-_log = logging.getLogger("holdfast")
+#: How long a server pauses after an unexpected exception.
+STUMBLE_S = 1.0
 
 
 class TimerClient(ABC):
@@ -57,6 +58,7 @@ class TimerServer(ABC):
         self._daemon = daemon
         self._watchdog_thread: threading.Thread | None = None
         self._stop_signaled = False
+        self._stopped = threading.Event()
         self._clock_offset = time.time() - time.monotonic()
 
     @abstractmethod
@@ -78,6 +80,7 @@ class TimerServer(ABC):
     def start(self) -> None:
         """Begin to watch, in a thread of its own."""
         self._stop_signaled = False
+        self._stopped.clear()
         self._watchdog_thread = threading.Thread(
             target=self._watchdog_loop, name="holdfast timers", daemon=self._daemon
         )
@@ -86,6 +89,7 @@ class TimerServer(ABC):
     def stop(self) -> None:
         """Stop watching; waits for the thread as long as one look may take."""
         self._stop_signaled = True
+        self._stopped.set()
         if self._watchdog_thread is not None:
             self._watchdog_thread.join(self._max_interval)
             self._watchdog_thread = None
@@ -94,8 +98,9 @@ class TimerServer(ABC):
         while not self._stop_signaled:
             try:
                 self._run_watchdog()
-            except Exception:  # noqa: BLE001 - a stranger's method must not end the watch
-                _log.exception("the timer server stumbled and goes on")
+            except Exception as error:  # noqa: BLE001 - a subclass's method must not end the watch
+                facts.unexpected("the timer server", error, "it goes on watching")
+                self._stopped.wait(STUMBLE_S)  # what raises again and again must not keep a processor busy
 
     def _run_watchdog(self) -> None:
         """Take in what has come, then end whoever is late."""
@@ -111,8 +116,8 @@ class TimerServer(ABC):
     def _reap_no_throw(self, worker_id: Any) -> bool:
         try:
             return self._reap_worker(worker_id)
-        except Exception:  # noqa: BLE001 - as above
-            _log.exception("ending worker %s raised; it counts as ended", worker_id)
+        except Exception as error:  # noqa: BLE001 - as above
+            facts.unexpected(f"ending worker {worker_id}", error, "it counts as ended")
             return True
 
     def _steady_time(self) -> float:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import logging
 import os
 import select
 import stat
@@ -34,12 +33,12 @@ READ_BYTES = 64 * 1024
 PIPE_BYTES = 1024 * 1024
 #: How long requests gather before they are read together.
 GATHER_S = 0.02
+#: How long the thread pauses after an unexpected exception.
+STUMBLE_S = 1.0
 #: Processes whose identity is remembered; beyond, the memory starts anew.
 KNOWN_MAX = 10_000
 #: How far up a process's parents are followed.
 ANCESTORS_MAX = 64
-
-_log = logging.getLogger("holdfast")
 
 LogEvent = Callable[[str, FileTimerRequest | None], None]
 
@@ -134,9 +133,13 @@ class FileTimerServer:
         all_news.register(self._wake, select.POLLIN)
         told.register(self._wake, select.POLLIN)
         while not self._stopping:
-            told.poll(min(GATHER_S, self._wait_s()) * 1000)
-            all_news.poll(self._wait_s() * 1000)
-            self._run_watchdog()
+            try:
+                told.poll(min(GATHER_S, self._wait_s()) * 1000)
+                all_news.poll(self._wait_s() * 1000)
+                self._run_watchdog()
+            except Exception as error:  # noqa: BLE001 - without the thread no timer would ever expire
+                facts.unexpected("the timer watchdog", error, "it goes on watching")
+                told.poll(STUMBLE_S * 1000)  # what raises again and again must not keep a processor busy
             self._last_progress = time.monotonic()
 
     def _wait_s(self) -> float:
@@ -154,8 +157,8 @@ class FileTimerServer:
         for each in expired:
             try:
                 self._on_expired(each)
-            except Exception:  # noqa: BLE001 - a stranger's handler must not end the watch
-                _log.exception("what was to be done about an expired timer of %s raised", each.worker)
+            except Exception as error:  # noqa: BLE001 - a handler of others must not end the watch
+                facts.unexpected(f"what is done about an expired timer of {each.worker}", error, "the watch goes on")
             self._last_progress = time.monotonic()  # ending a worker may take its time
 
     def _read_requests(self, pipe: int) -> list[FileTimerRequest]:

@@ -56,6 +56,8 @@ KILL_WAIT_S = 10.0
 ELSEWHERE_WAIT_S = 20.0
 #: The longest time that a thread stands still, so that its progress can be watched.
 LOOK_S_MAX = 10.0
+#: How long the thread pauses after an unexpected exception.
+STUMBLE_S = 1.0
 
 Gather = Callable[[dict[int, Stack]], dict[int, Stack]]
 #: Says how long all workers of the other nodes have been still; None where a node does not say.
@@ -376,18 +378,26 @@ class _HangThread:
         self._thread.join(LOOK_S_MAX)
 
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait(self._wait_s())
-                self._last_progress = time.monotonic()
-                if self._closing:
-                    return
-                running = self._watchdog.running()
-                beats = self._read(running)
-                self.still_s = self._look_still({rank: worker.pid for rank, worker in running.items()})
-                seen = BeatsSeen(beats, self.still_s)
-                found = self._machine.handle(seen, time.monotonic()) if self._is_on else []
-            self._carry_out(found, beats)
+        while not self._closing:
+            try:
+                self._look()
+            except Exception as error:  # noqa: BLE001 - without the thread no hang would ever be found
+                facts.unexpected("the hang watchdog", error, "it goes on watching")
+                with self._changed:  # what raises again and again must not keep a processor busy
+                    self._changed.wait_for(lambda: self._closing, STUMBLE_S)
+
+    def _look(self) -> None:
+        """Wait until there is something to look at, and look once."""
+        with self._changed:
+            self._changed.wait(self._wait_s())
+            self._last_progress = time.monotonic()
+            if self._closing:
+                return
+            running = self._watchdog.running()
+            beats = self._read(running)
+            self.still_s = self._look_still({rank: worker.pid for rank, worker in running.items()})
+            found = self._machine.handle(BeatsSeen(beats, self.still_s), time.monotonic()) if self._is_on else []
+        self._carry_out(found, beats)
 
     def _carry_out(self, effects: list[HangEffect], beats: Mapping[int, Beat]) -> None:
         """Do what the machine asks for, without the lock: each of these may take seconds."""

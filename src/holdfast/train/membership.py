@@ -21,7 +21,7 @@ from holdfast.rendezvous.machine import MemberEffect, NewcomersWait, RoundBroken
 from holdfast.rendezvous.native import HoldfastRendezvousHandler
 from holdfast.rendezvous.registry import get_rendezvous_handler
 from holdfast.store.client import StoreClient
-from holdfast.store.environ import ENDPOINT_VARIABLE, MAX_WORKERS_VARIABLE
+from holdfast.store.environ import ENDPOINT_VARIABLE, ETCD_VARIABLE, MAX_WORKERS_VARIABLE
 from holdfast.timer.heartbeat import heartbeat, pause
 from holdfast.train.ring import listen, make_token
 from holdfast.workers.plan import MEMBER_FILE_VARIABLE
@@ -32,6 +32,8 @@ RUN_SUFFIX = ".workers"
 GATHER_S = 60.0
 #: How long the end of a training waits for a coordinator that cannot be reached.
 CLOSE_TIMEOUT_S = 30.0
+#: How long it waits before it says so.
+CLOSE_TOLD_AFTER_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Circle:
     address: str
     #: Where the next worker in the order of ranks listens.
     peer: tuple[str, int]
-    #: What a worker of this round must bring to be let in by a rank.
+    #: The secret of this round's connections to a rank.
     token: Callable[[int], bytes]
 
 
@@ -125,6 +127,13 @@ class Membership:
         While it is out of reach it is waited for: who comes back later would otherwise train all over again.
         """
         self._handler.set_closed()
+        if self._over.wait(CLOSE_TOLD_AFTER_S):
+            return
+        facts.warn(
+            "close_waits",
+            f"the training is over, and the coordinator must still hear of it; waiting up to {CLOSE_TIMEOUT_S:g} s: "
+            f"{self._handler.sentence()}",
+        )
         if not self._over.wait(CLOSE_TIMEOUT_S):
             facts.warn("close_unheard", "the coordinator has not heard that the training is over; leaving all the same")
 
@@ -180,11 +189,16 @@ def from_environ(environ: Mapping[str, str] | None = None, **settings: Any) -> M
         raise UsageError(
             f"this process has no agent (${ENDPOINT_VARIABLE} is not set): start the script with `holdfast launch`"
         )
+    run = environ.get("TORCHELASTIC_RUN_ID", "none")
+    if etcd := environ.get(ETCD_VARIABLE):
+        # The agents' coordinator is elected: its address is looked up for every connection.
+        endpoint = etcd
+        settings = {"elected_for": run, **settings}
     return Membership(
         RendezvousParameters(
-            backend="holdfast",
+            backend="etcd" if etcd else "holdfast",
             endpoint=endpoint,
-            run_id=environ.get("TORCHELASTIC_RUN_ID", "none") + RUN_SUFFIX,
+            run_id=run + RUN_SUFFIX,
             **worker_settings(
                 int(environ.get("WORLD_SIZE", "1")),
                 int(environ.get(MAX_WORKERS_VARIABLE, "0")),

@@ -4,14 +4,16 @@ It is for control data, for small models and for the demo, not for bandwidth: da
 worker. What it has that the big libraries have not: any thread may end an operation that is under way, at once, and
 sums are made in a fixed order, so that the same numbers give the same bits whatever the number of workers.
 
-Every worker listens on a port of its own for the worker before it, which the coordinator has told where that is. A
-connection begins with a token made of the shared secret and the round's own nonce.
+Every worker listens on a port of its own for the worker before it, which the coordinator has told where that is. Both
+sides of a connection prove that they belong to the round before anything else is said (`neighbours`). What follows is
+neither authenticated nor encrypted: hashing all data would cost more than moving it. A program that can write into the
+TCP connections between hosts can change sums and states; keep such programs out of the network of the job, or use a
+collective library over an encrypted network.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import hmac
 import os
@@ -27,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from holdfast.errors import UsageError
 from holdfast.timer.heartbeat import pause, resume
 from holdfast.train.errors import RoundOver
+from holdfast.train.neighbours import Meeting
 from holdfast.wire.forks import keep_from_children
 
 if TYPE_CHECKING:
@@ -38,8 +41,6 @@ CHUNK_BYTES = 256 * 1024
 #: The longest piece of bytes that one worker may send to all.
 BYTES_MAX = 1 << 40
 OPEN_TIMEOUT_S = 60.0
-RETRY_S = 0.005
-TOKEN_BYTES = 32
 #: Which operation of the round, what kind of piece, which piece, how many bytes.
 _HEADER = struct.Struct("<IIIQ")
 _PARTIAL, _RESULT, _BYTES = 1, 2, 3
@@ -99,7 +100,7 @@ class Ring:
     ) -> Ring:
         """Connect to the worker `after` this one, and let in the one before.
 
-        `token` says what a worker of this round must bring to be let in by a rank. `until` is given the ring before
+        `token` returns the secret that the connections to a rank are opened with. `until` is given the ring before
         anything is waited for, so that the wait can be aborted too.
         """
         ring = cls(rank, world_size)
@@ -109,8 +110,9 @@ class Ring:
             try:
                 ring._connect(listener, after, token, time.monotonic() + timeout_s)
             except OSError as error:
+                reason = ring._aborted or f"the ring did not close: {error}"
                 ring.close()
-                raise RoundOver(ring._aborted or f"the ring did not close: {error}") from error
+                raise RoundOver(reason) from error
             except BaseException:
                 ring.close()
                 raise
@@ -119,77 +121,14 @@ class Ring:
     def _connect(
         self, listener: socket.socket, after: tuple[str, int], token: Callable[[int], bytes], deadline: float
     ) -> None:
-        """Do both at once: whoever waited for one neighbour only would make the other wait."""
-        theirs, mine = token((self.rank + 1) % self.world_size), token(self.rank)
-        guests: dict[int, tuple[socket.socket, bytearray]] = {}
-        knocking: socket.socket | None = None
-        listener.setblocking(False)
-        try:
-            while self._before is None or self._after is None:
-                self._check()
-                if time.monotonic() >= deadline:
-                    raise TimeoutError("a neighbour did not come in time")
-                if self._after is None and knocking is None:
-                    knocking = _knock(after)
-                poll = select.poll()
-                poll.register(self._abort_fd, select.POLLIN)
-                if self._before is None:
-                    poll.register(listener, select.POLLIN)
-                for fd in guests:
-                    poll.register(fd, select.POLLIN)
-                if knocking is not None:
-                    poll.register(knocking, select.POLLOUT)
-                wait_s = RETRY_S if self._after is None and knocking is None else deadline - time.monotonic()
-                for fd, _ in poll.poll(max(wait_s, 0.0) * 1000):
-                    if knocking is not None and fd == knocking.fileno():
-                        if knocking.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
-                            knocking.setblocking(True)
-                            knocking.sendall(theirs)
-                            self._after = self._tune(knocking)
-                        else:
-                            knocking.close()
-                        knocking = None
-                    elif fd == listener.fileno():
-                        self._let_in(listener, guests)
-                    elif fd in guests:
-                        self._look_at(guests, fd, mine)
-        finally:
-            for sock, _ in guests.values():
-                sock.close()
-            if knocking is not None:
-                knocking.close()
+        mine, theirs = token(self.rank), token((self.rank + 1) % self.world_size)
+        meeting = Meeting(listener, after, mine, theirs, self._abort_fd)
+        before, after_ = meeting.wait(self._check, deadline)
+        self._before, self._after = _tune(before), _tune(after_)
         self._poll_in.register(self._before, select.POLLIN)
         self._poll_both.register(self._before, select.POLLIN)
         self._poll_both.register(self._after, select.POLLOUT)
-
-    @staticmethod
-    def _let_in(listener: socket.socket, guests: dict[int, tuple[socket.socket, bytearray]]) -> None:
-        with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
-            sock, _ = listener.accept()
-            sock.setblocking(False)
-            guests[sock.fileno()] = (sock, bytearray())
-
-    def _look_at(self, guests: dict[int, tuple[socket.socket, bytearray]], fd: int, token: bytes) -> None:
-        """Read a guest's token; whoever does not bring the right one is sent away."""
-        sock, given = guests[fd]
-        more = b""
-        with contextlib.suppress(OSError):
-            more = sock.recv(TOKEN_BYTES - len(given))
-        given += more
-        if more and len(given) < TOKEN_BYTES:
-            return
-        del guests[fd]
-        if self._before is None and hmac.compare_digest(given, token):
-            self._before = self._tune(sock)
-        else:
-            sock.close()
-
-    @staticmethod
-    def _tune(sock: socket.socket) -> socket.socket:
-        keep_from_children(sock)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setblocking(False)
-        return sock
+        self._check()  # an abort before this moment has closed nothing
 
     def abort(self, reason: str) -> None:
         """End whatever is under way, and all that would follow, with `RoundOver`; callable from any thread."""
@@ -487,7 +426,7 @@ class _Gathering:
 
 
 def make_token(secret: bytes, nonce: str, rank: int) -> bytes:
-    """Return what a worker of the round must bring to be let in by a rank."""
+    """Return the secret of all connections to a rank in one round; it is proven and never sent."""
     return hmac.new(secret or b"open", f"ring/{nonce}/{rank}".encode(), hashlib.sha256).digest()
 
 
@@ -500,15 +439,11 @@ def listen(address: str = "") -> socket.socket:
     return keep_from_children(socket.create_server((address, 0), family=family, backlog=64))
 
 
-def _knock(where: tuple[str, int]) -> socket.socket | None:
-    """Begin to connect; None where that was refused at once."""
-    family = socket.AF_INET6 if ":" in where[0] else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
+def _tune(sock: socket.socket) -> socket.socket:
+    keep_from_children(sock)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setblocking(False)
-    if sock.connect_ex(where) in (0, errno.EINPROGRESS):
-        return sock
-    sock.close()
-    return None
+    return sock
 
 
 def _combine(combine: Any, parts: Sequence[Array], result: Array) -> None:

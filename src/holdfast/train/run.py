@@ -165,7 +165,8 @@ class Run(Party):
                 self._over = True
                 if not self.synced:
                     # Nothing was trained here: what follows the loop is for those who hold the result.
-                    facts.warn("too_late", f"this worker came when the training was over: {closed}")
+                    sentence = f"the replacement started after training had finished; exiting normally ({closed})"
+                    facts.warn("too_late", sentence)
                     raise SystemExit(0) from None
                 return False
         return True

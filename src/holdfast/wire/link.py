@@ -8,43 +8,51 @@ import ssl
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from holdfast.errors import ConnectionLost, FrameError, HandshakeError
+from holdfast.errors import ConnectionLost, FrameError, HandshakeError, UnknownMessage
+from holdfast.facts import facts
 from holdfast.wire.address import Endpoint
 from holdfast.wire.forks import keep_transport, let_go
-from holdfast.wire.frames import FRAME_BYTES_MAX, Codec, FrameReader, Message
-from holdfast.wire.handshake import NONCE_BYTES, Challenge, Proof, Refused, Welcome, prove, verify
+from holdfast.wire.frames import FRAME_BYTES_MAX, HELLO_BYTES_MAX, Codec, FrameReader, Message, UnknownTags
+from holdfast.wire.handshake import NONCE_BYTES, ClientHandshake, NotUnderstood, Purpose, Refused
+from holdfast.wire.session import Session
+from holdfast.wire.silence import end_when_unacknowledged
+from holdfast.wire.tls import SPEAKS_TLS, speaks_tls, tls_trouble
 
 M = TypeVar("M", bound=Message)
 
 
 class Link(asyncio.Protocol, Generic[M]):
-    """A proven connection to a coordinator.
+    """A proven connection to a coordinator; every frame on it is authenticated.
 
-    `on_message` is called for every message, `on_lost` exactly once when the connection ends after it was open.
+    `on_message` is called for every message, `on_lost` exactly once when the connection ends after it was open. A
+    message of a type that this version does not know is reported once and ignored.
     """
 
     def __init__(
         self,
         codec: Codec[M],
-        secret: bytes,
+        handshake: ClientHandshake,
         on_message: Callable[[M], None],
         on_lost: Callable[[str], None],
     ) -> None:
         self._codec = codec
-        self._secret = secret
+        self._handshake = handshake
         self._on_message = on_message
         self._on_lost = on_lost
-        self._reader = FrameReader(FRAME_BYTES_MAX)
+        self._reader = FrameReader(HELLO_BYTES_MAX, stepwise=True)
+        self._session: Session | None = None
         self._transport: asyncio.Transport | None = None
         self._descriptor = -1
-        self._challenge: Challenge | None = None
-        self._proof: Proof | None = None
-        self._opened: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
+        self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._reason = "the coordinator closed the connection"
+        self._unknown = UnknownTags()
         #: This side's address, by which it reaches the coordinator.
         self.local_address = ""
-        #: What kind of server answered.
-        self.kind = ""
+
+    @property
+    def kind(self) -> str:
+        """What kind of server answered."""
+        return self._handshake.kind
 
     @classmethod
     async def connect(
@@ -55,12 +63,14 @@ class Link(asyncio.Protocol, Generic[M]):
         on_message: Callable[[M], None],
         on_lost: Callable[[str], None],
         *,
+        run: str = "",
         timeout_s: float = 10.0,
         tls: ssl.SSLContext | None = None,
     ) -> Link[M]:
         """Connect and hold the handshake; raises `ConnectionLost` or `HandshakeError` with the reason."""
         loop = asyncio.get_running_loop()
-        link = cls(codec, secret, on_message, on_lost)
+        purpose = Purpose.of(endpoint, codec.service, run)
+        link = cls(codec, ClientHandshake(secret, purpose, secrets.token_bytes(NONCE_BYTES)), on_message, on_lost)
         try:
             async with asyncio.timeout(timeout_s):
                 await loop.create_connection(
@@ -70,14 +80,20 @@ class Link(asyncio.Protocol, Generic[M]):
                     ssl=tls,
                     server_hostname=endpoint.host if tls else None,
                 )
-                link.kind = (await link._opened).kind
+                await link._opened
         except TimeoutError:
             link.close("it took too long")
+            await link._ask_for_tls(endpoint, tls)
             raise ConnectionLost(f"{endpoint} did not answer within {timeout_s:g} s") from None
         except ssl.SSLError as error:
-            raise HandshakeError(f"TLS with {endpoint} failed: {error.reason or error}") from None
+            raise HandshakeError(tls_trouble(endpoint, error)) from None
         except OSError as error:
             link.close("it could not be opened")
+            silent = not link._handshake.is_greeted and isinstance(error, ConnectionResetError | ConnectionLost)
+            if tls is not None and silent:
+                raise ConnectionLost(tls_trouble(endpoint, error)) from None
+            if isinstance(error, ConnectionLost):
+                await link._ask_for_tls(endpoint, tls)
             raise ConnectionLost(f"cannot reach {endpoint}: {error.strerror or error}") from None
         except BaseException:
             link.close("the caller gave up")
@@ -87,7 +103,10 @@ class Link(asyncio.Protocol, Generic[M]):
     def send(self, message: M) -> None:
         """Send one message; does nothing when the connection is gone, which `on_lost` tells."""
         if self._transport is not None:
-            self._transport.write(self._codec.encode(message))
+            frame = self._codec.encode(message)
+            if self._session is not None:
+                frame += self._session.outgoing.mac(frame)
+            self._transport.write(frame)
 
     def close(self, reason: str = "closed by this side") -> None:
         """End the connection after what was sent is out; `on_lost` is not called."""
@@ -102,19 +121,20 @@ class Link(asyncio.Protocol, Generic[M]):
         """Note our own address and wait for the challenge."""
         self._transport = transport  # type: ignore[assignment]
         self._descriptor = keep_transport(transport)
+        end_when_unacknowledged(transport)
         sockname = transport.get_extra_info("sockname")
         self.local_address = sockname[0] if sockname else ""
 
     def data_received(self, data: bytes) -> None:
         """Cut frames, hold the handshake, hand messages on."""
         try:
-            for body in self._reader.feed(data):
-                message = self._codec.decode(body)
-                if self._opened.done():
-                    self._on_open_message(message)
-                else:
-                    self._shake(message)
-        except (FrameError, HandshakeError) as error:
+            bodies = self._reader.feed(data)
+            while bodies and self._session is None:
+                self._shake(self._codec.decode(bodies[0]))
+                bodies = self._reader.feed(b"")
+            for body in bodies:
+                self._on_body(body)
+        except (FrameError, HandshakeError, ConnectionLost) as error:
             self._end(error)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -122,32 +142,57 @@ class Link(asyncio.Protocol, Generic[M]):
         let_go(self._descriptor)
         self._transport = None
         reason = f"the connection broke ({error})" if error else self._reason
+        if self._reader.is_midway and not error:
+            reason += " in the middle of a message"
         if not self._opened.done():
-            self._opened.set_exception(ConnectionLost(reason))
+            # With TLS 1.3 a client hears only after its own handshake that its certificate was refused.
+            refused = isinstance(error, ssl.SSLError)
+            self._opened.set_exception(error if error and refused else ConnectionLost(reason))
         elif not self._opened.cancelled() and self._opened.exception() is None:
             self._on_lost(reason)
 
-    def _shake(self, message: Message) -> None:
-        if self._challenge is None and isinstance(message, Challenge):
-            self._challenge = message
-            self._proof = prove(self._secret, message, secrets.token_bytes(NONCE_BYTES))
-            self.send(self._proof)  # type: ignore[arg-type]
-        elif self._proof is not None and self._challenge is not None:
-            self._opened.set_result(verify(self._secret, self._challenge, self._proof, message))
-        elif isinstance(message, Refused):
-            raise HandshakeError(message.reason)
-        else:
-            raise HandshakeError(f"expected a challenge, got {type(message).__name__}")
+    async def _ask_for_tls(self, endpoint: Endpoint, tls: ssl.SSLContext | None) -> None:
+        """Raise `HandshakeError` where the other side was silent because it waits for TLS."""
+        if tls is None and not self._handshake.is_greeted and await asyncio.to_thread(speaks_tls, endpoint):
+            raise HandshakeError(f"cannot talk to {endpoint}: {SPEAKS_TLS}")
 
-    def _on_open_message(self, message: M) -> None:
+    def _shake(self, message: Message) -> None:
+        answer = self._handshake.hear(message)
+        if answer is not None:
+            self.send(answer)  # type: ignore[arg-type]
+        session = self._handshake.session
+        if session is not None:
+            self._reader.authenticate(session.incoming, FRAME_BYTES_MAX)
+            self._session = session
+            if not self._opened.done():
+                self._opened.set_result(None)
+
+    def _on_body(self, body: bytes) -> None:
+        try:
+            message = self._codec.decode(body)
+        except UnknownMessage as error:
+            if self._unknown.is_new(error.tag):
+                facts.warn("message_unknown", f"from the coordinator: {error}", tag=error.tag)
+            return
         if isinstance(message, Refused):
             self._reason = message.reason
-            return
-        self._on_message(message)
+        elif isinstance(message, NotUnderstood):
+            if self._unknown.is_new(-message.unknown):
+                facts.warn(
+                    "message_unknown",
+                    f"the coordinator does not know messages with tag {message.unknown}: "
+                    "install the same holdfast version on every node",
+                    tag=message.unknown,
+                )
+        else:
+            self._on_message(message)
 
     def _end(self, error: Exception) -> None:
+        """End the connection for something that the other side did, and tell it, so that both logs name the reason."""
         self._reason = str(error)
         if not self._opened.done():
             self._opened.set_exception(error)
         if self._transport is not None:
-            self._transport.abort()
+            if isinstance(error, FrameError):
+                self.send(Refused(str(error)))  # type: ignore[arg-type]
+            self._transport.close()

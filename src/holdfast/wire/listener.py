@@ -1,38 +1,54 @@
 """The listener: accepts connections, holds the handshake, keeps the limits, and hands proven messages on.
 
-A stranger gets `HELLO_BYTES_MAX` bytes and `handshake_timeout_s` seconds to prove the secret. Whatever goes wrong costs
-the sender its connection and nothing else; the reason is told to it where it can be told, and to us as a fact.
+A peer that has not proven the secret gets `HELLO_BYTES_MAX` bytes and `handshake_timeout_s` seconds, TLS included.
+There may be `unproven_max` such connections, for a moment more where many nodes come at once; then the oldest goes
+first. A connection that has proven the secret is never dropped for one that has not. Whatever goes wrong costs the
+sender its connection and nothing else; the reason is told to it where it can be told, and to us as a fact, of which
+there are only so many.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import secrets
 import socket
 import ssl
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from holdfast.errors import FrameError, Unavailable, UsageError
+from holdfast.errors import Unavailable, UnknownMessage
 from holdfast.facts import WARNING, Fact, facts
+from holdfast.wire import descriptors
 from holdfast.wire.address import Endpoint
-from holdfast.wire.forks import keep_from_children, keep_transport, let_go
-from holdfast.wire.frames import FRAME_BYTES_MAX, HELLO_BYTES_MAX, Codec, FrameReader, Message
-from holdfast.wire.handshake import NONCE_BYTES, Challenge, Proof, Refused, judge
+from holdfast.wire.binding import listen
+from holdfast.wire.forks import keep_from_children
+from holdfast.wire.frames import FRAME_BYTES_MAX, Codec, Message, UnknownTags
+from holdfast.wire.handshake import REASON_CHARACTERS_MAX, Refused
+from holdfast.wire.peer import Peer
+from holdfast.wire.refusals import Refusals
+
+__all__ = ["Limits", "Listener", "Peer", "Service"]
 
 M = TypeVar("M", bound=Message)
 #: How long a closing listener lets its peers read their last messages.
 FAREWELL_S = 0.5
-#: How many connections may wait to be accepted: all nodes of a large job come at once.
-BACKLOG = 4096
+#: Connections that are accepted before the loop turns to what else there is.
+ACCEPTS_AT_ONCE = 64
+#: How long nothing is accepted once the system has no descriptors or memory left.
+ACCEPT_PAUSE_S = 0.1
+#: Errors of accept() that say that this host has run out of something; all others concern one connection.
+_STARVED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What a listener lets others make it hold."""
 
-    connections_max: int = 16_384
+    #: None for as many as the limit on open files leaves room for.
+    connections_max: int | None = None
+    #: Of these, how many that have not proven the secret, once they had `unproven_grace_s` for it.
+    unproven_max: int = 256
+    unproven_grace_s: float = 2.0
     handshake_timeout_s: float = 10.0
     frame_bytes_max: int = FRAME_BYTES_MAX
     #: Bytes waiting to be read by one peer; one that reads slower than it asks loses its connection.
@@ -52,130 +68,12 @@ class Service(Protocol):
         """A proven peer's connection is gone."""
 
 
-class Peer(asyncio.Protocol, Generic[M]):
-    """One accepted connection."""
-
-    __slots__ = (
-        "_challenge",
-        "_descriptor",
-        "_listener",
-        "_reader",
-        "_reason",
-        "_transport",
-        "address",
-        "local_address",
-        "session",
-    )
-
-    def __init__(self, listener: Listener[M]) -> None:
-        self._listener = listener
-        self._reader = FrameReader(HELLO_BYTES_MAX)
-        self._challenge: Challenge | None = None
-        self._transport: asyncio.Transport | None = None
-        self._descriptor = -1
-        self._reason = "the connection was closed by the other side"
-        self.address = ""
-        self.local_address = ""
-        #: Free for the service to hang its own state on.
-        self.session: Any = None
-
-    def __str__(self) -> str:
-        return self.address or "a stranger"
-
-    def send(self, message: M) -> None:
-        """Send one message; does nothing when the connection is gone."""
-        self.send_frame(self._listener.codec.encode(message))
-
-    def send_frame(self, frame: bytes) -> None:
-        """Send an encoded message, so that one message to many peers is encoded once."""
-        transport = self._transport
-        if transport is None or transport.is_closing():
-            return
-        transport.write(frame)
-        if transport.get_write_buffer_size() > self._listener.limits.pending_bytes_max:
-            reason = "it does not read what it asked for"
-            self._listener._complain(self, reason)
-            self.drop(reason)
-
-    def refuse(self, reason: str) -> None:
-        """Tell the peer why, then end the connection."""
-        transport = self._transport
-        if transport is not None and not transport.is_closing():
-            self._reason = reason
-            transport.write(self._listener.codec.encode(Refused(reason)))  # type: ignore[arg-type]
-            transport.close()
-
-    def finish(self, reason: str) -> None:
-        """End the connection once what was sent is out."""
-        if self._transport is not None:
-            self._reason = reason
-            self._transport.close()
-
-    def drop(self, reason: str) -> None:
-        """End the connection at once."""
-        if self._transport is not None:
-            self._reason = reason
-            self._transport.abort()
-
-    # -- called by the loop ----------------------------------------------------------------------------------
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Greet, or turn away when there are too many already."""
-        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
-        self._transport = transport  # type: ignore[assignment]
-        self._descriptor = keep_transport(transport)
-        peername, sockname = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
-        self.address = peername[0] if peername else ""
-        self.local_address = sockname[0] if sockname else ""
-        self._listener._greet(self)
-
-    def data_received(self, data: bytes) -> None:
-        """Cut frames, hold the handshake, hand on what a proven peer says."""
-        try:
-            for body in self._reader.feed(data):
-                message = self._listener.codec.decode(body)
-                if self._challenge is not None:
-                    self._judge(message)
-                else:
-                    self._listener.service.received(self, message)
-                if self._transport is None or self._transport.is_closing():
-                    return
-        except FrameError as error:
-            self._listener._complain(self, str(error))
-            self.refuse(str(error))
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """Forget the connection."""
-        let_go(self._descriptor)
-        proven = self._transport is not None and self._challenge is None
-        self._transport = None
-        self._listener._forget(self)
-        if proven:
-            self._listener.service.closed(self, f"the connection broke ({error})" if error else self._reason)
-
-    def _challenge_with(self, challenge: Challenge) -> None:
-        self._challenge = challenge
-        self.send(challenge)  # type: ignore[arg-type]
-
-    def _judge(self, message: Message) -> None:
-        assert self._challenge is not None
-        if isinstance(message, Proof):
-            answer = judge(self._listener.secret, self._challenge, message, self._listener.kind)
-        else:
-            answer = Refused(f"the handshake comes first, not {type(message).__name__}")
-        if isinstance(answer, Refused):
-            self._listener._complain(self, answer.reason)
-            self.refuse(answer.reason)
-            return
-        self._challenge = None
-        self._reader.bytes_max = self._listener.limits.frame_bytes_max
-        self._listener._admit(self)
-        self.send(answer)  # type: ignore[arg-type]
-        self._listener.service.opened(self)
-
-
 class Listener(Generic[M]):
-    """A listening port and its connections."""
+    """A listening port and its connections.
+
+    `run` names the one run that it serves, if it serves only one; clients that say another are refused. `share` is the
+    part of this process's descriptors that its connections may take, unless the limits say how many.
+    """
 
     def __init__(
         self,
@@ -184,6 +82,9 @@ class Listener(Generic[M]):
         secret: bytes,
         limits: Limits = Limits(),  # noqa: B008 - frozen
         kind: str = "",
+        *,
+        run: str = "",
+        share: float = 0.75,
     ) -> None:
         self.service = service
         self.codec = codec
@@ -191,18 +92,28 @@ class Listener(Generic[M]):
         self.limits = limits
         #: Told to every proven peer.
         self.kind = kind
+        self.run = run
+        self._share = share
+        self._connections_max = limits.connections_max or descriptors.CONNECTIONS_MIN
         #: One for each address of the endpoint's name.
-        self._servers: list[asyncio.Server] = []
+        self._sockets: list[socket.socket] = []
+        self._tls: ssl.SSLContext | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._peers: set[Peer[M]] = set()
-        # Oldest first, so that one look at the front finds who has run out of time.
-        self._strangers: dict[Peer[M], float] = {}
+        #: When each arrived; oldest first, so that one look at the front finds the next to drop.
+        self._unproven: dict[Peer[M], float] = {}
         self._sweep: asyncio.TimerHandle | None = None
+        self._sweep_at = float("inf")
+        self._refusals = Refusals()
+        self._summary: asyncio.TimerHandle | None = None
+        self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._starved_told = False
+        self._unknown = UnknownTags()
 
     async def open(self, endpoint: Endpoint, tls: ssl.SSLContext | None = None) -> Endpoint:
         """Listen on the endpoint and return it with the port that was given."""
-        loop = asyncio.get_running_loop()
         try:
-            sockets = _listen(endpoint)
+            self._sockets = listen(endpoint)
         except OSError as error:
             remedy = (
                 "name an address of this machine"
@@ -210,124 +121,192 @@ class Listener(Generic[M]):
                 else "free the port, or give another one (port 0 takes any free one)"
             )
             raise Unavailable(f"cannot listen on {endpoint}: {error.strerror or error}; {remedy}") from None
-        port = sockets[0].getsockname()[1]
-        # A stranger who never ends its TLS handshake gets no more time than one who never proves the secret.
-        patience_s = self.limits.handshake_timeout_s if tls is not None else None
-        servers = [
-            await loop.create_server(
-                lambda: Peer(self), sock=each, ssl=tls, backlog=BACKLOG, ssl_handshake_timeout=patience_s
-            )
-            for each in sockets
-        ]
-        self._servers = servers
-        return Endpoint(endpoint.host, port)
+        room = descriptors.connections_within(descriptors.limit(), self._share)
+        self._connections_max = min(self.limits.connections_max or room, room)
+        self._tls = tls
+        self._loop = asyncio.get_running_loop()
+        for sock in self._sockets:
+            self._loop.add_reader(sock, self._accept, sock)
+        return Endpoint(endpoint.host, self._sockets[0].getsockname()[1])
 
     async def close(self) -> None:
         """Stop listening and end every connection."""
-        if self._sweep is not None:
-            self._sweep.cancel()
-        for server in self._servers:
-            server.close()
-        for peer in list(self._strangers):
+        loop = asyncio.get_running_loop()
+        for timer in (self._sweep, self._summary, *self._pauses.values()):
+            if timer is not None:
+                timer.cancel()
+        for sock in self._sockets:
+            loop.remove_reader(sock)
+            sock.close()
+        self._sockets = []
+        self._sum_up()
+        for peer in list(self._unproven):
             peer.drop("the coordinator has stopped")
         for peer in list(self._peers):
             peer.finish("the coordinator has stopped")
-        deadline = asyncio.get_running_loop().time() + FAREWELL_S
-        while self._peers and asyncio.get_running_loop().time() < deadline:
+        deadline = loop.time() + FAREWELL_S
+        while (self._peers or self._unproven) and loop.time() < deadline:
             await asyncio.sleep(0.002)
         for peer in list(self._peers):
             peer.drop("it does not read")
+        self._loop = None
+
+    # -- accepting -------------------------------------------------------------------------------------------
+
+    def _accept(self, sock: socket.socket) -> None:
+        for _ in range(ACCEPTS_AT_ONCE):
+            try:
+                accepted, address = sock.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in _STARVED:
+                    self._pause(sock, error)
+                    return
+                continue  # that connection is gone again; the next may be there
+            self._take(accepted, str(address[0]))
+
+    def _take(self, sock: socket.socket, address: str) -> None:
+        assert self._loop is not None
+        keep_from_children(sock).setblocking(False)
+        if len(self._peers) + len(self._unproven) >= self._connections_max and not self._make_room():
+            self._turn_away(sock, address)
+            return
+        peer = Peer(self, sock, address)
+        self._unproven[peer] = self._loop.time()
+        peer.opening = self._loop.create_task(self._open(peer, sock))
+        peer.opening.add_done_callback(lambda task: self._on_opened(peer, task))
+        self._arm_sweep()
+
+    async def _open(self, peer: Peer[M], sock: socket.socket) -> None:
+        """Give a connection its transport; with TLS that takes as long as the other side likes, up to the limit."""
+        assert self._loop is not None
+        timeout_s = self.limits.handshake_timeout_s if self._tls is not None else None
+        try:
+            await self._loop.connect_accepted_socket(lambda: peer, sock, ssl=self._tls, ssl_handshake_timeout=timeout_s)
+        except OSError as error:
+            reason = getattr(error, "reason", None) or error.strerror or str(error)
+            self._complain(peer, f"TLS failed: {reason}" if self._tls else f"the connection broke: {reason}")
+
+    def _on_opened(self, peer: Peer[M], task: asyncio.Task[None]) -> None:
+        """Release what never became a connection, also where the task was cancelled before it began."""
+        peer.opening = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._complain(peer, f"it could not be opened: {error!r}")
+        if not peer.is_connected:
+            self._forget(peer)
+
+    def _make_room(self) -> bool:
+        """Drop the oldest connection that has not proven the secret; says whether there was one."""
+        peer = next(iter(self._unproven), None)
+        if peer is None:
+            return False
+        self._evict(peer, "too many connections are being opened; try again", again=True)
+        return True
+
+    def _turn_away(self, sock: socket.socket, address: str) -> None:
+        reason = f"the limit of {self._connections_max} connections is reached"
+        self._report(address, reason)
+        if self._tls is None:
+            try:
+                sock.send(self.codec.encode(Refused(reason, again=True)))  # type: ignore[arg-type]
+            except OSError:
+                pass  # it did not wait for an answer
+        sock.close()
+
+    def _pause(self, sock: socket.socket, error: OSError) -> None:
+        """Accept nothing for a moment: the connection stays in the queue, and a retry at once would fail again."""
+        assert self._loop is not None
+        self._make_room()
+        self._loop.remove_reader(sock)
+        self._pauses[sock] = self._loop.call_later(ACCEPT_PAUSE_S, self._resume, sock)
+        if not self._starved_told:
+            self._starved_told = True
+            facts.warn(
+                "accept_paused",
+                f"cannot accept connections for now: {error.strerror}; raise the limit on open files (ulimit -n)",
+            )
+
+    def _resume(self, sock: socket.socket) -> None:
+        self._pauses.pop(sock, None)
+        if self._loop is not None and sock in self._sockets:
+            self._loop.add_reader(sock, self._accept, sock)
+
+    # -- connections that have not proven the secret -------------------------------------------------------------
+
+    def _patience_s(self) -> float:
+        is_crowded = len(self._unproven) > self.limits.unproven_max
+        return min(self.limits.handshake_timeout_s, self.limits.unproven_grace_s if is_crowded else float("inf"))
+
+    def _arm_sweep(self) -> None:
+        """Make sure that the next connection to run out of time is looked at then."""
+        assert self._loop is not None
+        when = next(iter(self._unproven.values())) + self._patience_s()
+        if when >= self._sweep_at:
+            return
+        if self._sweep is not None:
+            self._sweep.cancel()
+        self._sweep_at = when
+        self._sweep = self._loop.call_at(when, self._drop_late)
+
+    def _drop_late(self) -> None:
+        assert self._loop is not None
+        now = self._loop.time()
+        while self._unproven:
+            peer, arrived_at = next(iter(self._unproven.items()))
+            patience_s = self._patience_s()
+            if arrived_at + patience_s > now:
+                break
+            self._evict(peer, f"no handshake within {patience_s:g} s", again=True)
+        self._sweep, self._sweep_at = None, float("inf")
+        if self._unproven:
+            self._arm_sweep()
+
+    def _evict(self, peer: Peer[M], reason: str, *, again: bool) -> None:
+        self._complain(peer, reason)
+        peer.refuse(reason, again=again)
+        peer.drop(reason)
+        self._unproven.pop(peer, None)
 
     # -- called by peers -------------------------------------------------------------------------------------
 
-    def _greet(self, peer: Peer[M]) -> None:
-        if len(self._peers) + len(self._strangers) >= self.limits.connections_max:
-            reason = f"the limit of {self.limits.connections_max} connections is reached"
-            self._complain(peer, reason)
-            peer._challenge = Challenge(b"", guarded=True)  # never answered: it is not proven
-            peer.refuse(reason)
-            return
-        loop = asyncio.get_running_loop()
-        self._strangers[peer] = loop.time() + self.limits.handshake_timeout_s
-        if self._sweep is None:
-            self._sweep = loop.call_later(self.limits.handshake_timeout_s, self._drop_silent)
-        peer._challenge_with(Challenge(secrets.token_bytes(NONCE_BYTES), guarded=bool(self.secret)))
-
     def _admit(self, peer: Peer[M]) -> None:
-        self._strangers.pop(peer, None)
+        self._unproven.pop(peer, None)
         self._peers.add(peer)
 
     def _forget(self, peer: Peer[M]) -> None:
-        self._strangers.pop(peer, None)
+        self._unproven.pop(peer, None)
         self._peers.discard(peer)
+        peer.release()
 
-    def _drop_silent(self) -> None:
-        loop = asyncio.get_running_loop()
-        for peer, deadline in list(self._strangers.items()):
-            if deadline > loop.time():
-                break
-            reason = f"no handshake within {self.limits.handshake_timeout_s:g} s"
-            self._complain(peer, reason)
-            peer.refuse(reason)
-            peer.drop(reason)
-        first = next(iter(self._strangers.values()), None)
-        self._sweep = None if first is None else loop.call_at(max(first, loop.time() + 0.05), self._drop_silent)
+    def _note_unknown(self, peer: Peer[M], error: UnknownMessage) -> None:
+        if self._unknown.is_new(error.tag):
+            facts.warn("message_unknown", f"from {peer}: {error}", peer=peer.address, tag=error.tag)
 
     def _complain(self, peer: Peer[M], reason: str) -> None:
-        facts.publish(
-            Fact(
-                "connection_refused",
-                f"refused {peer}: {reason}",
-                {"peer": peer.address, "reason": reason},
-                WARNING,
-            )
-        )
+        self._report(peer.address, reason)
 
+    # -- reports ---------------------------------------------------------------------------------------------
 
-def _listen(endpoint: Endpoint) -> list[socket.socket]:
-    """Listen on every address that the host name means, all on one port; the empty name means every interface.
+    def _report(self, address: str, reason: str) -> None:
+        if self._loop is None:
+            return
+        reason = reason[:REASON_CHARACTERS_MAX]
+        if self._refusals.note(address, reason, self._loop.time()):
+            data = {"peer": address, "reason": reason}
+            facts.publish(Fact("connection_refused", f"refused {address or 'a peer'}: {reason}", data, WARNING))
+        when = self._refusals.wakeup()
+        if when is not None and self._summary is None:
+            self._summary = self._loop.call_at(when, self._sum_up)
 
-    Of several who want the same port at the same moment all can bind it, and the first to listen has it. That is found
-    out here: uvloop would close the socket of whoever comes second and say nothing.
-    """
-    sockets: list[socket.socket] = []
-    try:
-        _bind(endpoint, sockets)
-        for sock in sockets:
-            keep_from_children(sock).listen(BACKLOG)
-    except OSError:
-        for sock in sockets:
-            sock.close()
-        raise
-    return sockets
-
-
-def _bind(endpoint: Endpoint, sockets: list[socket.socket]) -> None:
-    """Bind the addresses that this host has; one that somebody else listens on is not left out but an error."""
-    try:
-        found = socket.getaddrinfo(
-            endpoint.host or None, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-    except socket.gaierror as error:
-        raise UsageError(f"cannot listen on {endpoint}: {error.strerror}; name an address of this machine") from None
-    refused: OSError | None = None
-    port = endpoint.port
-    for family, kind, protocol, _, address in dict.fromkeys(found):
-        sock = socket.socket(family, kind, protocol)
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            sock.bind((address[0], port, *address[2:]))
-            sock.setblocking(False)
-        except OSError as error:
-            sock.close()
-            if error.errno == errno.EADDRINUSE and endpoint.port:
-                raise
-            refused = error
-            continue
-        port = sock.getsockname()[1]  # the second address of a name takes the first one's port
-        sockets.append(sock)
-    if not sockets:
-        assert refused is not None
-        raise refused
+    def _sum_up(self) -> None:
+        self._summary = None
+        summary = None if self._loop is None else self._refusals.take_summary(self._loop.time())
+        if summary is not None:
+            data = {
+                "peer": summary.address,
+                "reason": summary.reason,
+                "count": summary.count,
+                "addresses": summary.addresses,
+            }
+            facts.publish(Fact("connections_refused", summary.sentence, data, WARNING))

@@ -1,4 +1,4 @@
-"""A port held for somebody else: nobody can grab it, and the one it is meant for can still listen on it."""
+"""A port held for another program: the kernel gives it to no one by chance, and that program can still listen on it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import socket
 
 
 class HeldPort:
-    """A free TCP port of this host, kept free until `close`.
+    """A free TCP port of this host, kept from being given out by chance until `close`.
 
-    The socket is bound on every interface and never listens. The kernel hands the port to nobody else and refuses a
-    plain bind, but a server that binds with SO_REUSEADDR, as torch's TCPStore does, may listen on it.
+    The socket is bound on every interface and never listens. The kernel does not choose the port for another program
+    and refuses a plain bind to it. A program that asks for this very port with SO_REUSEADDR, as torch's TCPStore does,
+    may listen on it, and that is any program of any user of this host: Linux compares users only for SO_REUSEPORT,
+    which TCPStore does not set. So this prevents accidents, not attacks, and the program that the port is meant for
+    must be ready to find it taken. Workers are: their round fails, and the next round has another port.
     """
 
     def __init__(self) -> None:

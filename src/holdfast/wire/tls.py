@@ -2,14 +2,57 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from holdfast.errors import UsageError
+from holdfast.wire.address import Endpoint
 
 CERT_VARIABLE, KEY_VARIABLE, CA_VARIABLE = "HOLDFAST_TLS_CERT", "HOLDFAST_TLS_KEY", "HOLDFAST_TLS_CA"
+
+#: How long to wait for the answer to a TLS greeting.
+PROBE_S = 2.0
+#: What OpenSSL calls an answer that is no TLS.
+_NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"})
+#: What a plain client is told of a coordinator that speaks TLS.
+SPEAKS_TLS = "it speaks TLS, and this node does not: give --tls-ca, as on the other nodes"
+
+
+def tls_trouble(endpoint: Endpoint, error: OSError) -> str:
+    """Say why TLS with the coordinator at an endpoint failed, and what to do."""
+    reason = getattr(error, "reason", None) or ""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        why = (
+            f"{error.verify_message}; --tls-ca must name the authority of the coordinator's certificate, "
+            f"and that must be one for {endpoint.host}"
+        )
+    elif reason in _NO_TLS:
+        why = f"it does not speak TLS ({reason}): start the coordinator with --tls-cert and --tls-key, or all without"
+    elif "ALERT" in reason:
+        why = f"it refused this node ({reason}): give --tls-cert and --tls-key of the authority that it trusts"
+    elif isinstance(error, ssl.SSLEOFError | ConnectionError):
+        why = "it ended the connection in the TLS handshake; it may not speak TLS, or want --tls-cert and --tls-key"
+    else:
+        why = reason or str(error) or type(error).__name__
+    return f"TLS with {endpoint} failed: {why}"
+
+
+def speaks_tls(endpoint: Endpoint) -> bool:
+    """Ask an endpoint that has said nothing whether it waits for TLS; blocks for `PROBE_S` at most."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is sent but the greeting
+    try:
+        with contextlib.closing(socket.create_connection((endpoint.host, endpoint.port), PROBE_S)) as sock:
+            context.wrap_socket(sock, server_hostname=endpoint.host).close()
+    except ssl.SSLError as error:
+        return "ALERT" in (error.reason or "")  # it refused, in TLS
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

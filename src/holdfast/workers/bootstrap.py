@@ -4,7 +4,7 @@ Started by its path (`python -u .../bootstrap.py script train.py --lr 1`), so th
 imported. What the user's program sees is what it would see without us: `__main__`, `sys.argv`, `sys.path[0]`,
 tracebacks without frames of ours, exit codes, atexit. What we add: an uncaught exception or a non-zero
 `SystemExit` is left in the error file (torchrun's format), a fatal signal prints the Python stacks (to
-the file named by `HOLDFAST_FAULT_FILE`, or to stderr), and one signal that hardly anybody uses makes the worker
+the file named by `HOLDFAST_FAULT_FILE`, or to stderr), and one signal that programs hardly use makes the worker
 write them to the file named by `HOLDFAST_STACKS_FILE` and go on, so that its agent can say where it hangs.
 
 Where the agent was asked for it, the names of others (`torch.distributed.elastic`, `torchx`) lead to ours before the
@@ -26,12 +26,8 @@ STACKS_FILE_VARIABLE = "HOLDFAST_STACKS_FILE"
 #: The real-time signal that asks for stacks: far from those that C libraries, debuggers and valgrind take.
 STACKS_SIGNAL = 59
 ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
-#: Names the streams, `stdout` and `stderr`, that this worker shares with others.
-WHOLE_LINES_VARIABLE = "HOLDFAST_WHOLE_LINES"
 #: Names the families of names that lead to ours, see `holdfast.compat`.
 COMPAT_VARIABLE = "HOLDFAST_COMPAT"
-#: A longer line may be cut by another worker's.
-WHOLE_LINE_BYTES = 64 * 1024
 
 _HERE = os.path.abspath(__file__)
 #: Files whose frames are cut off the top of tracebacks.
@@ -43,10 +39,19 @@ _stacks_file: "IO[str] | None" = None
 
 
 def run(kind: str, target: str, args: list[str]) -> None:
-    """Become `python target args` (kind `script`) or `python -m target args` (kind `module`)."""
+    """Become `python -u target args` (kind `script`) or `python -u -m target args` (kind `module`)."""
+    prepare()
+    execute(kind, target, args)
+
+
+def prepare() -> None:
+    """Set up what we add to a plain Python process, before the program begins."""
     watch_faults()
-    write_whole_lines(os.environ.get(WHOLE_LINES_VARIABLE, ""))
     lead_names(os.environ.get(COMPAT_VARIABLE, ""))
+
+
+def execute(kind: str, target: str, args: list[str]) -> None:
+    """Run the program and record how it ends."""
     main = _fresh_main()
     try:
         if kind == "module":
@@ -58,7 +63,7 @@ def run(kind: str, target: str, args: list[str]) -> None:
             record(ending)
         raise
     except BaseException as error:
-        record(error)
+        record(error, printed=sys.excepthook is sys.__excepthook__ and sys.stderr is sys.__stderr__)
         _print_as_python_does(error)
         raise  # silently: the interpreter now ends as it does after any uncaught exception
 
@@ -97,27 +102,6 @@ def _answer_for_stacks() -> None:
         pass  # the program can run without
 
 
-def write_whole_lines(names: str) -> None:
-    """Have the streams named, which other workers write to as well, write line by line.
-
-    Under `-u` every piece of a `print` is a write of its own, and the pieces of two workers mix on their way to one
-    terminal. A stream of the worker's own stays as it is, so that nothing of it is lost when the worker is killed.
-    """
-    import io
-
-    for name in filter(None, names.split(",")):
-        stream = getattr(sys, name)
-        try:
-            raw = io.FileIO(stream.fileno(), "w", closefd=False)
-        except (OSError, ValueError, AttributeError):
-            continue  # closed, or replaced by something that is no file
-        whole = io.TextIOWrapper(
-            io.BufferedWriter(raw, WHOLE_LINE_BYTES), stream.encoding, stream.errors, line_buffering=True
-        )
-        setattr(sys, name, whole)
-        setattr(sys, f"__{name}__", whole)
-
-
 def lead_names(families: str) -> None:
     """Let the names of others lead to ours, where that was asked for."""
     if families:
@@ -126,21 +110,28 @@ def lead_names(families: str) -> None:
         install_from_environment(families)
 
 
-def record(error: BaseException) -> None:
-    """Leave the error file for `error`, unless this program has already left one."""
+def record(error: BaseException, printed: bool = False) -> None:
+    """Leave the error file for `error`, unless this program has already left one.
+
+    `printed` says that Python prints the traceback on stderr too; a report on the same screen then leaves it out.
+    """
     error.__traceback__ = _without_ours(error.__traceback__)
     path = os.environ.get(ERROR_FILE_VARIABLE)
-    if not path or os.path.exists(path):
+    if not path:
         return
     try:
-        _load_errorfile().record(error, path)
+        writer = _load_errorfile()
+        if not os.path.exists(path):
+            writer.record(error, path, printed=printed)
+        elif printed:
+            writer.mark_printed(path)
     except Exception:  # noqa: BLE001, S110 - the user's own error matters more than ours
         pass
 
 
 def _run_script(main: "ModuleType", path: str, args: list[str]) -> None:
     sys.argv = [path, *args]
-    sys.orig_argv = [sys.executable, path, *args]
+    sys.orig_argv = [sys.executable, "-u", path, *args]
     full = os.path.abspath(path)
     try:
         # A folder raises here as it should not: Python runs the __main__.py in it.
@@ -175,7 +166,7 @@ def _run_module(name: str, args: list[str]) -> None:
     import runpy
 
     sys.argv = ["-m", *args]
-    sys.orig_argv = [sys.executable, "-m", name, *args]
+    sys.orig_argv = [sys.executable, "-u", "-m", name, *args]
     if not sys.flags.safe_path:
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
     runpy._run_module_as_main(name)  # type: ignore[attr-defined]
@@ -184,7 +175,8 @@ def _run_module(name: str, args: list[str]) -> None:
 def _fresh_main() -> "ModuleType":
     """Put an empty `__main__` in the place of ours."""
     main = type(sys)("__main__")
-    main.__dict__.update(__builtins__=__builtins__, __annotations__={})
+    # The module itself, as in any script: `__builtins__` of a module that is not `__main__`, ours, is its dictionary.
+    main.__dict__.update(__builtins__=sys.modules["builtins"], __annotations__={})
     sys.modules["__main__"] = main
     return main
 

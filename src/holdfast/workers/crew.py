@@ -35,12 +35,25 @@ class Crew:
         self._gangs[0].start()
 
     def replace(self, gang: Gang) -> None:
-        """Start a gang whose workers take the place of those of the same local ranks, which have ended."""
+        """Start a gang whose workers take the place of those of the same local ranks, which have ended.
+
+        What the ended ones still hold is given back first, so that a job can go on like this for ever.
+        """
         assert all(rank not in self._of[rank].running() for rank in gang.plans), "a worker that runs is not replaced"
+        for rank in gang.plans:
+            self._retire(rank)
         gang.start()
         self._gangs.append(gang)
         self._of.update(dict.fromkeys(gang.plans, gang))
         self._epoll.register(gang.fileno(), select.EPOLLIN)
+
+    def _retire(self, rank: int) -> None:
+        gang = self._of[rank]
+        gang.retire(rank)
+        if not gang.pids():  # nothing is left of it
+            self._epoll.unregister(gang.fileno())
+            gang.close()
+            self._gangs.remove(gang)
 
     # -- watching --------------------------------------------------------------------------------------------
 

@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import Unavailable
 from holdfast.facts import facts
 from holdfast.machine import Tick
-from holdfast.workers.bootstrap import STACKS_FILE_VARIABLE, WHOLE_LINES_VARIABLE
+from holdfast.workers import strays
+from holdfast.workers.bootstrap import STACKS_FILE_VARIABLE
 from holdfast.workers.child import Child, OwnChild
 from holdfast.workers.family import family
 from holdfast.workers.keeper import Keeper
@@ -60,6 +61,8 @@ if TYPE_CHECKING:
 #: How long a stuck console may hold up a report or the end of a gang.
 CONSOLE_TIMEOUT_S = 1.0
 GRACE_S = 30.0
+#: How long killed leftovers of one worker may take to end before it is replaced all the same.
+RETIRE_TIMEOUT_S = 1.0
 
 
 class Gang:
@@ -80,7 +83,7 @@ class Gang:
         self.token = secrets.token_hex(16)
         self.stopped: StopEnded | None = None
         self._dest = dest or LogsDest()
-        self._wiring = Wiring(self._dest, options or LogOptions(), pump or shared_pump())
+        self._wiring = Wiring(self._dest, options or LogOptions(), pump or shared_pump(), several=len(plans) > 1)
         self._template = template
         self._machine = StopMachine(self.plans, kill_timeout_s)
         self._epoll = select.epoll()
@@ -125,14 +128,7 @@ class Gang:
             env["HOLDFAST_FAULT_FILE"] = fault_file
         env[STACKS_FILE_VARIABLE] = self.stacks_file(plan.local_rank)
         env[MEMBER_FILE_VARIABLE] = self._beside_error_file(plan.local_rank, "member")
-        env[WHOLE_LINES_VARIABLE] = ",".join(self._shared_streams(plan.local_rank))
         return env
-
-    def _shared_streams(self, local_rank: int) -> list[str]:
-        """Name the streams that this worker shares with the others of the gang."""
-        if len(self.plans) == 1:
-            return []
-        return [name for name, fd in zip(("stdout", "stderr"), self._fds(local_rank), strict=True) if fd is None]
 
     def _start_warm(self, environments: Mapping[int, dict[str, str]]) -> None:
         template = self._template
@@ -360,10 +356,28 @@ class Gang:
     def _scratch_path(self, name: str) -> Path:
         """Name a file in a private folder that goes away with the gang."""
         if self._scratch is None:
-            self._scratch = tempfile.mkdtemp(prefix="holdfast_gang_")
+            try:
+                self._scratch = tempfile.mkdtemp(prefix="holdfast_gang_")
+            except OSError as error:
+                facts.warn("log_incomplete", f"workers may not leave error files: no temporary folder: {error}")
+                self._scratch = f"/tmp/holdfast_gang_{self.token}"
         return Path(self._scratch) / name
 
     # -- the end ---------------------------------------------------------------------------------------------
+
+    def retire(self, local_rank: int) -> None:
+        """Give back all that a worker that has ended still holds, while the others go on.
+
+        What it has left running in its session is killed first: whoever takes its place may need the same GPU.
+        """
+        assert local_rank in self._exits, "a worker that runs is not retired"
+        child = self._children.pop(local_rank)
+        strays.end_strays([child.pid], family().pids(), None, RETIRE_TIMEOUT_S)
+        self._wiring.disconnect(local_rank, CONSOLE_TIMEOUT_S)
+        if self._keeper is not None:
+            self._keeper.drop(child.pid)  # before the pid can be given to another process
+        family().remove(child.pid)
+        child.release()
 
     def close(self) -> None:
         """End whatever is left of the gang, now, and give everything back; may be called again."""

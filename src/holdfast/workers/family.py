@@ -1,7 +1,7 @@
 """The family: which children this process has on purpose, so that a search for strays leaves them alone.
 
-While it has members this process is a child subreaper: orphans among their descendants come to us, and can be
-found.
+While it has members this process is a child subreaper: orphans among its descendants come to us. Those of workers can
+be found; all others are reaped when they end, see `orphans`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import os
 import threading
 
 from holdfast.workers import linux
+from holdfast.workers.orphans import Orphans
+from holdfast.workers.strays import children
 
 
 class Family:
@@ -19,12 +21,19 @@ class Family:
         self._lock = threading.Lock()
         self._members = 0
         self._pids: dict[int, int] = {}  # pid -> how many times it was added
+        self.orphans = Orphans(self.pids)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether orphans come to this process."""
+        return self._members > 0
 
     def enter(self) -> None:
         """A gang or a template begins; the first one makes this process a subreaper."""
         with self._lock:
             self._members += 1
             if self._members == 1:
+                self.orphans.begin()
                 linux.set_child_subreaper(True)
 
     def leave(self) -> None:
@@ -34,6 +43,7 @@ class Family:
             assert self._members >= 0, "somebody left the family twice"
             if self._members == 0:
                 linux.set_child_subreaper(False)
+                self.orphans.end()
 
     def add(self, pid: int) -> None:
         """This child is ours on purpose."""
@@ -63,3 +73,21 @@ def family() -> Family:
         _families.clear()
         _families[pid] = Family()
     return _families[pid]
+
+
+_forking = threading.local()
+
+
+def _before_fork() -> None:
+    mine = _families.get(os.getpid())
+    _forking.before = set(children(os.getpid())) if mine is not None and mine.is_open else None
+
+
+def _after_fork() -> None:
+    """Note the child that this process has just forked: the program may wait for it."""
+    if (before := getattr(_forking, "before", None)) is not None:
+        for pid in set(children(os.getpid())) - before:
+            family().orphans.note_own(pid)
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork)

@@ -7,6 +7,7 @@ a large value could fill up, no file that another user could reach.
 from __future__ import annotations
 
 import contextlib
+import io
 import multiprocessing as mp
 import os
 import pickle
@@ -14,8 +15,9 @@ import signal
 import sys
 import traceback
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import reduction
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import UsageError
@@ -92,8 +94,10 @@ class FunctionChild:
         return self._process.exitcode
 
     def result(self) -> Any:
-        """Return what the function returned; call it only when it has ended with 0."""
+        """Return what the function returned, None where it left by `exit(0)`; call it only when it has ended with 0."""
         data = os.pread(self._result, os.fstat(self._result).st_size, 0)
+        if not data:
+            return None
         return pickle.loads(data)  # noqa: S301 - written by our own child into memory that only it and we hold
 
     def release(self) -> None:
@@ -112,6 +116,9 @@ def start_function(plan: WorkerPlan, env: Mapping[str, str], stdout: int | None,
     assert isinstance(function, Function)
     if function.start_method not in START_METHODS:
         raise UsageError(f"start method {function.start_method!r} is none of {', '.join(START_METHODS)}")
+    if function.start_method != "fork" and lives_only_here(function):
+        _check_fork(function)
+        function = replace(function, start_method="fork")
     own = function.start_method != "forkserver"
     result = os.memfd_create("holdfast-result", os.MFD_CLOEXEC)
     task = _Task(
@@ -135,6 +142,30 @@ def start_function(plan: WorkerPlan, env: Mapping[str, str], stdout: int | None,
         os.close(result)
         raise
     return FunctionChild(process, result, own=own)
+
+
+def lives_only_here(function: Function) -> bool:
+    """Whether a function was typed into a prompt, a notebook or stdin, so that no new process could import it."""
+    main = sys.modules.get("__main__")
+    if main is None or getattr(main, "__spec__", None) is not None:
+        return False
+    path = getattr(main, "__file__", None)
+    if path is not None:
+        return not Path(path).exists()  # `<stdin>`: multiprocessing would try to run it
+    try:
+        return b"__main__" in bytes(reduction.ForkingPickler.dumps((function.fn, function.args)))
+    except (AttributeError, TypeError, pickle.PicklingError):
+        return True  # a lambda, say; a fork needs no pickle
+
+
+def _check_fork(function: Function) -> None:
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    if cuda is not None and cuda.is_initialized():
+        name = getattr(function.fn, "__name__", repr(function.fn))
+        raise UsageError(
+            f"'{name}' exists only in this session, so workers must be forked from it, and CUDA, which this session "
+            f"uses already, does not survive that: put '{name}' into a file and import it, or restart the session"
+        )
 
 
 @contextlib.contextmanager
@@ -197,9 +228,10 @@ def _settle_in(task: _Task) -> None:
         if stream is not None:
             os.dup2(stream.fd, target)
             os.close(stream.fd)
-            # The agent may have put something else in the place of its own streams. By lines, because what is
-            # printed must not wait for a death that leaves no time to flush.
-            setattr(sys, name, open(target, "w", buffering=1, errors="backslashreplace", closefd=False))  # noqa: SIM115
+            # The agent may have put something else in the place of its own streams. Unbuffered, as under `python -u`,
+            # because what is printed must not wait for a death that leaves no time to flush.
+            raw = io.FileIO(target, "w", closefd=False)
+            setattr(sys, name, io.TextIOWrapper(raw, errors="backslashreplace", write_through=True))
     os.environ.update(task.env)
     bootstrap.watch_faults()
 

@@ -1,9 +1,10 @@
 """The keeper: a tiny process that ends a gang's grandchildren when the agent dies without a word.
 
 The kernel ends the workers themselves (parent-death signal), but not what they have started. The keeper is a
-shell that sleeps on a pipe whose other end the agent holds. A line means that all is well and it may go; the
-end of the pipe means that the agent is gone, and it kills the workers' process groups and all that carry the
-gang's token, and removes the gang's private folder.
+shell that sleeps on a pipe whose other end the agent holds. `drop PID` means that a worker's pid is given back and may
+soon be another process's; `bye` means that all is well and the keeper may go. The end of the pipe means that the agent
+is gone: the keeper kills the workers' process groups and all that carry the gang's token, and removes the gang's
+private folder.
 """
 
 from __future__ import annotations
@@ -17,14 +18,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _SCRIPT = """
-read -r word && exit 0
-for group in $2; do kill -9 "-$group" 2>/dev/null; done
+groups=$2
+while read -r word pid; do
+  [ "$word" = bye ] && exit 0
+  kept=
+  for group in $groups; do [ "$group" = "$pid" ] || kept="$kept $group"; done
+  groups=$kept
+done
+for group in $groups; do kill -9 "-$group" 2>/dev/null; done
 [ -n "$3" ] && rm -rf -- "$3"
 for again in 1 2; do
   grep -ls "$1" /proc/[0-9]*/environ 2>/dev/null |
     while IFS=/ read -r _ _ pid _; do kill -9 "$pid" 2>/dev/null; done
 done
 """
+
+
+DISMISS_TIMEOUT_S = 2.0
 
 
 class Keeper:
@@ -52,9 +62,18 @@ class Keeper:
         """Its process id."""
         return self._process.pid
 
+    def drop(self, group: int) -> None:
+        """Tell it to leave this process group alone: the worker that led it is about to be reaped."""
+        with contextlib.suppress(OSError):
+            os.write(self._write_end, b"drop %d\n" % group)
+
     def dismiss(self) -> None:
-        """Send it home; it ends at once."""
+        """Send it home; it ends at once, and is killed where it does not."""
         with contextlib.suppress(OSError):
             os.write(self._write_end, b"bye\n")
         os.close(self._write_end)
-        self._process.wait()
+        try:
+            self._process.wait(DISMISS_TIMEOUT_S)
+        except subprocess.TimeoutExpired:  # it was stopped, say
+            self._process.kill()
+            self._process.wait()

@@ -56,6 +56,11 @@ class LineCutter:
                 self._rest = self._rest[whole:]
         return lines
 
+    @property
+    def rest(self) -> bytes:
+        """The beginning of a line whose end has not come yet."""
+        return self._rest
+
     def flush(self) -> list[bytes]:
         """Return what is left without a line end, as the last line."""
         rest, self._rest = self._rest, b""

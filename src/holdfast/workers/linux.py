@@ -6,10 +6,13 @@ missing.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import resource
 import signal
 import sys
+from pathlib import Path
 
 from holdfast.errors import Unavailable
 
@@ -60,3 +63,27 @@ def wait_status(pidfd: int, *, keep: bool) -> int | None:
     if result is None:
         return None
     return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
+
+
+def read_umask() -> int:
+    """Return this process's umask; to ask the kernel any other way is to change it for a moment."""
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("Umask:")).split()[1], 8)
+    previous = os.umask(0o022)
+    os.umask(previous)
+    return previous
+
+
+def inherit_limits(pid: int) -> None:
+    """Give a child that another process has forked what it would have inherited from us: limits, priority, CPUs."""
+    for number in sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}):
+        with contextlib.suppress(OSError, ValueError):
+            if resource.prlimit(pid, number) != (mine := resource.getrlimit(number)):
+                resource.prlimit(pid, number, mine)
+    with contextlib.suppress(OSError):
+        if os.getpriority(os.PRIO_PROCESS, pid) != (nice := os.getpriority(os.PRIO_PROCESS, 0)):
+            os.setpriority(os.PRIO_PROCESS, pid, nice)
+    with contextlib.suppress(OSError):
+        if os.sched_getaffinity(pid) != (cpus := os.sched_getaffinity(0)):
+            os.sched_setaffinity(pid, cpus)

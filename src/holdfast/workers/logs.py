@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.errors import UsageError
+from holdfast.facts import facts
 from holdfast.filenames import file_name
 from holdfast.workers.std import Std, to_map
 from holdfast.workers.unnamed import make_folder
@@ -91,12 +92,13 @@ class DefaultLogsSpecs(LogsSpecs):
             raise UsageError(f"the log folder {log_dir} is a file; name a folder that exists or can be made")
         super().__init__(log_dir, redirects, tee, local_ranks_filter)
         self._run_log_dir: str | None = None
+        self._reified = False  # whether an attempt has had its folder
 
     @property
     def root_log_dir(self) -> str:
-        """The folder of this run; raises until the first attempt has made it."""
+        """The folder of this run; raises until it has been made."""
         if self._run_log_dir is None:
-            raise UsageError("the log folder is made with the first attempt; call reify first")
+            raise UsageError("the log folder is made by open_folder or with the first attempt; call reify first")
         return self._run_log_dir
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
@@ -104,15 +106,31 @@ class DefaultLogsSpecs(LogsSpecs):
         if not envs:
             return LogsDest()
         first = next(iter(envs.values()))
-        if self._root_log_dir == os.devnull:
-            self._run_log_dir = os.devnull
+        folder = self.open_folder(first.get(RUN_ID_VARIABLE) or "none")
+        if folder == os.devnull:
             return self._layout(None, sorted(envs))
-        if self._run_log_dir is None:
-            run_id = first.get(RUN_ID_VARIABLE) or "none"
-            self._run_log_dir = self._make_log_dir(self._root_log_dir, run_id)
         number, round_number = first.get(ATTEMPT_VARIABLE, "0"), first.get(ROUND_VARIABLE)
-        attempt = _fresh_folder(Path(self._run_log_dir), number, round_number)
-        return self._layout(attempt, sorted(envs))
+        try:
+            attempt = _fresh_folder(Path(folder), number, round_number)
+            dest = self._layout(attempt, sorted(envs))
+        except OSError as error:
+            if not self._reified:
+                raise UsageError(
+                    f"cannot make a log folder in {folder}: {error.strerror}; name another with --log-dir"
+                ) from None
+            # A job that has come so far goes on: what would go to files alone is dropped, the rest is shown.
+            sentence = f"this attempt has no log files: cannot make a folder in {folder}: {error.strerror}"
+            facts.warn("log_incomplete", sentence, path=folder)
+            dest = self._layout(None, sorted(envs))
+        self._reified = True
+        return dest
+
+    def open_folder(self, run_id: str) -> str:
+        """Make the run's folder, once, and return it; the journal goes there before the first attempt does."""
+        if self._run_log_dir is None:
+            is_null = self._root_log_dir == os.devnull
+            self._run_log_dir = os.devnull if is_null else self._make_log_dir(self._root_log_dir, run_id)
+        return self._run_log_dir
 
     def _make_log_dir(self, log_dir: str | None, rdzv_run_id: str) -> str:
         readable = file_name(rdzv_run_id)

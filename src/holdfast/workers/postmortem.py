@@ -70,6 +70,7 @@ class Postmortem:
             round=_number(env.get(ROUND_VARIABLE)),
             attempt=_number(env.get(ATTEMPT_VARIABLE)),
             timestamp=time.time(),
+            extra={"printed": True} if error is not None and error.printed else {},
         )
 
     def _oom_kills_since(self) -> int:

@@ -1,9 +1,9 @@
-"""The pump: one thread that carries every captured stream from its pipe to its sinks.
+"""The pump: one thread that carries every stream of workers from its pipe to where it goes; see `streams`.
 
 How a stream is read: the worker holds the writing end of a pipe, the pump sleeps in epoll on all reading
 ends and takes at most `READ_BYTES` from each in turn. So a worker that floods fills its own pipe and is held
 up by the kernel; the others get their turn, and the agent holds one unfinished line and a short tail per
-stream, no more.
+stream, no more. A line that has no end after `PART_S` seconds is shown without it.
 
 How a stream ends: when its last writer closes it, or when the agent says so. A grandchild that outlives the
 worker and keeps the pipe open blocks nobody: `settle` reads what is there now and shows the last,
@@ -17,179 +17,185 @@ import contextlib
 import os
 import select
 import threading
+import time
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast.workers.lines import LineCutter, Tail, matches
+from holdfast.threads import start_thread, tell_unexpected
+from holdfast.workers.streams import PUMP
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
-    from holdfast.workers.sinks import Console, LogFile, SharedFile
+    from holdfast.workers.streams import Stream
 
-READ_BYTES = 64 * 1024
 #: The most that is read from one stream when it is settled: a full pipe, and no endless flood of a
 #: grandchild.
 SETTLE_BYTES_MAX = 1024 * 1024
-
-
-@dataclass(slots=True)
-class Sinks:
-    """Where one stream goes; every part is optional."""
-
-    file: LogFile | None = None
-    console: Console | None = None
-    prefix: bytes = b""
-    filtered: SharedFile | None = None
-    filters: Sequence[bytes] = ()
-
-
-class Capture:
-    """One stream of one worker. The pump's thread alone reads it; anybody may look at its tail."""
-
-    def __init__(self, read_fd: int, sinks: Sinks) -> None:
-        os.set_blocking(read_fd, False)
-        self.fd = read_fd
-        self.ended = False
-        self._sinks = sinks
-        self._cutter = LineCutter()
-        self._tail = Tail()
-
-    def tail(self) -> tuple[str, ...]:
-        """Return the last lines that have come through."""
-        return self._tail.text()
-
-    def read_once(self) -> int:
-        """Carry one piece; returns its size, 0 at the end of the stream, -1 where nothing is there."""
-        try:
-            data = os.read(self.fd, READ_BYTES)
-        except BlockingIOError:
-            return -1
-        except OSError:
-            data = b""
-        if data:
-            if self._sinks.file is not None:
-                self._sinks.file.write(data)
-            self._emit(self._cutter.feed(data))
-        return len(data)
-
-    def flush(self) -> None:
-        """Pass on the line that has no end yet."""
-        self._emit(self._cutter.flush())
-
-    def close(self) -> None:
-        """Flush and close everything that belongs to this stream alone."""
-        self.flush()
-        self.ended = True
-        os.close(self.fd)
-        if self._sinks.file is not None:
-            self._sinks.file.close()
-
-    def _emit(self, lines: list[bytes]) -> None:
-        if not lines:
-            return
-        self._tail.add(lines)
-        sinks = self._sinks
-        if sinks.filtered is not None:
-            sinks.filtered.write_lines([sinks.prefix + line for line in lines if matches(line, sinks.filters)])
-        if sinks.console is not None:
-            sinks.console.write(b"".join(sinks.prefix + line + b"\n" for line in lines))
+#: How long a line may take to end before it is shown without its end. Under `python -u` a `print` is several writes,
+#: and a worker may lose its turn on a busy machine between two of them.
+PART_S = 0.25
+#: How long the thread rests after a turn that went wrong, and how many mistakes of one process are told.
+TROUBLE_PAUSE_S = 0.1
+TROUBLES_TOLD_MAX = 10
 
 
 class Pump:
-    """Owns the thread; captures are handed over to it and come to their end through it."""
+    """Owns the thread; streams are handed over to it and come to their end through it.
+
+    The thread cannot die of a mistake: an unexpected exception is told with its traceback, the stream that it came from
+    is from then on only read, and the thread goes on, so that no worker ever waits in front of a full pipe.
+    """
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._bell, select.EPOLLIN)
-        self._captures: dict[int, Capture] = {}
+        self._streams: dict[int, Stream] = {}
+        self._due: dict[Stream, float] = {}  # when the unfinished line of a stream is to be shown
         self._asked: deque[Callable[[], None]] = deque()
+        self._lock = threading.Lock()  # held to ring the bell and to close it: its number may be given to another file
         self._closing = False
-        self._thread = threading.Thread(target=self._run, name="holdfast-pump", daemon=True)
-        self._thread.start()
+        self._closed = False
+        self._troubles = 0
+        self._begin()
 
-    def attach(self, capture: Capture) -> None:
-        """Start carrying this stream."""
-        self._ask(lambda: self._attach(capture))
+    def _begin(self, _: BaseException | None = None) -> None:
+        self._thread = start_thread(self._run, PUMP, on_death=self._begin)
 
-    def settle(self, captures: Iterable[Capture]) -> threading.Event:
+    def attach(self, stream: Stream) -> None:
+        """Start carrying this stream; raises OSError where the kernel cannot watch it."""
+        self._streams[stream.fd] = stream
+        try:
+            self._epoll.register(stream.fd, select.EPOLLIN)
+        except BaseException:
+            del self._streams[stream.fd]
+            raise
+
+    def settle(self, streams: Iterable[Stream]) -> threading.Event:
         """Read what these streams hold now, their last unterminated lines included; the event says when."""
-        return self._each(captures, self._settle)
+        return self._each(streams, self._settle)
 
-    def finish(self, captures: Iterable[Capture]) -> threading.Event:
+    def finish(self, streams: Iterable[Stream]) -> threading.Event:
         """Read what these streams hold now and close them, whoever still writes; the event says when."""
-        return self._each(captures, self._finish)
+        return self._each(streams, self._finish)
 
     def close(self) -> None:
         """Finish every stream and end the thread; waits for it briefly, since a console may be stuck."""
         self._ask(self._close)
         self._thread.join(1.0)
 
-    def _each(self, captures: Iterable[Capture], act: Callable[[Capture], None]) -> threading.Event:
-        wanted, done = tuple(captures), threading.Event()
+    def _each(self, streams: Iterable[Stream], act: Callable[[Stream], None]) -> threading.Event:
+        wanted, done = tuple(streams), threading.Event()
 
         def run() -> None:
-            for capture in wanted:
-                act(capture)
+            for stream in wanted:
+                self._guarded(act, stream)
             done.set()
 
-        self._ask(run)
+        if not self._ask(run):
+            done.set()  # the pump is closed, and every stream with it
         return done
 
-    def _ask(self, what: Callable[[], None]) -> None:
-        self._asked.append(what)
-        with contextlib.suppress(OSError):  # the pump is closed: nobody will read, and nobody waits for ever
+    def _ask(self, what: Callable[[], None]) -> bool:
+        with self._lock:
+            if self._closed:
+                return False
+            self._asked.append(what)
             os.eventfd_write(self._bell, 1)
+            return True
 
     # -- on the pump's own thread ----------------------------------------------------------------------------
 
     def _run(self) -> None:
         while not self._closing:
-            for fd, _ in self._epoll.poll():
-                if fd == self._bell:
-                    with contextlib.suppress(BlockingIOError):
-                        os.eventfd_read(self._bell)
-                elif (capture := self._captures.get(fd)) is not None and capture.read_once() == 0:
-                    self._forget(capture)
-            while self._asked:
-                self._asked.popleft()()
-        self._epoll.close()
-        os.close(self._bell)
+            if not self._guarded(self._turn):
+                time.sleep(TROUBLE_PAUSE_S)  # whatever it is, it may be there again at once
+        with self._lock:
+            self._closed = True
+            self._epoll.close()
+            os.close(self._bell)
+        while self._asked:
+            self._guarded(self._asked.popleft())
 
-    def _attach(self, capture: Capture) -> None:
-        self._captures[capture.fd] = capture
-        self._epoll.register(capture.fd, select.EPOLLIN)
+    def _turn(self) -> None:
+        due = min(self._due.values(), default=None)
+        for fd, _ in self._epoll.poll(None if due is None else max(0.0, due - time.monotonic())):
+            if fd == self._bell:
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(self._bell)
+            elif (stream := self._streams.get(fd)) is not None:
+                self._guarded(self._carry, stream)
+        if self._due:
+            self._show_parts(time.monotonic())
+        while self._asked:
+            self._guarded(self._asked.popleft())
 
-    def _settle(self, capture: Capture) -> None:
-        if capture.ended:
+    def _guarded(self, act: Callable[..., None], *streams: Stream) -> bool:
+        """Do something, with a stream or none; an exception that it did not expect is told, and says False."""
+        try:
+            act(*streams)
+        except Exception as error:  # noqa: BLE001 - the edge of the thread
+            for stream in streams:
+                stream.only_drain()
+            self._troubles += 1
+            if self._troubles <= TROUBLES_TOLD_MAX:
+                tell_unexpected(PUMP, error, "the output of one stream is dropped" if streams else "")
+            return False
+        return True
+
+    def _carry(self, stream: Stream) -> None:
+        if stream.read_once() == 0:
+            self._forget(stream)
+        elif not stream.waits:
+            self._due.pop(stream, None)
+        elif stream not in self._due:
+            self._due[stream] = time.monotonic() + PART_S
+
+    def _show_parts(self, now: float) -> None:
+        for stream in [stream for stream, due in self._due.items() if due <= now]:
+            del self._due[stream]
+            self._guarded(_show_part, stream)
+
+    def _settle(self, stream: Stream) -> None:
+        if stream.ended:
             return
         carried = 0
         while carried < SETTLE_BYTES_MAX:
-            size = capture.read_once()
+            size = stream.read_once()
             if size == 0:
-                self._forget(capture)
+                self._forget(stream)
                 return
             if size < 0:
                 break
             carried += size
-        capture.flush()
+        self._due.pop(stream, None)
+        stream.flush()
 
-    def _finish(self, capture: Capture) -> None:
-        self._settle(capture)
-        if not capture.ended:
-            self._forget(capture)
+    def _finish(self, stream: Stream) -> None:
+        try:
+            self._settle(stream)
+        finally:
+            if not stream.ended:
+                self._forget(stream)
 
-    def _forget(self, capture: Capture) -> None:
-        self._epoll.unregister(capture.fd)
-        del self._captures[capture.fd]
-        capture.close()
+    def _forget(self, stream: Stream) -> None:
+        try:
+            stream.flush()
+        finally:
+            self._due.pop(stream, None)
+            self._epoll.unregister(stream.fd)
+            del self._streams[stream.fd]
+            stream.close()
 
     def _close(self) -> None:
-        for capture in list(self._captures.values()):
-            self._finish(capture)
+        for stream in list(self._streams.values()):
+            self._guarded(self._finish, stream)
         self._closing = True
+
+
+def _show_part(stream: Stream) -> None:
+    stream.show_part()
 
 
 _guard = threading.Lock()
@@ -204,6 +210,15 @@ def shared_pump() -> Pump:
             _pumps.clear()  # a parent's pump has no thread here
             _pumps[pid] = Pump()
         return _pumps[pid]
+
+
+def wait_output(timeout: float | None = None) -> None:
+    """Wait until all that ended workers have written has been read, as a program that writes by itself would.
+
+    Wait without a limit only at the end of a process that can be interrupted: a pager stops reading for hours.
+    """
+    if (pump := _pumps.get(os.getpid())) is not None:
+        pump.settle(()).wait(timeout)
 
 
 def _after_fork() -> None:

@@ -1,20 +1,25 @@
-"""Sinks: where captured output ends up. Each takes what it can and never raises because of the outside."""
+"""Sinks: where captured output ends up. Each takes what it can and never raises because of the outside.
+
+A sink that fails is given up with one warning that names it and the error. The stream goes on without it: the worker's
+pipe is still read, and its other sinks get everything.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import select
 import threading
+import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from holdfast.facts import facts
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 _WRITE_BYTES = 64 * 1024
+#: How long one wait for a slow console lasts before it is tried again.
+_SLOW_MS = 1000
 
 
 class Console(Protocol):
@@ -24,38 +29,89 @@ class Console(Protocol):
         """Show whole lines, each ended by a newline."""
 
 
+class _Surface:
+    """What descriptors of one terminal, pipe or file have in common: one writer at a time, and a line left open."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        #: The stream that has shown the beginning of a line that has no end yet.
+        self.owner: object | None = None
+
+
+_surfaces: weakref.WeakValueDictionary[tuple[int, int], _Surface] = weakref.WeakValueDictionary()
+
+
+def surface_of(fd: int) -> tuple[int, int]:
+    """Name the terminal, pipe or file that a descriptor leads to; raises OSError where it is closed."""
+    found = os.fstat(fd)
+    return found.st_dev, found.st_ino
+
+
 class FdConsole:
     """Shows lines through a descriptor, normally the agent's own stdout or stderr.
 
-    Many streams share one console, so writes are serialised. A console that has gone away (a closed pipe, a
-    hung-up terminal) is left alone from then on: workers go on and their files stay complete.
+    Many streams share one console, so writes are serialised. A stream may show the beginning of a line; if another one
+    writes before its end, the line is ended there. A console that has gone away (a closed pipe, a
+    hung-up terminal) is left alone from then on: workers go on and their files stay complete. One that only has no room
+    (a file on a full disk) is tried again with the next lines.
     """
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._lock = threading.Lock()
-        self._gone = False
+        self._surface = _Surface()
+        with contextlib.suppress(OSError):
+            self._surface = _surfaces.setdefault(surface_of(fd), self._surface)
+        self.gone = False
+        self._told = False
 
-    def write(self, data: bytes) -> None:
-        """Write all of `data`, waiting for a slow reader."""
-        with self._lock:
-            view = memoryview(data)
-            while view and not self._gone:
-                try:
-                    view = view[os.write(self._fd, view[:_WRITE_BYTES]) :]
-                except BlockingIOError:
-                    # Somebody made the terminal non-blocking, which all who share it then suffer from.
-                    select.select([], [self._fd], [], 1.0)
-                except OSError:
-                    self._gone = True
+    def is_open_for(self, owner: object) -> bool:
+        """Say whether the last thing that was shown is the beginning of this stream's line."""
+        return self._surface.owner is owner
+
+    def write(self, data: bytes, owner: object | None = None) -> None:
+        """Show lines, waiting for a slow reader; the last one may have no end yet, and belongs to `owner` then."""
+        surface = self._surface
+        with surface.lock:
+            torn = surface.owner is not None and surface.owner is not owner
+            surface.owner = None if data.endswith(b"\n") else owner
+            self._write(b"\n" + data if torn else data)
+
+    def pass_on(self, data: bytes) -> None:
+        """Show bytes as they are."""
+        with self._surface.lock:
+            self._surface.owner = None
+            self._write(data)
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view and not self.gone:
+            try:
+                view = view[os.write(self._fd, view[:_WRITE_BYTES]) :]
+            except BlockingIOError:
+                # Another process made the terminal non-blocking, which all that share it then suffer from.
+                poll = select.poll()
+                poll.register(self._fd, select.POLLOUT)
+                poll.poll(_SLOW_MS)
+            except OSError as error:
+                self._lose(error)
+                return
+
+    def _lose(self, error: OSError) -> None:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        self.gone = not full
+        if not self._told and error.errno != errno.EPIPE:  # whoever closed a pipe knows that it is closed
+            self._told = True
+            name = {1: "stdout", 2: "stderr"}.get(self._fd, f"descriptor {self._fd}")
+            then = "some of the workers' output is missing there" if full else "the workers' output is not shown there"
+            facts.warn("console_incomplete", f"cannot write to {name}: {_reason(error)}; {then}", descriptor=self._fd)
 
 
 class LogFile:
     """A file that takes bytes as they come, up to an optional limit.
 
     With `bytes_max` the file is renamed to `<name>.old` when it reaches half of it, replacing the previous
-    one, so that the newest output is always there and both together stay within the limit. A write that
-    fails is reported once, and the rest of the output still reaches the console.
+    one, so that the newest output is always there and both together stay within the limit. A file that cannot be
+    opened or written is reported once, and the output still reaches the console.
     """
 
     def __init__(self, path: str, bytes_max: int | None = None) -> None:
@@ -63,10 +119,14 @@ class LogFile:
         self._half = None if bytes_max is None else max(1, bytes_max // 2)
         self._fd: int | None = None
         self._size = 0
-        self._open()
+        try:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            self._open()
+        except OSError as error:
+            report_incomplete(path, error)
 
     def _open(self) -> None:
-        self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._fd = open_log(self.path)
         self._size = os.fstat(self._fd).st_size
 
     def write(self, data: bytes) -> None:
@@ -81,7 +141,7 @@ class LogFile:
                 self._size += written
                 view = view[written:]
         except OSError as error:
-            self._report(error)
+            report_incomplete(self.path, error)
             self.close()
 
     def _turn_over(self) -> None:
@@ -89,16 +149,14 @@ class LogFile:
         os.replace(self.path, f"{self.path}.old")  # noqa: PTH105 - the path is a string all the way
         self._open()
 
-    def _report(self, error: OSError) -> None:
-        reason = "the disk is full" if error.errno == errno.ENOSPC else str(error)
-        sentence = f"the log file {self.path} is incomplete from here on: {reason}"
-        facts.warn("log_incomplete", sentence, path=self.path)
-
     def close(self) -> None:
         """Close the file; later writes are dropped."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            try:
+                os.close(fd)
+            except OSError as error:  # some file systems say only now that there was no room
+                report_incomplete(self.path, error)
 
 
 class SharedFile:
@@ -108,16 +166,32 @@ class SharedFile:
         self._path = path
         self._file: LogFile | None = None
 
-    def write_lines(self, lines: Sequence[bytes]) -> None:
-        """Append these lines together."""
-        if not lines:
+    def write(self, data: bytes) -> None:
+        """Append whole lines."""
+        if not data:
             return
         if self._file is None:
-            Path(self._path).parent.mkdir(parents=True, exist_ok=True)
             self._file = LogFile(self._path)
-        self._file.write(b"".join(line + b"\n" for line in lines))
+        self._file.write(data)
 
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:
             self._file.close()
+
+
+def open_log(path: str) -> int:
+    """Open a log file to append to, making it where needed."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+
+def report_incomplete(path: str, error: OSError) -> None:
+    """Warn that a log file is given up."""
+    sentence = f"the log file {path} is incomplete from here on: {_reason(error)}"
+    facts.warn("log_incomplete", sentence, path=path)
+
+
+def _reason(error: OSError) -> str:
+    if error.errno == errno.ENOSPC:
+        return f"the disk is full or has no inodes left ({error.strerror})"
+    return error.strerror or str(error)

@@ -18,7 +18,7 @@ from concurrent.futures import wait as wait_futures
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.errors import Unavailable, UsageError
+from holdfast.errors import InternalError, Unavailable, UsageError
 from holdfast.workers import linux
 from holdfast.workers.plan import Module, Program, Script
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 T = TypeVar("T")
+
+#: How often a caller looks whether the thread still lives.
+LOOK_S = 1.0
 
 BOOTSTRAP = str(Path(__file__).with_name("bootstrap.py"))
 
@@ -42,15 +45,23 @@ class Starter:
         """Run `function` on the thread and return its result, or raise what it raised.
 
         If the caller is interrupted meanwhile (Ctrl-C), the function is still waited for: what it has started
-        must be known before anybody cleans up.
+        must be known before anything is cleaned up. Raises `InternalError` where the thread has died.
         """
         future: Future[T] = Future()
         self._work.put((function, future))
         try:
-            return future.result()
+            self._wait_done(future)
         except BaseException:
-            wait_futures([future])
+            self._wait_done(future)
             raise
+        if not future.done():
+            raise InternalError(f"the thread {self._thread.name} has died; no worker can be started")
+        return future.result()
+
+    def _wait_done(self, future: Future[T]) -> None:
+        """Wait for the function's end, or for that of the thread that was to call it."""
+        while not wait_futures([future], LOOK_S).done and self._thread.is_alive():
+            pass
 
     def _run(self) -> None:
         while True:

@@ -72,11 +72,12 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def find_strays(agent: int, workers: Iterable[int], known: frozenset[int], token: str) -> list[Stat]:
+def find_strays(agent: int, workers: Iterable[int], known: frozenset[int], token: str | None) -> list[Stat]:
     """Return what descends from these workers (their pids), themselves left out, zombies included.
 
     `known` are the agent's children that must not be touched nor looked into: templates, other gangs'
-    workers.
+    workers. Without a token, orphans are known by their session alone: the token does not tell workers of one gang
+    apart.
     """
     sessions = frozenset(workers)
     pids: list[int] = []
@@ -86,13 +87,13 @@ def find_strays(agent: int, workers: Iterable[int], known: frozenset[int], token
         if pid in sessions or pid in known:
             continue
         stat = read_stat(pid)
-        if stat is not None and (stat.session in sessions or has_token(pid, token)):
+        if stat is not None and (stat.session in sessions or (token is not None and has_token(pid, token))):
             pids += [pid, *descendants(pid)]
     stats = (read_stat(pid) for pid in dict.fromkeys(pids))
     return [stat for stat in stats if stat is not None]
 
 
-def end_strays(workers: Iterable[int], known: frozenset[int], token: str, timeout: float) -> None:
+def end_strays(workers: Iterable[int], known: frozenset[int], token: str | None, timeout: float) -> None:
     """Kill all that these processes have left behind and reap what became ours, within `timeout` seconds."""
     agent, until = os.getpid(), time.monotonic() + timeout
     roots = tuple(workers)
@@ -102,14 +103,15 @@ def end_strays(workers: Iterable[int], known: frozenset[int], token: str, timeou
             with contextlib.suppress(OSError):
                 os.kill(stat.pid, signal.SIGKILL)
         for stat in found:
-            _wait_end(stat, max(0.0, until - time.monotonic()))
+            wait_end(stat.pid, max(0.0, until - time.monotonic()))
         if not found:
             return
 
 
-def _wait_end(stat: Stat, timeout: float) -> None:
+def wait_end(pid: int, timeout: float) -> None:
+    """Wait until a process has ended, for at most `timeout` seconds, and reap it if it was ours."""
     with contextlib.suppress(OSError):
-        fd = open_pidfd(stat.pid)
+        fd = open_pidfd(pid)
         try:
             poll = select.poll()
             poll.register(fd, select.POLLIN)

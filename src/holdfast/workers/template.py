@@ -6,29 +6,33 @@ worker.
 
 How a fork becomes the agent's child: the template forks a middle process, which forks the workers and ends.
 The workers are orphans then and fall to the nearest subreaper above, the agent, so that it gets their exact
-exit codes. They wait until the template has reaped the middle one, and only then ask for the parent-death
-signal, which would otherwise fire with the middle one's end.
+exit codes.
 
-How a fork becomes what exec would have made of it: see `_become`. The last step is the bootstrap's, as in any
-worker.
+How a fork begins: the agent alone says so. Every order brings the read end of a pipe. The worker waits until the agent,
+which has heard of its pid, writes a letter for it. An agent that has stopped waiting for this template closes
+the pipe without one, and the worker ends: however late a fork comes, it never runs beside the worker that was started
+in its place. Only then does the worker ask for the parent-death signal, which would otherwise fire with the
+middle process's end.
+
+How a fork becomes what exec would have made of it: see `template_become.py`. The last step is the bootstrap's, as in
+any worker.
 """
 # This file is run by its path and imports only what every Python program may have loaded anyway.
-# ruff: noqa: PTH100, PTH109, PTH115, PTH118, PTH120, PTH123, PTH208
+# ruff: noqa: PTH100, PTH118, PTH120, PTH123
 
 from __future__ import annotations
 
-import ctypes
-import gc
-import importlib
-import json
-import os
-import random
-import signal
-import socket
 import sys
-import threading
-import time
-import warnings
+
+_AT_START = frozenset(sys.modules)  # what a Python process has loaded before its script begins
+
+import ctypes  # noqa: E402 - only after the line above
+import gc  # noqa: E402
+import json  # noqa: E402
+import os  # noqa: E402
+import select  # noqa: E402
+import signal  # noqa: E402
+import socket  # noqa: E402
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,20 +41,8 @@ if TYPE_CHECKING:
 
 FDS_MAX = 250
 REQUEST_BYTES_MAX = 4096
-
-#: What these import only at first use, which would cost every worker a second.
-LAZY = {
-    "torch": (
-        "torch.distributed",
-        "torch.nn.parallel.distributed",
-        "torch.optim",
-        "torch.utils.data",
-        "torch._dynamo",
-    ),
-    "holdfast": ("holdfast.train.loop", "holdfast.train.membership", "holdfast.train.run", "holdfast.checkpoint"),
-}
-#: The same for a pair of them.
-LAZY_BESIDE = {("torch", "holdfast"): ("holdfast.torch.run", "holdfast.torch.ddp")}
+#: How often a worker that waits for its letter looks whether its agent still lives.
+LOOK_S = 1.0
 
 
 def main() -> None:
@@ -60,94 +52,33 @@ def main() -> None:
     if not sys.flags.safe_path:
         del sys.path[0]  # our own folder
     sys.argv = [""]
-    bootstrap = _load_bootstrap()
-    began = time.monotonic()
-    problem = _preload(modules)
-    if not problem:
+    bootstrap, becoming = _load("bootstrap"), _load("template_become")
+    importing = _load("template_imports")
+    imports = importing.Imports(_AT_START)
+    gc.disable()
+    imports.run(modules)
+    if not imports.problem:
         gc.collect()
         gc.freeze()  # what is never collected is never written to, and stays shared with the workers
     gc.enable()
-    _reply(control, problem=problem, seconds=time.monotonic() - began)
-    if problem:
+    _reply(
+        control,
+        problem=imports.problem,
+        seconds=imports.seconds,
+        reads=sorted(imports.reads),
+        shadowable=imports.shadowable(),
+    )
+    if imports.problem:
         sys.exit(1)
-    order, fds = _serve(control, agent)
-    _become(order, fds)
-    bootstrap.run(order["kind"], order["target"], order["args"])
+    order, fds = _serve(control, agent, importing.fork)
+    becoming.become(order, fds, imports)
+    streams = (sys.stdout, sys.stderr)
+    bootstrap.prepare()
+    becoming.follow_streams(streams)
+    bootstrap.execute(order["kind"], order["target"], order["args"])
 
 
-# -- getting ready -------------------------------------------------------------------------------------------
-
-
-def _preload(modules: list[str]) -> str:
-    """Import the modules; returns why this process cannot be forked, or an empty string."""
-    gc.disable()
-    for name in modules:
-        try:
-            importlib.import_module(name)
-        except BaseException as error:  # noqa: BLE001 - a module may even exit
-            return f"importing {name} failed: {type(error).__name__}: {error}"
-        _import_lazy(LAZY.get(name, ()))
-    for names, lazy in LAZY_BESIDE.items():
-        if set(names) <= set(modules):
-            _import_lazy(lazy)
-    return _spoiled(modules)
-
-
-def _import_lazy(names: tuple[str, ...]) -> None:
-    for name in names:
-        try:
-            importlib.import_module(name)
-        except Exception:  # noqa: BLE001, S112 - another version of the library may not have it
-            continue
-
-
-def _spoiled(modules: list[str]) -> str:
-    names = ", ".join(modules)
-    threads = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
-    if threads:
-        return f"importing {names} left threads running ({', '.join(threads)}), which a fork would lose"
-    torch: Any = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        return f"importing {names} initialised CUDA, which cannot be used after a fork"
-    if _holds_device():
-        return f"importing {names} opened a GPU, which cannot be used after a fork"
-    if _native_threads() > 1:
-        # Some pools (OpenBLAS) know about forks: they end their threads before one and begin anew after it.
-        pid = _fork()
-        if pid == 0:
-            os._exit(0)
-        os.waitpid(pid, 0)
-        left = _native_threads() - 1
-        if left:
-            return f"importing {names} left {left} native threads that do not survive a fork"
-    if any(_read(f"/proc/self/task/{task}/children") for task in os.listdir("/proc/self/task")):
-        return f"importing {names} started other processes"
-    return ""
-
-
-def _read(path: str) -> str:
-    with open(path) as file:
-        return file.read()
-
-
-def _native_threads() -> int:
-    return len(os.listdir("/proc/self/task"))
-
-
-def _holds_device() -> bool:
-    for fd in os.listdir("/proc/self/fd"):
-        try:
-            if os.readlink(f"/proc/self/fd/{fd}").startswith("/dev/nvidia-uvm"):
-                return True
-        except OSError:
-            continue
-    return False
-
-
-# -- forking -------------------------------------------------------------------------------------------------
-
-
-def _serve(control: socket.socket, agent: int) -> tuple[dict[str, Any], list[int]]:
+def _serve(control: socket.socket, agent: int, fork: Any) -> tuple[dict[str, Any], list[int]]:
     """Fork a gang for each request; returns only in the workers, with their order and descriptors."""
     while True:
         data, fds, _, _ = socket.recv_fds(control, REQUEST_BYTES_MAX, FDS_MAX)
@@ -155,108 +86,72 @@ def _serve(control: socket.socket, agent: int) -> tuple[dict[str, Any], list[int
             os._exit(0)  # the agent is gone
         with open(fds[0], "rb") as file:
             orders = json.load(file)
-        stdio = [fds[1 + 3 * index : 4 + 3 * index] for index in range(len(orders))]
-        index = _fork_gang(control, orders, agent)
+        go = fds[1]
+        stdio = [fds[2 + 3 * index : 5 + 3 * index] for index in range(len(orders))]
+        index = _fork_gang(control, len(orders), fork)
         for number, group in enumerate(stdio):
             if number != index:
                 for fd in group:
                     os.close(fd)
         if index is not None:
             control.close()
+            _wait_for_agent(go, agent)
             return orders[index], stdio[index]
+        os.close(go)
 
 
-def _fork_gang(control: socket.socket, orders: list[dict[str, Any]], agent: int) -> int | None:
+def _fork_gang(control: socket.socket, size: int, fork: Any) -> int | None:
     """Fork the workers and report their pids; returns its index in a worker, None in the template."""
     pids_read, pids_write = os.pipe()
-    go_read, go_write = os.pipe()
-    middle = _fork()
+    middle = _try_fork(fork)
     if middle == 0:
-        for index in range(len(orders)):
-            pid = _fork()
+        for index in range(size):
+            pid = _try_fork(fork)
             if pid == 0:
-                for fd in (pids_read, pids_write, go_write):
-                    os.close(fd)
-                _wait_for_parent(go_read, agent)
+                os.setsid()  # before the agent hears of it, and may signal its group
+                os.write(pids_write, b"%d %d\n" % (index, os.getpid()))
+                os.close(pids_read)
+                os.close(pids_write)
                 return index
-            os.write(pids_write, b"%d\n" % pid)
+            if pid < 0:
+                break
         os._exit(0)
     os.close(pids_write)
-    os.waitpid(middle, 0)
+    if middle > 0:
+        os.waitpid(middle, 0)
     with open(pids_read, "rb") as file:
-        pids = [int(line) for line in file]
-    if len(pids) == len(orders):
-        os.write(go_write, b"g" * len(pids))
-        _reply(control, pids=pids)
-    else:
-        _reply(control, pids=pids, problem=f"only {len(pids)} of {len(orders)} workers could be forked")
-    os.close(go_read)
-    os.close(go_write)  # whoever has not got its letter ends now
+        found = sorted(tuple(map(int, line.split())) for line in file)
+    pids = [pid for _, pid in found]
+    lack = f"only {len(pids)} of {size} workers could be forked" if len(pids) < size else ""
+    _reply(control, pids=pids, problem=lack)
     return None
 
 
-def _fork() -> int:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # we have looked at the threads ourselves
-        return os.fork()
+def _try_fork(fork: Any) -> int:
+    """Fork; returns -1 where the machine has no room for another process."""
+    try:
+        return int(fork())
+    except OSError:
+        return -1
 
 
-def _wait_for_parent(go: int, agent: int) -> None:
-    """In the worker: wait until it is the agent's child, then tie its life to the agent's."""
-    os.setsid()
+def _wait_for_agent(go: int, agent: int) -> None:
+    """In the worker: wait until the agent wants it to begin, then tie its life to the agent's."""
+    poll = select.poll()
+    poll.register(go, select.POLLIN)
+    while not poll.poll(LOOK_S * 1000):
+        try:
+            os.kill(agent, 0)
+        except ProcessLookupError:
+            os._exit(1)
+        except OSError:
+            continue
     if os.read(go, 1) != b"g":
         os._exit(1)
     os.close(go)
     ctypes.CDLL(None).prctl(1, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)  # PR_SET_PDEATHSIG
     if os.getppid() != agent:
         os._exit(1)
-
-
-# -- becoming ------------------------------------------------------------------------------------------------
-
-
-def _become(order: dict[str, Any], fds: list[int]) -> None:
-    """Take on all that exec would have set: streams, folder, environment, affinity, names."""
-    for target, fd in enumerate(fds):
-        os.dup2(fd, target)
-        os.close(fd)
-    os.chdir(order["cwd"])
-    os.environ.clear()
-    os.environ.update(order["env"])
-    if order["cpus"]:
-        os.sched_setaffinity(0, order["cpus"])
-    _write_names(order)
-    _refresh_state()
-
-
-def _write_names(order: dict[str, Any]) -> None:
-    """Show the worker's own command line and gang token in /proc, where ps and the search for strays look."""
-    fields = _read("/proc/self/stat").rpartition(")")[2].split()
-    arg_start, arg_end, env_start, env_end = map(int, fields[45:49])
-    module = ["-m"] if order["kind"] == "module" else []
-    words = [sys.executable, "-u", *module, order["target"], *order["args"]]
-    line = b"\0".join(word.encode(errors="replace") for word in words)[: arg_end - arg_start - 1]
-    ctypes.memmove(arg_start, line.ljust(arg_end - arg_start, b"\0"), arg_end - arg_start)
-    slot = ctypes.string_at(env_start, env_end - env_start).find(b"HOLDFAST_GANG=")
-    token = order["env"]["HOLDFAST_GANG"].encode()
-    if slot >= 0:
-        ctypes.memmove(env_start + slot + len(b"HOLDFAST_GANG="), token, len(token))
-
-
-def _refresh_state() -> None:
-    """Undo what processes forked from one template would otherwise share."""
-    time.tzset()
-    random.seed()
-    numpy_random: Any = sys.modules.get("numpy.random")
-    if numpy_random is not None:
-        numpy_random.seed()
-    tempfile: Any = sys.modules.get("tempfile")
-    if tempfile is not None:
-        tempfile.tempdir = None
-    process: Any = sys.modules.get("multiprocessing.process")
-    if process is not None:
-        process.ORIGINAL_DIR = os.getcwd()
-        process.current_process().authkey = os.urandom(32)
 
 
 def _reply(control: socket.socket, **content: object) -> None:
@@ -266,10 +161,10 @@ def _reply(control: socket.socket, **content: object) -> None:
         os._exit(0)
 
 
-def _load_bootstrap() -> ModuleType:
+def _load(name: str) -> ModuleType:
     """Load our neighbour by its path, as `__main__` of a worker that was executed would be."""
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bootstrap.py")
-    module = type(sys)("_holdfast_bootstrap")
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
+    module = type(sys)(f"_holdfast_{name}")
     module.__dict__.update(__file__=path, __loader__=globals()["__loader__"])
     with open(path, "rb") as file:
         exec(compile(file.read(), path, "exec", dont_inherit=True), module.__dict__)

@@ -2,9 +2,15 @@
 
 A restart then costs tens of milliseconds instead of the seconds that importing torch takes. Where a template
 cannot be used (an import failed, it left threads or an open GPU), `why_not` says so in a sentence and workers
-are executed as ever. What modules read while they are imported (`OMP_NUM_THREADS`, `LD_LIBRARY_PATH`,
-`PYTHON*`...) must be the same for the template and its workers: `differs` names what is not, and a template
-for another environment is a new one.
+are executed as ever.
+
+A forked worker must be what an executed one would be. `refusal` names what stands against that: a variable that
+modules read while they are imported and that the worker has otherwise (`OMP_NUM_THREADS`, `LD_LIBRARY_PATH`,
+`PYTHON*`...), CPUs that thread pools have counted already, a module beside the script that would take the place of one
+that is loaded. Such a worker is executed, and the reason is told.
+
+No rank runs twice: a fork begins only when this side says so (see `template.py`), and a template that does not answer
+in time is killed before anything is started in its place.
 """
 
 from __future__ import annotations
@@ -18,53 +24,38 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import Unavailable
+from holdfast.facts import facts
+from holdfast.workers import linux
 from holdfast.workers.child import OwnChild
 from holdfast.workers.family import family
 from holdfast.workers.lines import last_lines
 from holdfast.workers.plan import GANG_VARIABLE, Module, Script, WorkerPlan
 from holdfast.workers.starter import start_exec, starter
-from holdfast.workers.strays import end_strays
+from holdfast.workers.strays import end_strays, wait_end
+from holdfast.workers.variables import is_import_variable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 TEMPLATE = str(Path(__file__).with_name("template.py"))
 
-#: Variables with these beginnings are read while modules are imported, so they cannot change after it.
-IMPORT_PREFIXES = (
-    "ATEN_",
-    "BLIS_",
-    "GLIBC_TUNABLES",
-    "GOMP_",
-    "KMP_",
-    "LD_",
-    "MALLOC_",
-    "MKL_",
-    "NUMEXPR_",
-    "NUMPY_",
-    "OMP_",
-    "OPENBLAS_",
-    "PYTHON",
-    "PYTORCH_",
-    "TORCH_",
-    "TORCHDYNAMO_",
-    "TORCHINDUCTOR_",
-    "VECLIB_",
-    "VIRTUAL_ENV",
-)
-#: These begin so too, but are read when they are used.
-LATE_PREFIXES = ("TORCH_NCCL_", "TORCH_GLOO_", "PYTHONFAULTHANDLER")
-
 #: How many workers go into one message: three descriptors each, and the kernel passes 253 at most.
 WORKERS_PER_MESSAGE = 64
+#: How long the template may take to fork, and to import, before it is given up.
 FORK_TIMEOUT_S = 30.0
+IMPORT_TIMEOUT_S = 900.0
+#: The longest answer: names of variables and modules.
+ANSWER_BYTES_MAX = 1024 * 1024
 _PADDING = " " * 1024  # room for the workers' own command lines, see template.py
 CLOSE_TIMEOUT_S = 5.0
+#: Thread pools that are told to bind their threads do so with the CPUs that they found when they were loaded.
+BINDING_VARIABLES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +67,7 @@ class Order:
     args: tuple[str, ...]
     env: dict[str, str]
     cwd: str
+    umask: int
     cpus: tuple[int, ...]
     fds: tuple[int, int, int]
 
@@ -86,13 +78,27 @@ _IMPORTING = "it is still importing"
 class Template:
     """A template process; it begins to import at once, in the background."""
 
-    def __init__(self, modules: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        modules: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        *,
+        fork_timeout_s: float = FORK_TIMEOUT_S,
+        import_timeout_s: float = IMPORT_TIMEOUT_S,
+    ) -> None:
         self.modules = tuple(modules)
         self.why_not = _IMPORTING  # empty once it can be forked
         self.seconds = 0.0  #: how long the imports took
+        self._fork_timeout_s = fork_timeout_s
+        self._import_deadline = time.monotonic() + import_timeout_s
+        self._reads: frozenset[str] = frozenset()  # variables that its modules looked at
+        self._shadowable: dict[str, str] = {}  # modules that a script's folder could replace, and where they lie
+        self._told: set[str] = set()
+        self._cpus = os.sched_getaffinity(0)
+        self._cwd = Path.cwd()
         self._token = secrets.token_hex(16)  # its workers write their gang's over it, see template.py
         self._env = {**os.environ, **(env or {}), GANG_VARIABLE: self._token}
-        self._output = os.memfd_create("holdfast-template", os.MFD_CLOEXEC)
+        self._output = [os.memfd_create(f"holdfast-template-{name}", os.MFD_CLOEXEC) for name in ("stdout", "stderr")]
         self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         family().enter()
@@ -133,8 +139,8 @@ class Template:
             [python, "-u", TEMPLATE, *arguments],
             self._env,
             stdin=subprocess.DEVNULL,
-            stdout=self._output,
-            stderr=self._output,
+            stdout=self._output[0],
+            stderr=self._output[1],
             pass_fds=(theirs.fileno(),),
         )
 
@@ -142,21 +148,69 @@ class Template:
         """Wait until the imports are done; says whether the template can be forked, else see `why_not`."""
         if self.usable or self._closed or not self.importing:
             return self.usable
-        answer = self._receive(timeout)
+        left = max(0.0, self._import_deadline - time.monotonic())
+        answer = self._receive(left if timeout is None else min(timeout, left))
         if answer is None:
+            if self.importing and time.monotonic() >= self._import_deadline:
+                self._cut_off(f"importing {', '.join(self.modules)} took too long")
             return False
         self.seconds = float(answer.get("seconds", 0.0))
+        self._reads = frozenset(answer.get("reads", ()))
+        self._shadowable = dict(answer.get("shadowable", ()))
         self.why_not = str(answer["problem"])
         return self.usable
+
+    # -- who may be forked ---------------------------------------------------------------------------------------
 
     def differs(self, env: Mapping[str, str]) -> list[str]:
         """Name the variables that a worker would need to have had before the imports."""
         names = sorted({*env, *self._env})
-        return [name for name in names if is_import_variable(name) and env.get(name) != self._env.get(name)]
+        return [
+            name
+            for name in names
+            if (is_import_variable(name) or name in self._reads) and env.get(name) != self._env.get(name)
+        ]
 
     def can_run(self, plan: WorkerPlan, env: Mapping[str, str]) -> bool:
-        """Whether this worker may be forked from this template."""
-        return self.usable and isinstance(plan.entry, Script | Module) and not self.differs(env)
+        """Whether this worker may be forked from this template; where its plan is against it, says so once."""
+        if not self.usable or not isinstance(plan.entry, Script | Module):
+            return False
+        reason = self.refusal(plan, env)
+        if reason and reason not in self._told:
+            self._told.add(reason)
+            facts.warn("template_refused", f"starting workers cold: {reason}")
+        return not reason
+
+    def refusal(self, plan: WorkerPlan, env: Mapping[str, str]) -> str:
+        """Say why a script or module would not run in a fork as in a process of its own; empty where it would."""
+        names = ", ".join(self.modules)
+        if different := self.differs(env):
+            return f"{', '.join(different)} must be the same when {names} is imported"
+        if not self._may_bind(plan.cpus, env):
+            return f"{names} has counted more CPUs than the worker may use; set OMP_NUM_THREADS to fork it all the same"
+        assert isinstance(plan.entry, Script | Module)
+        folder = _search_folder(plan.entry, plan.cwd)
+        if folder is None:
+            return "the script is an archive, and may have modules of its own in the place of loaded ones"
+        if plan.cwd and Path(plan.cwd).resolve() != self._cwd and _is_relative(env.get("PYTHONPATH", "")):
+            return "PYTHONPATH has relative folders, and the worker runs in another folder than its agent"
+        if not env.get("PYTHONSAFEPATH") and (found := self._shadowed_by(folder)):
+            return f"{folder} has modules of its own in the place of loaded ones: {', '.join(found)}"
+        return ""
+
+    def _shadowed_by(self, folder: Path) -> list[str]:
+        own = _modules_in(folder)
+        return sorted(name for name, where in self._shadowable.items() if name in own and where != str(folder))
+
+    def _may_bind(self, cpus: frozenset[int] | None, env: Mapping[str, str]) -> bool:
+        """Whether a thread pool that was loaded with the template's CPUs has as many threads as it would with these."""
+        wanted = cpus or os.sched_getaffinity(0)
+        if wanted == self._cpus:
+            return True
+        threads = env.get("OMP_NUM_THREADS", "")
+        return threads.isdecimal() and int(threads) <= len(wanted) and not set(BINDING_VARIABLES) & set(env)
+
+    # -- forking -----------------------------------------------------------------------------------------------
 
     def order(self, plan: WorkerPlan, env: dict[str, str], stdout: int | None, stderr: int | None) -> Order:
         """Write down what the forked worker is to become."""
@@ -168,6 +222,7 @@ class Template:
             args=entry.args,
             env=env,
             cwd=plan.cwd or str(Path.cwd()),
+            umask=linux.read_umask(),
             cpus=tuple(sorted(plan.cpus or ())),
             fds=(
                 self._inherited(0),
@@ -187,81 +242,108 @@ class Template:
     def fork(self, orders: Sequence[Order]) -> list[int]:
         """Fork one worker per order and return their pids; they are children of this process.
 
-        Raises `Unavailable` where the template is gone; nothing has been started then.
+        Raises `Unavailable` where that cannot be done. Nothing runs then, and nothing will: what had been forked is
+        killed, and so is a template that has not answered.
         """
         pids: list[int] = []
         try:
             for some in _batches(orders):
-                answer = self._ask(some)
-                pids += answer["pids"]
-                if len(answer["pids"]) != len(some):
-                    raise Unavailable(f"the template could not fork: {answer.get('problem')}")
+                pids += self._fork_some(some)
         except Unavailable:
-            self._undo(pids)
+            self._undo(pids, {order.env[GANG_VARIABLE] for order in orders})
             raise
         return pids
 
-    def _ask(self, orders: Sequence[Order]) -> dict[str, Any]:
+    def _fork_some(self, orders: Sequence[Order]) -> list[int]:
+        go_read, go_write = os.pipe()
+        try:
+            self._ask(orders, go_read)
+            answer = self._receive(self._fork_timeout_s)
+            if answer is None:
+                reason = self.why_not or f"it did not answer within {self._fork_timeout_s:g} s"
+                self._cut_off(reason)
+                raise Unavailable(f"the template did not fork: {reason}")
+            pids: list[int] = answer["pids"]
+            if len(pids) != len(orders):
+                self._undo(pids, {self._token})
+                raise Unavailable(f"the template could not fork: {answer.get('problem')}")
+            for pid in pids:
+                linux.inherit_limits(pid)
+            os.write(go_write, b"g" * len(pids))
+            return pids
+        finally:
+            os.close(go_read)
+            os.close(go_write)  # a fork that has got no letter ends now
+
+    def _ask(self, orders: Sequence[Order], go: int) -> None:
         content = os.memfd_create("holdfast-orders", os.MFD_CLOEXEC)
         try:
             with open(content, "wb", closefd=False) as file:
                 file.write(json.dumps([asdict(order) for order in orders]).encode())
             os.lseek(content, 0, os.SEEK_SET)
-            fds = [content, *(fd for order in orders for fd in order.fds)]
+            fds = [content, go, *(fd for order in orders for fd in order.fds)]
             socket.send_fds(self._control, [b"fork"], fds)
         except OSError as error:
-            self._lost(f"it is gone ({error})")
+            self._cut_off(f"it is gone ({error})")
             raise Unavailable(f"the template cannot be asked: {self.why_not}") from error
         finally:
             os.close(content)
-        answer = self._receive(FORK_TIMEOUT_S)
-        if answer is None or "pids" not in answer:
-            self._lost(self.why_not or "it did not answer")
-            raise Unavailable(f"the template did not fork: {self.why_not}")
-        return answer
 
-    def _receive(self, timeout: float | None) -> dict[str, Any] | None:
+    def _receive(self, timeout: float) -> dict[str, Any] | None:
         """Return the next answer; None after the timeout, or where the template has died."""
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
-        if not poll.poll(None if timeout is None else max(0, timeout * 1000)):
+        if not poll.poll(max(0, timeout * 1000)):
             return None
         try:
-            data = self._control.recv(1 << 16)
+            data = self._control.recv(ANSWER_BYTES_MAX)
         except OSError:
             data = b""
-        if data:
+        with contextlib.suppress(ValueError):  # a module may have written to the socket
             answer: dict[str, Any] = json.loads(data)
             return answer
-        self._lost(f"it died while importing {', '.join(self.modules)}{self._last_words()}")
+        doing = f"while importing {', '.join(self.modules)}" if self.importing else "while it was forked"
+        self._cut_off(f"it died {doing}{self._last_words()}")
         return None
 
     def _last_words(self) -> str:
-        size = os.fstat(self._output).st_size
-        lines = last_lines(os.pread(self._output, 8192, max(0, size - 8192)), lines_max=1)
-        return f": {lines[0]}" if lines else ""
+        for fd in reversed(self._output):
+            size = os.fstat(fd).st_size
+            lines = last_lines(os.pread(fd, 8192, max(0, size - 8192)), lines_max=1)
+            if lines:
+                return f": {lines[0]}"
+        return ""
 
-    def _lost(self, reason: str) -> None:
-        self.why_not = reason
+    # -- the end -----------------------------------------------------------------------------------------------
 
-    def _undo(self, pids: Sequence[int]) -> None:
+    def _undo(self, pids: Sequence[int], tokens: set[str]) -> None:
+        """Kill workers that have been forked in vain, and what they have started."""
         for pid in pids:
             with contextlib.suppress(OSError):
+                os.killpg(pid, signal.SIGKILL)
+            with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
+        for token in sorted(tokens):
+            end_strays(pids, family().pids(), token, CLOSE_TIMEOUT_S)
+        for pid in pids:
+            wait_end(pid, CLOSE_TIMEOUT_S)
 
-    def close(self) -> None:
-        """End the template; the workers that were forked from it go on."""
-        if self._closed:
-            return
-        self.why_not = "it is closed"
+    def _cut_off(self, reason: str) -> None:
+        """Give the template up: kill it and all that it has forked but we have not heard of."""
+        self.why_not = reason
         with contextlib.suppress(OSError):
             os.killpg(self._child.pid, signal.SIGKILL)
         poll = select.poll()
         poll.register(self._child.fd, select.POLLIN)
         poll.poll(CLOSE_TIMEOUT_S * 1000)
-        # A module may have started processes of its own while it was imported.
+        # Forks wait for a letter that will not come; a module may have started processes of its own.
         end_strays([self._child.pid], family().pids(), self._token, CLOSE_TIMEOUT_S)
+
+    def close(self) -> None:
+        """End the template; the workers that were forked from it go on."""
+        if self._closed:
+            return
+        self._cut_off("it is closed")
         family().remove(self._child.pid)
         self._child.release()
         self._give_back()
@@ -269,23 +351,52 @@ class Template:
     def _give_back(self) -> None:
         self._closed = True
         self._control.close()
-        os.close(self._output)
-        os.close(self._null)
+        for fd in (*self._output, self._null):
+            os.close(fd)
         family().leave()
+
+
+def _search_folder(entry: Script | Module, cwd: str | None) -> Path | None:
+    """Return the folder that Python would search first for what this entry imports; None where it is an archive."""
+    here = Path(cwd) if cwd else Path.cwd()
+    if isinstance(entry, Module):
+        return here.resolve()
+    path = (here / entry.path).resolve()
+    if path.is_dir():
+        return path
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        if file.read(4) == b"PK\3\4":
+            return None
+    return path.parent
+
+
+def _is_relative(path: str) -> bool:
+    """Whether a search path means another folder where the working directory is another."""
+    return bool(path) and any(not Path(each).is_absolute() for each in path.split(os.pathsep))
+
+
+def _modules_in(folder: Path) -> set[str]:
+    """Name the modules and packages that lie in a folder; a folder without `__init__` comes last on Python's path."""
+    found = set()
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                stem, dot, suffix = entry.name.partition(".")
+                is_module = dot and suffix.rpartition(".")[2] in ("py", "pyc", "so")
+                if is_module or (not dot and entry.is_dir() and any(Path(entry.path).glob("__init__.*"))):
+                    found.add(stem)
+    except OSError:
+        pass  # then Python finds nothing there either
+    return found
 
 
 def _batches(orders: Sequence[Order]) -> Iterator[Sequence[Order]]:
     """Divide orders into messages, the first worker in one of its own.
 
-    It may be rank 0, whose store the others look for. With a head start it listens by then; whoever is refused is
-    made to wait by torch for half a second and more.
+    It may be rank 0, whose store the others look for. With a head start it listens by then; torch makes a worker that
+    is refused wait for half a second and more.
     """
     if orders:
         yield orders[:1]
     for start in range(1, len(orders), WORKERS_PER_MESSAGE):
         yield orders[start : start + WORKERS_PER_MESSAGE]
-
-
-def is_import_variable(name: str) -> bool:
-    """Whether a variable of this name is read while modules are imported."""
-    return name.startswith(IMPORT_PREFIXES) and not name.startswith(LATE_PREFIXES)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.errors import Unavailable, UsageError
+from holdfast.home import expand
 
 if TYPE_CHECKING:
     from holdfast.workspace.api import Workspace
@@ -108,7 +109,7 @@ def roots(workspace: Workspace) -> dict[Path, str]:
         text = source.removeprefix("file://")
         if "://" in text:
             raise UsageError(f"the workspace '{source}' is not on this machine; only local folders can be shipped")
-        root = Path(text).expanduser().resolve()
+        root = expand(text).resolve()
         if not root.exists():
             raise UsageError(f"the workspace '{source}' does not exist")
         clean = os.path.normpath(below.strip("/")) if below.strip("/") else ""

@@ -29,7 +29,7 @@ def test_a_failed_replica_has_its_true_exit_code_and_its_last_words(bench):
 
     assert found.state is AppState.FAILED
     assert bench.replica(app_id).exit_code == 42
-    assert found.msg == "main/0 failed: it exited with code 42; its last line was: no such file"
+    assert found.msg == "main/0 failed: exited with code 42; its last line was: no such file"
 
 
 def test_a_replica_that_was_killed_has_the_signal_as_its_exit_code(bench):
@@ -104,6 +104,34 @@ def test_replicas_that_meet_get_a_port_of_their_own(bench):
     assert all(1024 < int(port) < 65536 for port in ports)
 
 
+def test_replicas_that_meet_share_a_secret_that_no_other_job_has(bench, monkeypatch):
+    for name in ("HOLDFAST_SECRET", "HOLDFAST_SECRET_FILE", "HOLDFAST_INSECURE"):
+        monkeypatch.delenv(name, raising=False)
+    show = "echo $$HOLDFAST_SECRET_FILE; stat -c %a $$HOLDFAST_SECRET_FILE; cat $$HOLDFAST_SECRET_FILE"
+    ids = [bench.submit(show, num_replicas=2, env={"HOME": "/nonexistent"}) for _ in range(2)]
+    found = [[bench.lines(app_id, k) for k in range(2)] for app_id in ids]
+
+    assert found[0][0] == found[0][1] != found[1][0]
+    path, mode, key = found[0][0]
+    assert (path, mode, len(key)) == (str(bench.folder(ids[0]) / "secret"), "600", 64)
+    assert key not in (bench.folder(ids[0]) / "job.json").read_text()
+
+
+def test_a_secret_of_the_role_is_left_alone(bench):
+    app_id = bench.submit("printenv HOLDFAST_SECRET_FILE HOLDFAST_SECRET", num_replicas=2, env={"HOLDFAST_SECRET": "x"})
+
+    assert bench.lines(app_id) == ["x"]
+
+
+def test_a_secret_that_the_submitter_chose_reaches_the_replicas(bench, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOLDFAST_SECRET_FILE", "job.secret")  # which replicas in other folders find too
+    app_id = bench.submit("cd /; echo $$HOLDFAST_SECRET_FILE", num_replicas=2)
+
+    assert bench.lines(app_id) == [str(tmp_path / "job.secret")]
+    assert not (bench.folder(app_id) / "secret").exists()
+
+
 # -- retries -----------------------------------------------------------------------------------------------------------
 
 
@@ -149,7 +177,7 @@ def test_when_retries_are_spent_the_job_has_failed(bench):
 
     assert found.state is AppState.FAILED
     assert found.num_restarts == 1
-    assert found.msg == "main/0 failed: it exited with code 5 and left no traceback (after 1 retries)"
+    assert found.msg == "main/0 failed: exited with code 5 without a traceback (after 1 retries)"
 
 
 def test_the_job_goes_on_with_enough_replicas(bench):

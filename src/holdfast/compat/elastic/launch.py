@@ -7,10 +7,10 @@ import warnings
 from argparse import Namespace
 from collections.abc import Sequence
 
-from holdfast.agent.environment import LOCAL_RANK_MACRO
 from holdfast.compat.elastic import run as _run
 from holdfast.compat.elastic.run import get_args_parser, run
 from holdfast.errors import UsageError
+from holdfast.launcher.options import OPTIONS, words_of
 
 __all__ = ["get_args_parser", "launch", "main", "parse_args", "run"]
 
@@ -31,14 +31,20 @@ def launch(args: Namespace) -> None:
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Be `holdfast launch` with the command line of `torch.distributed.launch`."""
+    """Run the command line of `torch.distributed.launch`: return, or raise `ChildFailedError` where workers failed."""
     warnings.warn("torch.distributed.launch is deprecated; use torchrun or holdfast launch", FutureWarning, 2)
-    given = list(sys.argv[1:] if args is None else args)
-    parsed = parse_args(given)
+    parsed = parse_args(sys.argv[1:] if args is None else args)
     _check(parsed)
-    of_script = parsed.training_script_args
-    ours = [each for each in given[: len(given) - len(of_script)] if each not in _USE_ENV]
-    _run.main([*ours, *([] if parsed.use_env else [f"--local-rank={LOCAL_RANK_MACRO}"]), *of_script])
+    _run.launch_or_raise(_run._options(parsed))
+
+
+def _be_the_command(words: list[str]) -> None:
+    warnings.warn("torch.distributed.launch is deprecated; use torchrun or holdfast launch", FutureWarning, 2)
+    parsed = parse_args(words)
+    _check(parsed)
+    options = _run._options(parsed)
+    flags = {name: getattr(options, name) for name in OPTIONS if getattr(options, name) != OPTIONS[name].default}
+    _run.be_the_command([*words_of(flags), "--", options.script, *options.script_args])
 
 
 def _check(args: Namespace) -> None:
@@ -47,4 +53,4 @@ def _check(args: Namespace) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    _be_the_command(sys.argv[1:])

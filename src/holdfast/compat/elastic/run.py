@@ -1,7 +1,6 @@
 """TorchElastic's `run`: torchrun's command line for `holdfast launch`, as functions that launchers call.
 
-`python -m torch.distributed.run` is `holdfast launch`. The parser is made of the options of that command, so there is
-one list of them.
+`python -m torch.distributed.run` is `holdfast launch`. The parser is made from the same table of flags.
 """
 
 from __future__ import annotations
@@ -13,15 +12,16 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-import click
-
 from holdfast.agent.environment import LOCAL_RANK_MACRO
 from holdfast.compat.elastic.argparse_util import check_env, env
 from holdfast.compat.elastic.logging import get_logger
 from holdfast.compat.elastic.utils import macros
+from holdfast.errors import UsageError
 from holdfast.failures import record
-from holdfast.launcher.api import LaunchConfig, elastic_launch
-from holdfast.launcher.config import LaunchOptions, config_from_options, meeting_place, parse_nnodes
+from holdfast.launcher.api import LaunchConfig, elastic_launch, results_of
+from holdfast.launcher.config import config_from_options, meeting_place, parse_nnodes
+from holdfast.launcher.options import FLAGS, OPTIONS, LaunchOptions, Option
+from holdfast.launcher.words import arrange
 from holdfast.workers import DefaultLogsSpecs, LogsSpecs, Std, local_world_size
 from holdfast.workers.starter import command_line
 
@@ -51,39 +51,41 @@ __all__ = [
 
 #: How torchrun's parser calls what ours calls otherwise.
 _THEIRS = {"script": "training_script", "script_args": "training_script_args"}
-#: Options of the screen, which is the command's own.
-_SCREEN = ("quiet", "as_json", "compat")
+
+
+class _Parser(ArgumentParser):
+    """Reads a command line as `holdfast launch` does; flags that a launcher has added are argparse's own to read."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        words = list(sys.argv[1:] if args is None else args)
+        try:
+            words = arrange(words, FLAGS)
+        except UsageError as mistake:
+            self.error(str(mistake))
+        return super().parse_known_args(words, namespace)
 
 
 def get_args_parser() -> ArgumentParser:
     """Return a parser of torchrun's flags, and of ours; a launcher may add its own."""
-    from holdfast.cli.launch import command
-
-    parser = ArgumentParser(description="Torch Distributed Elastic Training Launcher, answered by Holdfast")
-    for option in command.params:
-        if isinstance(option, click.Option) and option.name not in _SCREEN:
-            _add(parser, option)
+    parser = _Parser(description="Torch Distributed Elastic Training Launcher, answered by Holdfast")
+    for option in OPTIONS.values():
+        _add(parser, option)
     parser.add_argument("training_script", type=str, help="The script, module or program to run.")
     parser.add_argument("training_script_args", nargs=REMAINDER)
     return parser
 
 
-def _add(parser: ArgumentParser, option: click.Option) -> None:
-    names = [*option.opts, *(name.replace("-", "_") for name in option.opts if "-" in name.lstrip("-"))]
-    names = [f"--{name.lstrip('-_')}" if name.startswith(("--", "__")) else name for name in names]
-    settings: dict[str, Any] = {"dest": option.name, "help": (option.help or "").replace("%", "%%")}
+def _add(parser: ArgumentParser, option: Option) -> None:
+    names = [option.flag, f"--{option.name}"] if "_" in option.name else [option.flag]
+    names += [option.short] if option.short else []
+    settings: dict[str, Any] = {"dest": option.name, "help": option.help.replace("%", "%%")}
     if option.is_flag:
         parser.add_argument(*names, action=check_env, **settings)
-    elif option.multiple:
+    elif option.repeats:
         parser.add_argument(*names, action="append", default=[], **settings)
     else:
-        settings["type"] = {"integer": int, "integer range": int, "float": float}.get(option.type.name, str)
-        parser.add_argument(*names, action=env, default=_default(option), **settings)
-
-
-def _default(option: click.Option) -> Any:
-    """The default of an option, which click marks in its own way where there is none."""
-    return option.default if isinstance(option.default, str | int | float) else None
+        settings["choices"] = option.values or None
+        parser.add_argument(*names, action=env, type=option.type, default=option.default, **settings)
 
 
 def parse_args(args: Sequence[str]) -> Namespace:
@@ -142,11 +144,27 @@ def run(args: Namespace) -> None:
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Be `holdfast launch` with torchrun's command line: its screen, its report, its exit code."""
+    """Run torchrun's command line: return when all went well, raise `ChildFailedError` where workers failed."""
+    launch_or_raise(_options(parse_args(sys.argv[1:] if args is None else args)))
+
+
+def launch_or_raise(options: LaunchOptions) -> None:
+    """Be `holdfast launch` with its screen and its report, and with an error for its exit code."""
+    from holdfast.cli.launch import launch, leave_logs_to_the_screen
+    from holdfast.launcher.screen import Screen
+
+    leave_logs_to_the_screen()
+    with Screen(quiet=options.quiet, as_json=options.json) as screen:
+        report = launch(options, screen)
+    results_of(report, options.script)
+
+
+def be_the_command(words: Sequence[str]) -> None:
+    """Be `holdfast launch` as a program: its report, its exit code."""
     from holdfast.cli import main as holdfast
 
-    holdfast(["launch", *(sys.argv[1:] if args is None else args)])
+    holdfast(["launch", *words])
 
 
 if __name__ == "__main__":
-    main()
+    be_the_command(sys.argv[1:])

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
+from holdfast.home import home_folder
 from holdfast.runner import config
 from holdfast.runner.config import TORCHX as CONFIG_FILE
 from holdfast.runner.config import TORCHX_VARIABLE as ENV_TORCHXCONFIG
@@ -34,7 +35,7 @@ __all__ = [
 ]
 
 CONFIG_PREFIX_DELIM = ":"
-DEFAULT_CONFIG_DIRS = [str(Path.home()), str(Path.cwd())]
+DEFAULT_CONFIG_DIRS = [str(home_folder() or "/"), str(Path.cwd())]
 _NONE = "None"
 
 

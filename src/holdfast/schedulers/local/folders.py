@@ -3,6 +3,7 @@
     <state folder>/jobs/<session>/<app id>/
         job.json        the request, written once
         state.json      how the job is doing; replaced as a whole
+        secret          what replicas that meet prove to each other
         lock            locked by the supervisor for as long as it lives
         cancel, kill    there once somebody has asked for the end
         supervisor.log  empty, unless the supervisor itself had trouble
@@ -34,6 +35,7 @@ from typing import Any
 
 from holdfast.errors import Unavailable, UsageError
 from holdfast.filenames import file_name
+from holdfast.home import make_folders
 from holdfast.schedulers.local.keep import Finished, Policy, choose
 from holdfast.schedulers.local.record import Life, LocalRequest, check_version
 
@@ -232,7 +234,7 @@ class Jobs:
         """
         draft = self.path / f"{NEW}{os.getpid()}-{time.monotonic_ns()}"
         try:
-            draft.mkdir(mode=0o700, parents=True)
+            make_folders(draft)
             write_json(draft / "job.json", request.to_json())
             write_json(draft / "state.json", state)
             fill(draft)

@@ -19,6 +19,8 @@ from holdfast.specs.macros import macros
 RANK0_VARIABLE = "TORCHX_RANK0_HOST"
 #: Holds a port of this machine that is free for this job, for its replicas to meet at.
 PORT_VARIABLE = "HOLDFAST_LOCAL_RDZV_PORT"
+#: Where programs are looked for where no PATH says so, as under `env -i`.
+DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
 #: What an id is made of: letters and digits that are hard to mistake for each other.
 ID_LETTERS = "bcdfghjkmnpqrstvwxz23456789"
@@ -89,7 +91,7 @@ def _replica(role: Role, number: int, cfg: Mapping[str, CfgVal], around: Surroun
     if around.python_folder and "PATH" not in filled.env:
         first.append(around.python_folder)
     if first:
-        env["PATH"] = ":".join(filter(None, [*first, env.get("PATH") or around.environ.get("PATH", "")]))
+        env["PATH"] = ":".join([*first, env.get("PATH") or around.environ.get("PATH") or DEFAULT_PATH])
     return ReplicaPlan(
         role=role.name,
         id=number,

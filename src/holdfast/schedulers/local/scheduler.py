@@ -13,7 +13,7 @@ import holdfast
 from holdfast.errors import Unavailable, UsageError
 from holdfast.facts import facts
 from holdfast.filenames import file_name
-from holdfast.home import state_folder
+from holdfast.home import expand, state_folder
 from holdfast.schedulers.api import Scheduler
 from holdfast.schedulers.local import keep
 from holdfast.schedulers.local.folders import JobFolder, Jobs, boot_id
@@ -52,6 +52,8 @@ main(sys.argv[2], int(sys.argv[3]))
 """
 #: Variables that belong to the job from within which another is submitted, and must not reach that one.
 NOT_HANDED_DOWN = ("HOLDFAST_GANG", PORT_VARIABLE)
+#: Variables that name a file or folder, maybe from the submitter's current folder.
+NAMES_OF_FILES = ("HOLDFAST_HOME", "HOLDFAST_SECRET_FILE", "HOLDFAST_TLS_CERT", "HOLDFAST_TLS_KEY", "HOLDFAST_TLS_CA")
 
 
 class LocalScheduler(WorkspaceMixin[None], Scheduler[LocalRequest]):
@@ -99,7 +101,7 @@ class LocalScheduler(WorkspaceMixin[None], Scheduler[LocalRequest]):
         app_id = make_id(app.name, _letters())
         root = cfg.get("log_dir")
         if root:
-            logs_root = Path(str(root)).expanduser().absolute() / file_name(self.session_name) / file_name(app_id)
+            logs_root = expand(str(root)).absolute() / file_name(self.session_name) / file_name(app_id)
         else:
             logs_root = self._jobs.folder(app_id).path / "logs"
         cwds, shipments = _plan_folders(app, cfg, self._jobs.folder(app_id).path / WORKSPACE)
@@ -266,6 +268,13 @@ class LocalScheduler(WorkspaceMixin[None], Scheduler[LocalRequest]):
             now=time.time,
         )
 
+    def log_folder(self, app_id: str) -> str | None:
+        """Return the folder that has one for each role, with the logs of its replicas; None for a job that is gone."""
+        request = self._jobs.folder(app_id).read_request()
+        if request is None or not request.replicas:
+            return None
+        return os.path.commonpath([Path(replica.log_dir).parent.parent for replica in request.replicas])
+
     # -- ending --------------------------------------------------------------------------------------------------------
 
     def _cancel_existing(self, app_id: str) -> None:
@@ -308,6 +317,8 @@ def _start_supervisor(folder: JobFolder, lock: int) -> None:
 
     package = str(Path(holdfast.__file__).parent.parent)
     env = {key: value for key, value in os.environ.items() if key not in NOT_HANDED_DOWN}
+    # The supervisor and its replicas run in other folders.
+    env |= {key: str(expand(env[key]).absolute()) for key in NAMES_OF_FILES if env.get(key)}
     log = os.open(folder.path / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         # Without site and the user's variables it starts faster, and nothing that is installed can disturb it.
@@ -366,10 +377,11 @@ def _folder_of(role: Role) -> str:
 def _python_folder() -> str:
     """Name the folder of our Python where it is that of a virtual environment and none has been activated.
 
-    Somebody who calls `.venv/bin/holdfast` means that environment also for the replicas; where one is active, PATH says
-    already what is meant.
+    A call of `.venv/bin/holdfast` means that environment also for the replicas; where one is active, PATH says already
+    what is meant, if there is one.
     """
-    if sys.prefix == sys.base_prefix or {"VIRTUAL_ENV", "CONDA_PREFIX"} & os.environ.keys():
+    activated = {"VIRTUAL_ENV", "CONDA_PREFIX"} & os.environ.keys()
+    if os.environ.get("PATH") and (sys.prefix == sys.base_prefix or activated):
         return ""
     return str(Path(sys.executable).parent)
 

@@ -21,7 +21,7 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import HoldfastError, Unavailable
+from holdfast.errors import HoldfastError, Unavailable, UsageError
 from holdfast.failures import errorfile
 from holdfast.failures.classify import Evidence, classify, explain
 from holdfast.failures.failure import Kind
@@ -43,6 +43,7 @@ from holdfast.schedulers.local.machine import (
 from holdfast.schedulers.local.record import RECORD_VERSION, LocalRequest
 from holdfast.schedulers.local.render import PORT_VARIABLE
 from holdfast.specs.states import AppState, is_terminal
+from holdfast.wire.secret import SECRET_FILE_VARIABLE, VARIABLES, make_key, write_secret
 from holdfast.workers.driver import Gang
 from holdfast.workers.logs import LogsDest
 from holdfast.workers.oom import oom_kills
@@ -91,6 +92,8 @@ class Supervisor:
         self._pipes: dict[int, Pipe] = {}
         self._bell, self._ring = os.pipe()
         self._port: HeldPort | None = None
+        #: How the replicas find the secret that they share.
+        self._secret: dict[str, str] = {}
         self._state: dict[str, Any] = {
             **(folder.read_state() or {}),
             "version": RECORD_VERSION,
@@ -111,6 +114,7 @@ class Supervisor:
             from holdfast.wire.ports import HeldPort
 
             self._port = HeldPort()
+            self._secret = _make_secret(self.folder)
         self._events.append(JobBegun())
         self._settle()
         while self._machine.ended is None:
@@ -185,6 +189,7 @@ class Supervisor:
         env = {**plan.env, RESTARTS_VARIABLE: str(restarts)}
         if self._port is not None:
             env.setdefault(PORT_VARIABLE, str(self._port.port))
+            env |= {} if env.keys() & VARIABLES else self._secret
         pipes = Pipe(log, STDOUT), Pipe(log, STDERR)
         dest = LogsDest(stdouts={0: pipes[0].path}, stderrs={0: pipes[1].path}, error_files={0: str(error_file)})
         gang = Gang([WorkerPlan(0, Program(tuple(plan.argv)), env, plan.cwd)], dest)
@@ -196,7 +201,7 @@ class Supervisor:
             for pipe in pipes:
                 pipe.finish()
             sentence = str(error) if isinstance(error, HoldfastError) else f"cannot start {plan.argv[0]!r}: {error}"
-            log.write_lines(b"h", [f"[holdfast: {sentence}]".encode()])
+            log.write_lines(b"h", [f"[holdfast: {sentence}]".encode(errors="backslashreplace")])
             self._events.append(ReplicaEnded(number, None, sentence, False, time.time()))
             return
         attempt = Attempt(number, gang, pipes, error_file)
@@ -257,7 +262,7 @@ class Supervisor:
         if error is not None and (rank := error.rank) is not None:
             cause = f"rank {rank}: {cause}"  # left by a launcher, and its workers are many
         elif error is None and kind is not Kind.OUT_OF_MEMORY and said:
-            ended = cause.removesuffix(" and left no traceback")
+            ended = cause.removesuffix(" without a traceback")
             cause = f"{ended}; its last line was: {said[-1].strip()[:LAST_WORDS_CHARS_MAX]}"
         content = json.dumps(error.data) if error is not None and error.data else ""
         return cause, content if len(content) <= ERROR_CHARS_MAX else ""
@@ -341,6 +346,19 @@ def main(path: str, lock: int) -> None:
     os.close(lock)
     _prune(folder, request)
     os._exit(code)  # what is left to tidy up the kernel does faster
+
+
+def _make_secret(folder: JobFolder) -> dict[str, str]:
+    """Make a secret that only this job's replicas use, and return how they find it; none where the user chose one."""
+    if any(os.environ.get(name) for name in VARIABLES):
+        return {}
+    path = folder.path / "secret"
+    try:
+        write_secret(path, make_key())
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        return {}  # the replicas use the user's own
+    return {SECRET_FILE_VARIABLE: str(path)}
 
 
 def _make_log_folder(path: Path) -> None:

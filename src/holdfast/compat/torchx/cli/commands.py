@@ -125,7 +125,7 @@ class CmdLog(SubCommand):
 
     def run(self, args: argparse.Namespace) -> None:
         """Show the lines."""
-        words = ["--tail"] if args.tail else []
+        words = ["--follow"] if args.tail else []
         for flag in ("regex", "streams"):
             if value := getattr(args, flag):
                 words += [f"--{flag}", value]

@@ -1,0 +1,136 @@
+"""What a person types to name a job or a run: a handle, an id, or the beginning of one where that is enough.
+
+A job that `holdfast run` has submitted has a handle, `scheduler://session/id`. What `holdfast launch` runs has a run
+id; in a job that is the job's id. So one way of naming serves every command, and each looks among the ids it knows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.errors import HoldfastError, UsageError
+from holdfast.events import index
+
+# Few commands need schedulers, and the others should not pay for their imports.
+if TYPE_CHECKING:
+    from holdfast.runner.api import Runner
+
+#: How many names a sentence lists.
+NAMED_MAX = 5
+
+_HANDLE = re.compile(r"(?P<scheduler>[^:/]+)://(?P<session>[^/]*)/(?P<id>[^/]+)(?:/.*)?")
+
+
+def id_in(text: str) -> str:
+    """Return the id of a handle, with or without a replica behind it; any other text as it is."""
+    handle = _HANDLE.fullmatch(text)
+    return handle["id"] if handle is not None else text
+
+
+def match(text: str, known: Iterable[str], what: str) -> str | None:
+    """Return the one of the known names that `text` is, or is the beginning of; None where none is.
+
+    Names are compared by their ids, so that a handle finds an id and an id a handle. Raises `UsageError` where the
+    beginning of several was given.
+    """
+    wanted, ids = id_in(text), {name: id_in(name) for name in known}
+    found = [name for name in ids if name == text] or [name for name, bare in ids.items() if bare == wanted]
+    found = found or [name for name, bare in ids.items() if wanted and bare.startswith(wanted)]
+    if len(found) > 1:
+        raise UsageError(f"'{text}' could be any of {len(found)} {what}: {some(found)}")
+    return found[0] if found else None
+
+
+def some(names: list[str]) -> str:
+    """List a few names."""
+    return ", ".join(names[:NAMED_MAX]) + (", …" if len(names) > NAMED_MAX else "")
+
+
+# -- jobs --------------------------------------------------------------------------------------------------------------
+
+
+def find_handle(runner: Runner, text: str) -> str:
+    """Return the handle of the job that a person means; raises `UsageError` with what there is instead.
+
+    Ids are looked for on the default scheduler first, and on the others only where it has none.
+    """
+    from holdfast.cli.jobs import list_quietly, schedulers_default_first
+    from holdfast.specs import parse_app_handle
+
+    schedulers = schedulers_default_first(runner)
+    if "://" in text:
+        schedulers = [parse_app_handle(text).scheduler_backend]
+        if not _is_gone(runner, text):
+            return text
+    ids: list[str] = []
+    for scheduler in schedulers:
+        jobs = {job.app_handle: job for job in list_quietly(runner, scheduler)}
+        if (found := match(text, jobs, "jobs")) is not None:
+            return found
+        newest_first = sorted(jobs.values(), key=lambda job: job.submitted_at or 0.0, reverse=True)
+        ids += [job.app_id for job in newest_first if job.app_id not in ids]
+    raise UsageError(_no_job(text, ids))
+
+
+def _is_gone(runner: Runner, handle: str) -> bool:
+    """Whether a scheduler knows no such job; where it cannot tell, the command itself will say why."""
+    try:
+        return runner.status(handle) is None
+    except HoldfastError:
+        return False
+
+
+def _no_job(text: str, ids: list[str]) -> str:
+    """Say that there is no such job, and what there is."""
+    if index.journals_of(id_in(text)):
+        return f"'{text}' is a run of `holdfast launch`, not a job of `holdfast run`: try `holdfast events {text}`"
+    latest = f"the latest are {some(ids)} (`holdfast list` shows all)" if ids else "`holdfast list` shows none"
+    return f"there is no job '{text}'; {latest}"
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+
+def find_run(text: str) -> str:
+    """Return the id of the run that a person means; a path, or a text that names no run, comes back as it is."""
+    if not text or (not _HANDLE.fullmatch(text) and Path(text).expanduser().exists()):
+        return text
+    return match(text, index.recent_runs(index.RUNS_MAX), "runs") or id_in(text)
+
+
+def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Offer the ids of runs to a shell."""
+    del ctx, param
+    return [run for run in index.recent_runs(index.RUNS_MAX) if run.startswith(incomplete)]
+
+
+def job_without_journal(text: str) -> str:
+    """Say so where a name that is no run is that of a job; empty where it is not."""
+    from holdfast.cli.jobs import open_runner
+
+    with open_runner() as runner:
+        try:
+            handle = find_handle(runner, text)
+        except UsageError:
+            return ""
+    return f"the job {handle} has no journal: only `holdfast launch` writes one; try `holdfast log {text}`"
+
+
+def endpoint_of(run: str) -> str:
+    """Return where the coordinator of a run was when its agent on this host started; empty where that is not known."""
+    from holdfast.events.reading import JournalReader
+
+    for noted in reversed(index.journals_of(run)):
+        try:
+            lines = list(JournalReader(noted.path).read())
+        except OSError:
+            continue  # its folder was removed
+        found = [line.entry.data.get("endpoint") for line in lines if line.entry.kind == "agent_started"]
+        if found and found[-1]:
+            return str(found[-1])
+    return ""

@@ -1,0 +1,215 @@
+"""What a member is told, by its owner and by its connection, and what it answers with. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.coordinator.messages import Cause, Place, ToldFact
+from holdfast.machine import Tick
+from holdfast.wire.frames import Message
+
+# -- events from the owner -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """No workers run here now; ask for a round. `port` is held for rank 0, `cause` says what ended the last round."""
+
+    port: int
+    deadline: float
+    cause: Cause | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """The round cannot go on because of a failure here."""
+
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """A worker here failed and is being replaced; the round goes on."""
+
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """All workers here have finished well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Depart:
+    """Leave the run politely."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shut:
+    """End the run for everybody."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PutQuestion:
+    """Ask every other node of the round something; each that answers is reported as `AnotherAnswers`."""
+
+    call: int
+    topic: str
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Answer what another node asked."""
+
+    caller: str
+    call: int
+    body: str
+
+
+# -- events from the connection ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUp:
+    """The connection stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkDown:
+    """The connection broke, or could not be made. `final` when trying again cannot help."""
+
+    reason: str
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """The coordinator said something."""
+
+    message: Message
+
+
+MemberEvent = Ask | GiveUp | Replace | Finish | Depart | Shut | PutQuestion | Answer | LinkUp | LinkDown | Heard | Tick
+
+# -- effects -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLink:
+    """Try to connect; the outcome is reported as `LinkUp` or `LinkDown`."""
+
+
+@dataclass(frozen=True, slots=True)
+class DropLink:
+    """Close the connection, or stop trying, once what was sent is out; not reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Send a message on the connection."""
+
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class RoundSealed:
+    """The answer to the ask: this node's place."""
+
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class RoundBroken:
+    """The round that this node is in is over; stop its workers."""
+
+    place: Place
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """The run is over for this node: it was closed, or this node may not take part."""
+
+    reason: str
+    failed: bool
+    rejected: bool = False
+    cause: Cause | None = None
+    crash_loop: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AskFailed:
+    """The ask ran into its deadline, or the coordinator will never be reached; `final` where it turned us away."""
+
+    reason: str
+    connected: bool
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorAway:
+    """The coordinator has been out of reach for a while, in the midst of a round; the sentence says what happens."""
+
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorBack:
+    """The coordinator answers again, after `CoordinatorAway`."""
+
+    away_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class NewcomersWait:
+    """So many nodes wait to be admitted to the running round."""
+
+    nodes_waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class FactHeard:
+    """Something happened to the run; each fact is heard once, in order."""
+
+    fact: ToldFact
+
+
+@dataclass(frozen=True, slots=True)
+class AnotherAsks:
+    """Another node of the round asks something; answered with `Answer`."""
+
+    caller: str
+    call: int
+    topic: str
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class AnotherAnswers:
+    """A node of the round, by its rank, has answered a `PutQuestion`."""
+
+    call: int
+    group_rank: int
+    body: str
+
+
+MemberEffect = (
+    OpenLink
+    | DropLink
+    | Say
+    | RoundSealed
+    | RoundBroken
+    | RunEnded
+    | AskFailed
+    | CoordinatorAway
+    | CoordinatorBack
+    | NewcomersWait
+    | FactHeard
+    | AnotherAsks
+    | AnotherAnswers
+)

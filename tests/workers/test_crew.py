@@ -1,0 +1,102 @@
+"""A crew: workers are replaced one by one, for as long as the job lasts, and nothing is left of those before."""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from holdfast.workers import DefaultLogsSpecs, Gang, LogOptions, Script, Std, WorkerPlan
+from holdfast.workers.crew import Crew
+from holdfast.workers.keeper import Keeper
+from holdfast.workers.strays import children, descendants, read_stat
+
+PATIENT = """
+    import os, signal, subprocess, sys
+    helper = subprocess.Popen(["sleep", "1000"])
+    print("up", os.environ["RANK"], helper.pid, flush=True)
+    while True:
+        signal.pause()
+"""
+
+
+@pytest.fixture
+def gang(tmp_path, console, script):
+    """Make a gang of these local ranks; it is not started."""
+    path = script(PATIENT)
+    logs = DefaultLogsSpecs(str(tmp_path / "logs"), Std.ALL, Std.ALL)
+
+    def make(*ranks):
+        envs = {rank: {"RANK": str(rank), "LOCAL_RANK": str(rank), "ROLE_NAME": "default"} for rank in ranks}
+        options = LogOptions({}, stdout_filters=["up"], stdout_console=console, stderr_console=console)
+        return Gang([WorkerPlan(rank, Script(path), envs[rank]) for rank in ranks], logs.reify(envs), options)
+
+    return make
+
+
+def kill(crew, rank):
+    """Kill a worker and wait for its end; returns its pid."""
+    pid = crew.pids()[rank]
+    os.kill(pid, signal.SIGKILL)
+    ended = []
+    while not ended:
+        ended = crew._of[rank].wait_exits(60)
+    assert ended[0].exit_code == -9
+    return pid
+
+
+def held():
+    """Count the descriptors and the children of this process."""
+    return len(list(Path("/proc/self/fd").iterdir())), len(children(os.getpid()))
+
+
+def test_replacing_a_worker_gives_back_all_that_the_one_before_held(gang, console):
+    crew = Crew(gang(0, 1, 2))
+    try:
+        crew.start()
+        console.wait_line(b"up 0", b"up 1", b"up 2")
+        counts = []
+        for number in range(12):
+            rank = number % 3
+            pid = kill(crew, rank)
+            console.lines.clear()
+            crew.replace(gang(rank))
+            console.wait_line(b"up %d" % rank)
+            assert read_stat(pid) is None, "the dead worker is reaped"
+            if number >= 2:
+                counts.append(held())
+    finally:
+        crew.close()
+
+    assert len(set(counts)) == 1, counts
+
+
+def test_what_a_worker_has_left_is_ended_before_another_takes_its_place(gang, console):
+    crew = Crew(gang(0, 1))
+    try:
+        crew.start()
+        mine = int(console.wait_line(b"up 0").split()[-1])
+        others = int(console.wait_line(b"up 1").split()[-1])
+        kill(crew, 0)
+        crew.replace(gang(0))
+        assert read_stat(mine) is None
+        assert others in descendants(os.getpid())
+    finally:
+        crew.close()
+
+
+def test_the_keeper_leaves_a_pid_alone_that_was_given_back():
+    """Another process group may have got the number by then."""
+    innocent = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    guilty = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    keeper = Keeper("no such token", [innocent.pid, guilty.pid])
+    keeper.drop(innocent.pid)
+
+    os.close(keeper._write_end)  # as if the agent had died
+    keeper._process.wait(60)
+
+    assert guilty.wait(60) == -9
+    assert innocent.poll() is None
+    innocent.kill()
+    innocent.wait()

@@ -1,0 +1,126 @@
+"""Orphans of others fall to us while a gang is open: they are reaped, and the program's own children never."""
+
+import multiprocessing
+import os
+import select
+import signal
+import subprocess
+import sys
+from multiprocessing import resource_tracker
+
+import pytest
+
+from holdfast.workers import Gang, Program, WorkerPlan
+from holdfast.workers.family import family
+from holdfast.workers.orphans import LOOKS_MIN, is_waited_for
+from holdfast.workers.strays import read_stat
+
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def gang():
+    """A gang that stays open during the test."""
+    with Gang([WorkerPlan(0, Program(("sleep", "1000")))]) as gang:
+        gang.start()
+        yield gang
+
+
+def make_orphan():
+    """Have a shell of the program's own leave a process behind; returns its pid."""
+    done = subprocess.run(["sh", "-c", "sleep 1000 >/dev/null 2>&1 & echo $!"], stdout=subprocess.PIPE, check=True)
+    pid = int(done.stdout)
+    assert read_stat(pid).ppid == os.getpid(), "it fell to us"
+    return pid
+
+
+def kill(pid):
+    fd = os.pidfd_open(pid)
+    os.kill(pid, signal.SIGKILL)
+    assert select.select([fd], [], [], PATIENCE_S)[0]
+    os.close(fd)
+
+
+def look_often():
+    for _ in range(3 * LOOKS_MIN):
+        family().orphans.look()
+
+
+def wait_dead(pid):
+    """Wait until a child has ended, and leave its exit code where it is."""
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
+def test_an_orphan_that_ends_while_a_gang_is_open_is_reaped(gang):
+    pid = make_orphan()
+    look_often()
+    assert read_stat(pid) is not None, "it lives"
+    kill(pid)
+
+    look_often()
+
+    assert read_stat(pid) is None
+    assert gang.running() == [0]
+
+
+def test_an_orphan_that_outlives_the_gang_is_reaped_when_it_ends(gang, monkeypatch):
+    orphans = family().orphans
+    monkeypatch.setattr(orphans, "_look_s", 0.01)
+    pid = make_orphan()
+    thread = orphans._thread
+    gang.close()
+    kill(pid)
+
+    orphans._wake.set()  # it may rest for a while from before
+    thread.join(PATIENCE_S)
+
+    assert not thread.is_alive()
+    assert read_stat(pid) is None
+
+
+def test_children_of_the_program_keep_their_exit_codes(gang, long_lived):
+    resource_tracker.ensure_running()
+    long_lived.add(resource_tracker._resource_tracker._pid)
+    waiting = subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"])
+    forked = os.fork()
+    if forked == 0:
+        os._exit(5)
+    spawned = multiprocessing.get_context("spawn").Process(target=sys.exit, args=(3,))
+    spawned.start()
+    for pid in (waiting.pid, forked, spawned.pid):
+        wait_dead(pid)
+
+    look_often()
+
+    assert waiting.wait() == 7
+    assert os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1]) == 5
+    spawned.join()
+    assert spawned.exitcode == 3
+    spawned.close()
+
+
+def test_a_child_from_before_the_gang_keeps_its_exit_code():
+    before = os.posix_spawn("/bin/sh", ["sh", "-c", "exit 9"], {})
+    wait_dead(before)
+    with Gang([WorkerPlan(0, Program(("sleep", "1000")))]) as gang:
+        gang.start()
+        look_often()
+
+    assert os.waitstatus_to_exitcode(os.waitpid(before, 0)[1]) == 9
+
+
+def test_workers_keep_their_exit_codes(gang):
+    gang.kill(0)
+    wait_dead(gang.pids()[0])
+
+    look_often()
+
+    assert gang.wait_exits(PATIENCE_S)[0].exit_code == -9
+
+
+def test_a_child_that_was_waited_for_is_nobodys():
+    process = subprocess.Popen(["true"])
+
+    assert is_waited_for(process.pid)
+    process.wait()
+    assert not is_waited_for(process.pid)
