@@ -71,7 +71,8 @@ say(sorted(name for name in globals() if name.startswith("__") and name != "__an
     "process": Program("""
 import signal, threading, resource, faulthandler
 say(os.getcwd() == os.path.dirname(os.path.abspath(__file__)), os.nice(0))
-say({s.name: str(signal.getsignal(s)) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGPIPE, signal.SIGCHLD)})
+watched = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGPIPE, signal.SIGCHLD)
+say({s.name: str(signal.getsignal(s)) for s in watched})
 say(signal.pthread_sigmask(signal.SIG_BLOCK, []), threading.current_thread() is threading.main_thread())
 say(resource.getrlimit(resource.RLIMIT_NOFILE), resource.getrlimit(resource.RLIMIT_CORE))
 mask = os.umask(0); os.umask(mask); say(oct(mask), threading.active_count())
