@@ -24,16 +24,16 @@ def test_what_argparse_complained_of_is_the_failure(launch: StartLaunch, preload
     code, _, err = launch("--preload", preload, script=TAKES_LR, args=("--bogus",)).end()
 
     assert code == 2
-    assert "what     unrecognized arguments: --bogus (exit code 2)\n" in err
+    assert " s: unrecognized arguments: --bogus (exit code 2)\n" in err
     assert "argparse.py" not in err
-    assert "parser.parse_args()" in err
+    assert "Traceback" not in err
     assert "flags of the launch" not in err
 
 
 def test_a_value_that_argparse_does_not_like_is_told_without_its_insides(launch: StartLaunch) -> None:
     _, _, err = launch(script=TAKES_LR, args=("--lr", "x")).end()
 
-    assert "what     argument --lr: invalid float value: 'x' (exit code 2)\n" in err
+    assert " s: argument --lr: invalid float value: 'x' (exit code 2)\n" in err
     assert "argparse.py" not in err
 
 
@@ -48,7 +48,7 @@ def test_an_exit_while_an_error_is_handled_names_the_error(launch: StartLaunch) 
     code, _, err = launch(script=script).end()
 
     assert code == 3
-    assert "what     ValueError: no data (exit code 3)\n" in err
+    assert " s: ValueError: no data (exit code 3)\n" in err
 
 
 @pytest.mark.parametrize("script", ["print('ran')", TAKES_LR])

@@ -37,7 +37,7 @@ def test_a_job_that_fails_so_is_reported_on_any_terminal() -> None:
         said = shell("holdfast launch names.py", **variables)
 
         assert said.code == 1, said.err
-        assert r"what     ValueError: caf\udce9.txt gr" in said.err
+        assert r" s: ValueError: caf\udce9.txt gr" in said.err
         assert "listener" not in said.err
 
 

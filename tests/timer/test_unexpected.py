@@ -44,10 +44,10 @@ def says(told: list[Fact], where: str) -> bool:
 def test_a_hang_is_found_though_the_thread_has_stumbled(told: list[Fact], monkeypatch: pytest.MonkeyPatch) -> None:
     read, planted = watchdog._HangThread._read, [RuntimeError("planted"), ValueError("planted")]
 
-    def stumbles(self: Any) -> Any:
+    def stumbles(self: Any, running: Any) -> Any:
         if planted and self._is_on:
             raise planted.pop()
-        return read(self)
+        return read(self, running)
 
     monkeypatch.setattr(watchdog._HangThread, "_read", stumbles)
     worker = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
@@ -87,7 +87,7 @@ def test_a_timer_expires_though_the_thread_has_stumbled(
 def test_a_half_finished_gang_is_told_though_no_stacks_can_be_taken(
     told: list[Fact], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hangs = Hangs(None, lambda local: local)
+    hangs = Hangs(None, lambda local: local, lambda: None)
 
     def planted() -> Any:
         raise RuntimeError("planted")

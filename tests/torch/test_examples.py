@@ -49,4 +49,4 @@ def test_an_example_runs_from_its_readme_and_survives_a_kill(name: str, tmp_path
         assert done.stderr.count("skipped: this example needs JAX") == 1
         return
     assert "done: " in done.stdout
-    assert "ended by SIGKILL" in done.stderr
+    assert "killed by SIGKILL" in done.stderr

@@ -29,7 +29,9 @@ def test_the_end_of_a_training_says_what_it_waits_for(
     monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path))
     monkeypatch.setattr(membership, "CLOSE_TOLD_AFTER_S", 0.01)
     monkeypatch.setattr(membership, "CLOSE_TIMEOUT_S", 0.01)
-    carrier = HoldfastRendezvousHandler(RendezvousParameters("holdfast", "localhost:0", "agents", 1, 1))
+    carrier = HoldfastRendezvousHandler(
+        RendezvousParameters("holdfast", "localhost:0", "agents", 1, 1, standalone=False)
+    )
     settings = worker_settings(1, is_host=False)
     worker = Membership(RendezvousParameters("holdfast", str(carrier.endpoint), "workers", **settings))
     worker.join()

@@ -69,6 +69,8 @@ class LocalOptions:
     hang: HangOptions | None = None
     #: Whether to keep workers' states in this node's memory, and copies of the neighbours'.
     vault: bool = False
+    #: What to tell once the launch is known to be sound: how other nodes can join it.
+    invitation: str = ""
     #: Where the health server listens; None leaves it to TORCHELASTIC_HEALTH_CHECK_PORT.
     health: Endpoint | None = None
     #: The silence of the agent's loop after which the health server says that it hangs.

@@ -91,11 +91,9 @@ def _is_argparse(frame: Any) -> bool:
     return bool(frame.f_globals.get("__name__") == "argparse")
 
 
-def _depth(error: BaseException) -> int | None:
-    """Return how many frames of a traceback are worth showing: where argparse ended the program, those before it."""
-    if not isinstance(error, SystemExit):
-        return None
-    return next((place for place, frame in enumerate(_frames(error)) if _is_argparse(frame)), None)
+def _ended_by_argparse(error: BaseException) -> bool:
+    """Whether argparse has refused the arguments: it has said why, and where it was called tells nothing more."""
+    return isinstance(error, SystemExit) and any(map(_is_argparse, _frames(error)))
 
 
 def record(error: BaseException, path: str | None = None, *, printed: bool = False) -> bool:
@@ -109,8 +107,7 @@ def record(error: BaseException, path: str | None = None, *, printed: bool = Fal
     if not path:
         return False
     try:
-        depth = _depth(error)
-        lines = traceback.format_exception(error, limit=depth, chain=depth is None)
+        lines = [] if _ended_by_argparse(error) else traceback.format_exception(error)
         content = describe(error, "".join(lines), now=time.time())
         return write(path, _marked(content) if printed else content)
     except Exception:  # noqa: BLE001 - str(error) is the user's code and may raise anything

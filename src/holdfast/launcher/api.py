@@ -14,6 +14,7 @@ from holdfast.agent.local import LocalOptions
 from holdfast.agent.machine import Outcome
 from holdfast.errors import UsageError
 from holdfast.events import close_all as close_events
+from holdfast.facts import facts
 from holdfast.failures import ChildFailedError, ProcessFailure
 from holdfast.failures.failure import Failure, Kind
 from holdfast.failures.verdict import Verdict
@@ -142,6 +143,8 @@ def run_agent(
 ) -> LaunchReport:
     """Run one node's agent to its end and report how that went; only what keeps it from starting is raised."""
     handler = _make_handler(config)
+    if config.local_options.invitation:
+        facts.warn("meeting_place", config.local_options.invitation)
     agent: LocalElasticAgent | None = None
     metrics = _choose_metrics(config, handler)
     try:

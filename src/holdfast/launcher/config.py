@@ -8,6 +8,7 @@ import secrets
 import socket
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from holdfast import plugins
@@ -61,8 +62,8 @@ def config_from_options(options: LaunchOptions) -> tuple[LaunchConfig, Script | 
     if any(spec.sink == "prometheus" for spec in check_metrics(metrics)) and not options.health_port:
         facts.warn("unscraped", "--metrics prometheus is scraped from the health port: give --health-port as well")
     backend, endpoint, run_id = meeting_place(options, low, high)
-    if high > 1 and not (options.standalone or options.rdzv_endpoint or options.master_addr):
-        _invite(options, backend, parse_endpoint(endpoint), high)
+    named_place = options.standalone or options.rdzv_endpoint or options.master_addr
+    invite = "" if high == 1 or named_place else _invitation(options, backend, parse_endpoint(endpoint), high)
     return (
         LaunchConfig(
             min_nodes=low,
@@ -88,21 +89,21 @@ def config_from_options(options: LaunchOptions) -> tuple[LaunchConfig, Script | 
             virtual_local_rank=options.virtual_local_rank,
             shutdown_timeout=options.shutdown_timeout,
             exit_barrier_timeout=_time("--exit-barrier-timeout", options.exit_barrier_timeout),
-            local_options=_local_options(options, entry),
+            local_options=replace(_local_options(options, entry), invitation=invite),
         ),
         entry,
     )
 
 
-def _invite(options: LaunchOptions, backend: str, where: Endpoint, nodes: int) -> None:
-    """Say at once where the other nodes are awaited: this launch waits for them, and named no place."""
+def _invitation(options: LaunchOptions, backend: str, where: Endpoint, nodes: int) -> str:
+    """Say where the other nodes are awaited: this launch waits for them, and named no place."""
     if backend not in OUR_BACKENDS or not where.is_loopback:
-        return
+        return ""
     entry = (options.script, *options.script_args)
     typed = tuple(sys.argv[2:]) if sys.argv[1:2] == ["launch"] else ()
     flags = typed[: -len(entry)] if typed[-len(entry) :] == entry else ("--nnodes", options.nnodes)
     ranks = range(nodes) if backend == "static" else None
-    facts.warn("meeting_place", invitation(flags, entry, where, socket.gethostname(), ranks, options.node_rank or 0))
+    return invitation(flags, entry, where, socket.gethostname(), ranks, options.node_rank or 0)
 
 
 def parse_nnodes(text: str) -> tuple[int, int]:

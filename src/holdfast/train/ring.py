@@ -6,9 +6,9 @@ sums are made in a fixed order, so that the same numbers give the same bits what
 
 Every worker listens on a port of its own for the worker before it, which the coordinator has told where that is. Both
 sides of a connection prove that they belong to the round before anything else is said (`neighbours`). What follows is
-neither authenticated nor encrypted: hashing all data would cost more than moving it. A program that can write into the
-TCP connections between hosts can change sums and states; keep such programs out of the network of the job, or use a
-collective library over an encrypted network.
+neither authenticated nor encrypted: hashing all data on both sides would cost about as much as moving it. A program
+that can write into TCP connections between hosts can change sums and states; keep such programs out of the network of
+the job, or use a collective library over an encrypted network.
 """
 
 from __future__ import annotations

@@ -42,6 +42,11 @@ def limit() -> int:
     return 1 << 20 if soft == resource.RLIM_INFINITY else soft
 
 
+def given_limit(number: int) -> tuple[int, int]:
+    """Return a limit as the user had set it, which is what children begin with."""
+    return _given if number == resource.RLIMIT_NOFILE and _given is not None else resource.getrlimit(number)
+
+
 def connections_within(limit: int, share: float = 1.0) -> int:
     """Return how many connections a listener may hold, so that a reserve of descriptors is always left.
 

@@ -9,9 +9,10 @@ address, the port. The server refuses a purpose that is not its own, so a progra
 handshake on to another service, another run or another port of this machine. Behind a loopback address nothing
 translates ports; elsewhere NAT and port maps do, so there the port is not part of the purpose.
 
-All keys come from one root: HMAC-SHA256 of the transcript under the secret. Two of its descendants authenticate every
-frame that follows, one for each direction (`session`). A program in between can therefore pass on, delay or cut what
-is said, and read it, but not change it; where others must not read, use TLS.
+All keys come from one root: HMAC-SHA256 of the transcript under the secret. From it keyed BLAKE2b derives the codes of
+the handshake and the two keys that authenticate every frame that follows, one for each direction (`session`). A program
+in between can therefore pass on, delay or cut what is said, and read it, but not change it; where others must not read,
+use TLS.
 
 A run without a secret uses the empty one. Handshake and frames are the same then, and protect from accidents, not from
 people.
@@ -28,13 +29,14 @@ import msgspec
 from holdfast.errors import ConnectionLost, HandshakeError, WrongSecretError
 from holdfast.wire.address import Endpoint
 from holdfast.wire.frames import PROTOCOL_VERSION, Message
-from holdfast.wire.session import Session
+from holdfast.wire.session import KEY_BYTES, Session
 
 NONCE_BYTES = 16
 #: A reason that is longer than this is cut: it must fit into what an unproven peer may send.
 REASON_CHARACTERS_MAX = 240
 
 _LABEL = "holdfast wire"
+_encode = msgspec.msgpack.Encoder().encode
 
 
 class Challenge(Message, frozen=True, tag=1):
@@ -127,13 +129,13 @@ class Purpose:
 class ClientHandshake:
     """The client's side: give it every message until `session` is there."""
 
-    __slots__ = ("_challenge", "_proof", "_purpose", "_secret", "kind", "nonce", "session")
+    __slots__ = ("_proof", "_purpose", "_root", "_secret", "kind", "nonce", "session")
 
     def __init__(self, secret: bytes, purpose: Purpose, nonce: bytes) -> None:
         self._secret = secret
         self._purpose = purpose
-        self._challenge: Challenge | None = None
         self._proof: Proof | None = None
+        self._root = b""
         self.nonce = nonce
         self.kind = ""
         self.session: Session | None = None
@@ -141,25 +143,23 @@ class ClientHandshake:
     @property
     def is_greeted(self) -> bool:
         """Whether the server has said its first word."""
-        return self._challenge is not None
+        return self._proof is not None
 
     def hear(self, message: Message) -> Proof | None:
         """Return what to answer; raises `HandshakeError`, or `ConnectionLost` where a later try may succeed."""
         if isinstance(message, Refused):
             raise refusal(message)
-        if self._challenge is None or self._proof is None:
+        if self._proof is None:
             if not isinstance(message, Challenge):
                 raise HandshakeError(f"expected a challenge, got {type(message).__name__}")
-            self._challenge = message
-            self._proof = prove(self._secret, message, self.nonce, self._purpose)
+            self._proof, self._root = _prove(self._secret, message, self.nonce, self._purpose)
             return self._proof
-        root = _root(self._secret, self._challenge, self._proof)
         if not isinstance(message, Welcome):
             raise HandshakeError(f"expected a welcome, got {type(message).__name__}")
-        if not hmac.compare_digest(message.mac, _derive(root, "server", message.kind)):
+        if not hmac.compare_digest(message.mac, _derive(self._root, "server", message.kind)):
             raise WrongSecretError(NOT_PROVEN)
         self.kind = message.kind
-        from_client, from_server = _frame_keys(root, self._proof, message)
+        from_client, from_server = _frame_keys(self._root, self._proof, message)
         self.session = Session(from_client, from_server)
         return None
 
@@ -195,6 +195,11 @@ class ServerHandshake:
 
 def prove(secret: bytes, challenge: Challenge, nonce: bytes, purpose: Purpose) -> Proof:
     """Answer a challenge as the client."""
+    return _prove(secret, challenge, nonce, purpose)[0]
+
+
+def _prove(secret: bytes, challenge: Challenge, nonce: bytes, purpose: Purpose) -> tuple[Proof, bytes]:
+    """Return the answer to a challenge, and the root that it was made with."""
     if len(challenge.nonce) != NONCE_BYTES:
         raise HandshakeError(f"the coordinator sent a nonce of {len(challenge.nonce)} bytes, not {NONCE_BYTES}")
     if challenge.guarded and not secret:
@@ -202,7 +207,8 @@ def prove(secret: bytes, challenge: Challenge, nonce: bytes, purpose: Purpose) -
     if secret and not challenge.guarded:
         raise HandshakeError(UNGUARDED)
     claim = Proof(nonce, b"", purpose.service, purpose.run_digest, purpose.port)
-    return msgspec.structs.replace(claim, mac=_derive(_root(secret, challenge, claim), "client"))
+    root = _root(secret, challenge, claim)
+    return Proof(nonce, _derive(root, "client"), claim.service, claim.run, claim.port), root
 
 
 def _root(secret: bytes, challenge: Challenge, proof: Proof) -> bytes:
@@ -217,20 +223,18 @@ def _root(secret: bytes, challenge: Challenge, proof: Proof) -> bytes:
         proof.run,
         proof.port,
     )
-    return hmac.digest(secret, msgspec.msgpack.encode(said), hashlib.sha256)
+    return hmac.digest(secret, _encode(said), "sha256")
 
 
 def _frame_keys(root: bytes, proof: Proof, welcome: Welcome) -> tuple[bytes, bytes]:
     """Return the keys of frames from the client and of frames from the server."""
-    return (
-        _derive(root, "frames of the client", proof.mac, welcome.mac),
-        _derive(root, "frames of the server", proof.mac, welcome.mac),
-    )
+    keys = _derive(root, "frames", proof.mac, welcome.mac, size=2 * KEY_BYTES)
+    return keys[:KEY_BYTES], keys[KEY_BYTES:]
 
 
-def _derive(root: bytes, *purpose: str | bytes) -> bytes:
+def _derive(root: bytes, *purpose: str | bytes, size: int = KEY_BYTES) -> bytes:
     # MessagePack writes the length of each part: no two lists of parts give the same bytes.
-    return hmac.digest(root, msgspec.msgpack.encode(purpose), hashlib.sha256)
+    return hashlib.blake2b(_encode(purpose), key=root, digest_size=size).digest()
 
 
 def refusal(refused: Refused) -> HandshakeError | ConnectionLost:

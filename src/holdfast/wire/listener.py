@@ -107,6 +107,8 @@ class Listener(Generic[M]):
         self._refusals = Refusals()
         self._summary: asyncio.TimerHandle | None = None
         self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
+        #: How often the next event of a listening socket calls accept().
+        self._looks = 1
         self._starved_told = False
         self._unknown = UnknownTags()
 
@@ -154,10 +156,13 @@ class Listener(Generic[M]):
     # -- accepting -------------------------------------------------------------------------------------------
 
     def _accept(self, sock: socket.socket) -> None:
-        for _ in range(ACCEPTS_AT_ONCE):
+        # Mostly one connection comes at a time, and a second look would be in vain; while more do, we look for more.
+        looks, self._looks = self._looks, min(2 * self._looks, ACCEPTS_AT_ONCE)
+        for _ in range(looks):
             try:
                 accepted, address = sock.accept()
             except BlockingIOError:
+                self._looks = 1
                 return
             except OSError as error:
                 if error.errno in _STARVED:

@@ -155,7 +155,8 @@ def lives_only_here(function: Function) -> bool:
     try:
         return b"__main__" in bytes(reduction.ForkingPickler.dumps((function.fn, function.args)))
     except (AttributeError, TypeError, pickle.PicklingError):
-        return True  # a lambda, say; a fork needs no pickle
+        # A lambda, say. One of the prompt can be forked; one of a module is the caller's mistake as it is elsewhere.
+        return getattr(function.fn, "__module__", None) == "__main__"
 
 
 def _check_fork(function: Function) -> None:

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 from holdfast.errors import Unavailable
+from holdfast.wire.descriptors import given_limit
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -79,7 +80,7 @@ def inherit_limits(pid: int) -> None:
     """Give a child that another process has forked what it would have inherited from us: limits, priority, CPUs."""
     for number in sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}):
         with contextlib.suppress(OSError, ValueError):
-            if resource.prlimit(pid, number) != (mine := resource.getrlimit(number)):
+            if resource.prlimit(pid, number) != (mine := given_limit(number)):
                 resource.prlimit(pid, number, mine)
     with contextlib.suppress(OSError):
         if os.getpriority(os.PRIO_PROCESS, pid) != (nice := os.getpriority(os.PRIO_PROCESS, 0)):
