@@ -10,11 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.launcher.conftest import launch
 from tests.programs.scripts import PROGRAMS, Program
 
 pytest.importorskip("torch", reason="needs torch")
-__all__ = ["launch"]
 pytestmark = pytest.mark.torch
 
 #: Imports torchrun once and forks for every launch: its import takes longer than most of these programs.
