@@ -21,6 +21,7 @@ from holdfast.cli.events import command
 from holdfast.errors import UsageError
 from holdfast.events.entry import Entry, encode
 from holdfast.events.index import note_journal
+from tests.processes import finish
 
 START = 1_700_000_000.0
 
@@ -274,7 +275,7 @@ class Follower:
         return self.process.stdout.readline().strip()
 
     def end(self) -> tuple[int, str, str]:
-        out, err = self.process.communicate()
+        out, err = finish(self.process)
         return self.process.returncode, out, err
 
 

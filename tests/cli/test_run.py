@@ -20,6 +20,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 COMPONENTS = """
 from holdfast.specs import AppDef, Role
+from tests.processes import finish
 
 def many(count: int = 2, code: int = 0) -> AppDef:
     '''Runs several replicas.
@@ -344,7 +345,7 @@ def test_later_edits_do_not_disturb_the_job_that_runs(invoke: Invoke, start: Sta
     assert "ready" in process.stderr.readline()
     (code / "words.txt").write_text("edited since\n")
     gate.touch()
-    _, err = process.communicate()
+    _, err = finish(process)
 
     assert "sh/0 as submitted" in err
 
@@ -374,7 +375,7 @@ def test_ctrl_c_ends_the_job(start: Start, invoke: Invoke, number: int, code: in
     assert process.stderr is not None
     assert "ready" in process.stderr.readline()
     process.send_signal(number)
-    out, err = process.communicate()
+    out, err = finish(process)
 
     assert process.returncode == code, err
     assert f"cancelling {out.strip()}" in err
@@ -389,7 +390,7 @@ def test_a_second_ctrl_c_does_not_wait_for_the_job(start: Start, invoke: Invoke)
     process.send_signal(signal.SIGINT)
     assert "press Ctrl-C again" in process.stderr.readline()
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate()
+    out, err = finish(process)
 
     assert process.returncode == 130, err
     assert f"{out.strip()} was killed" in err

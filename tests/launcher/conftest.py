@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import finish
+
 MARK = "HOLDFAST_TEST_MARK"
 
 
@@ -41,7 +43,7 @@ class Launch:
 
     def end(self) -> tuple[int, str, str]:
         """Wait for the end and return exit code, stdout and stderr."""
-        out, err = self.process.communicate()
+        out, err = finish(self.process)
         return self.process.returncode, "".join(self.seen) + out, err
 
     def signal(self, number: int) -> None:

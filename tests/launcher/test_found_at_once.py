@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.launcher.conftest import Launch
+from tests.processes import finish
 
 StartLaunch = Callable[..., Launch]
 
@@ -54,7 +55,7 @@ def test_a_run_whose_imports_hang_is_found_by_its_journal_and_told_on_the_screen
         kinds.append(json.loads(follower.stdout.readline())["kind"])
     with gate.open("w"):
         pass  # the import goes on
-    out, err = follower.communicate()
+    out, err = finish(follower)
 
     assert kinds[0] == "agent_started"
     assert ", live; logs: " in err

@@ -27,6 +27,7 @@ import pytest
 from holdfast.errors import UsageError
 from holdfast.timer import FileTimerClient, FileTimerRequest, FileTimerServer, api, expires, file_client
 from holdfast.timer.machine import TIMERS_MAX, TimersExpired
+from tests.processes import finish
 
 PATIENCE_S = 60.0
 
@@ -143,7 +144,7 @@ def test_without_a_signal_an_expired_timer_only_reports(path: str, worker: Calla
     assert expired.wait(PATIENCE_S)
     soft.send_signal(signal.SIGUSR1)
 
-    assert soft.communicate(timeout=PATIENCE_S)[0] == "still here\n"
+    assert finish(soft)[0] == "still here\n"
     server.stop()
 
 

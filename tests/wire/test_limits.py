@@ -23,6 +23,7 @@ from holdfast.wire.channel import Channel
 from holdfast.wire.handshake import Refused
 from holdfast.wire.listener import Limits, Listener
 from holdfast.wire.tls import TlsFiles
+from tests.processes import finish
 from tests.wire.test_tls import Authority
 
 PATIENCE_S = 30.0
@@ -270,7 +271,7 @@ def test_a_process_that_runs_out_of_descriptors_serves_again_once_there_are_some
             channel.close()
         finally:
             process.send_signal(signal.SIGTERM)
-            _, complaints = process.communicate()
+            _, complaints = finish(process)
 
     assert "cannot accept" not in complaints
     assert "Traceback" not in complaints
