@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import FOREVER, Invoke
+from tests.processes import finish
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
 COMPONENTS = """
 from holdfast.specs import AppDef, Role
-from tests.processes import finish
 
 def many(count: int = 2, code: int = 0) -> AppDef:
     '''Runs several replicas.
