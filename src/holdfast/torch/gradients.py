@@ -59,6 +59,13 @@ class Reducer:
             wait()
             _hand_out(bucket)
 
+    def forget(self) -> None:
+        """Let go of all sums: a collective that was given up may still write to where they lie."""
+        for bucket in self._buckets:
+            for parameter in bucket.parameters:
+                parameter.grad = None
+        self._trained, self._buckets = [], []
+
     def _statistics(self) -> list[torch.Tensor]:
         return [
             value

@@ -1,8 +1,9 @@
 """Process groups that live as long as a round, and end with it at once.
 
 Every round has a default group of its own, made of keys that only this round can see. When the round is over,
-`RoundGroups.abort` ends whatever waits in a collective: gloo's by shutting its connections down, NCCL's by its own
-abort. The next round then makes its group in the same process, in milliseconds.
+`RoundGroups.abort` ends whatever waits in a collective: gloo's by shutting its connections down. NCCL's collectives are
+waited for by the host with an eye on the round (see `device`), and their groups are aborted in the background (see
+`retired`). The next round then makes its group in the same process, in milliseconds.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,6 +25,9 @@ from torch.distributed import distributed_c10d as c10d
 from holdfast.errors import HoldfastError, StoreTimeoutError, UsageError
 from holdfast.store import PrefixStore
 from holdfast.store.api import to_seconds
+from holdfast.torch.device import DeviceSums
+from holdfast.torch.randomness import cuda_in_use
+from holdfast.torch.retired import abort_later, backends_of, forget_groups
 from holdfast.torch.sockets import GlooSockets
 from holdfast.torch.store import TorchStore
 from holdfast.train.errors import RoundOver
@@ -57,8 +61,14 @@ class RoundGroups:
         self._store: TorchStore | None = None
         self._excepthook: Any = None
         self._formed = False
+        #: How many collectives are known to have done their work.
+        self._settled = 0
+        #: Whether NCCL's groups of this round are being aborted.
+        self._aborting = False
         #: Why nothing can be expected of the groups any more.
         self.aborted: str | None = None
+        #: How gradients are summed so that the host knows of it; None where a collective has done its work at its end.
+        self.device_sums: DeviceSums | None = None
         _all.add(self)
 
     # -- one round -------------------------------------------------------------------------------------------------
@@ -70,7 +80,7 @@ class RoundGroups:
             raise UsageError(
                 "there is a process group already: leave init_process_group to holdfast, which makes one a round"
             )
-        self.aborted = None
+        self.aborted, self._aborting, self._settled = None, False, 0
         if membership is not None:
             membership.on_break(self.abort)
         self._store = TorchStore(_RoundStore(circle.store, lambda: self.aborted))
@@ -79,7 +89,7 @@ class RoundGroups:
         # who formed theirs, would then wait under another name.
         c10d._world.group_count = 0
         try:
-            with self._sockets.watching():
+            with self._sockets.watching(), _errors_are_ours(self.backend):
                 dist.init_process_group(
                     self.backend,
                     store=self._store,
@@ -89,6 +99,10 @@ class RoundGroups:
                 )
             self._formed = True
             self._check()
+            if self.is_nccl:
+                self.device_sums = DeviceSums(lambda: self.aborted, self.timeout_s)
+                # The communicator is made by the first collective. Better here, where all wait for it, than in a step.
+                self.device_sums.begin(torch.zeros(1, device="cuda"))()
             if self.is_gloo:
                 c10d._set_pg_timeout(timedelta(seconds=self.timeout_s))
         except (RuntimeError, OSError, HoldfastError) as error:
@@ -99,7 +113,7 @@ class RoundGroups:
 
     def new_group(self, ranks: Sequence[int] | None = None, **options: Any) -> Any:
         """Make a group of some ranks, as `torch.distributed.new_group` does; it too ends with the round."""
-        with self._sockets.watching():
+        with self._sockets.watching(), _errors_are_ours(self.backend):
             group = dist.new_group(None if ranks is None else list(ranks), **options)
         self._check()
         return group
@@ -119,7 +133,10 @@ class RoundGroups:
             if formed:
                 self._end_waits()
             self._sockets.forget()
-        if formed:
+        if formed and self.is_nccl:
+            forget_groups()
+            self.device_sums = None
+        elif formed:
             dist.destroy_process_group()
         if self._excepthook is not None:
             sys.excepthook, self._excepthook = self._excepthook, None
@@ -132,15 +149,35 @@ class RoundGroups:
         """Whether every collective has done its work when it returns, and can be ended."""
         return self.backend == "gloo"
 
+    @property
+    def is_nccl(self) -> bool:
+        """Whether collectives go on on the device after they have returned."""
+        return self.backend == "nccl"
+
+    def settle(self) -> None:
+        """Wait until every collective so far has done its work; raises `RoundOver` where one never will.
+
+        Where none was begun since the last time there is nothing to wait for, even if the round is over meanwhile: a
+        step whose sums are complete counts.
+        """
+        begun = self.operations()
+        if self.is_gloo or begun == self._settled:
+            return
+        if self.device_sums is not None:
+            self.device_sums.settle()
+        elif cuda_in_use():
+            torch.cuda.current_stream().synchronize()
+        self._check()  # an abort ends a collective too, with anything in its sums
+        self._settled = begun
+
     def operations(self) -> int:
-        """How many collectives the default group has begun; it only grows within a round."""
-        if not self._formed:
-            return 0
-        try:
-            group: Any = c10d._get_default_group()
-            return int(group._get_sequence_number_for_group())
-        except RuntimeError:  # a backend that does not count
-            return 0
+        """How many collectives the round's groups have begun; it only grows within a round."""
+        begun = 0
+        groups: list[Any] = list(c10d._world.pg_map) if self._formed else []
+        for group in groups:
+            with contextlib.suppress(RuntimeError):  # a backend that does not count
+                begun += int(group._get_sequence_number_for_group())
+        return begun
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
@@ -152,7 +189,12 @@ class RoundGroups:
         self._sockets.shut_down()
         if self.is_gloo:
             return
-        for backend in _backends():
+        if self.is_nccl:
+            if not self._aborting:
+                self._aborting = True
+                abort_later([] if self.device_sums is None else [self.device_sums.in_flight])
+            return
+        for backend in backends_of(list(c10d._world.pg_map)):
             with contextlib.suppress(RuntimeError, AttributeError):
                 backend.abort()
 
@@ -194,15 +236,33 @@ class _RoundStore(PrefixStore):
                     raise
 
 
-def _backends() -> list[Any]:
-    found: list[Any] = []
-    for group in list(c10d._world.pg_map):
-        for device in ("cuda", "cpu"):
-            with contextlib.suppress(RuntimeError):
-                backend = group._get_backend(torch.device(device))
-                if all(backend is not other for other in found):
-                    found.append(backend)
-    return found
+#: What torch does by itself when a collective of NCCL fails or takes too long: it ends the process. Here a round ends.
+_OUR_ERRORS = {
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+    "TORCH_NCCL_PROPAGATE_ERROR": "0",
+    # A communicator that is still being made can then be aborted too.
+    "TORCH_NCCL_USE_COMM_NONBLOCKING": "1",
+}
+
+
+@contextlib.contextmanager
+def _errors_are_ours(backend: str) -> Iterator[None]:
+    """Have torch leave NCCL's errors to us in groups that are made meanwhile; it reads this when it makes them."""
+    if backend != "nccl":
+        yield
+        return
+    before = {name: os.environ.get(name) for name in _OUR_ERRORS}
+    os.environ.update(_OUR_ERRORS)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 _all: weakref.WeakSet[RoundGroups] = weakref.WeakSet()

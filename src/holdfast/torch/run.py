@@ -30,7 +30,6 @@ from holdfast.torch.data import StepLoader
 from holdfast.torch.ddp import ElasticDDP
 from holdfast.torch.gradients import Reducer, give_gradients, sum_with_ring, sum_with_torch, take_gradients
 from holdfast.torch.groups import TIMEOUT_S, RoundGroups
-from holdfast.torch.randomness import cuda_in_use
 from holdfast.torch.state import TorchState
 from holdfast.train.errors import RoundOver
 from holdfast.train.ledger import MicroBatch, Portion
@@ -60,6 +59,7 @@ class TorchRun(Run):
         self._reducers: weakref.WeakKeyDictionary[torch.nn.Module, Reducer] = weakref.WeakKeyDictionary()
         if isinstance(state, TorchState):
             state.count_operations = self._operations
+            state.settle = self.settle
 
     # -- what programs call ------------------------------------------------------------------------------------------
 
@@ -148,6 +148,8 @@ class TorchRun(Run):
         for each in self._wrapped:
             each.unwrap()
         if self.groups is not None:
+            for reducer in self._reducers.values() if self.groups.is_nccl else ():
+                reducer.forget()
             self.groups.close()
         super().close_round()
 
@@ -158,13 +160,9 @@ class TorchRun(Run):
         return self._reducers[module]
 
     def settle(self) -> None:
-        """Wait until the device has done what this step asked of it; raises `RoundOver` where that came to nothing."""
-        if self.groups is None or self.groups.is_gloo:
-            return  # nothing is left over when a collective of these returns
-        if cuda_in_use():
-            torch.cuda.current_stream().synchronize()
-        if self.groups.aborted is not None:
-            raise RoundOver(self.groups.aborted)
+        """Wait until the step's collectives have done their work; raises `RoundOver` where one never will."""
+        if self.groups is not None:
+            self.groups.settle()
 
     def _operations(self) -> int:
         return self.ring_sums + (self.groups.operations() if self.groups is not None else 0)
@@ -206,7 +204,8 @@ class TorchStep(Step):
             self._busy_s = time.monotonic() - self._began
         pause()  # whoever waits for another does not hang itself
         if run.groups is not None:
-            run.reducer(module).reduce(self.weight, sum_with_torch)
+            sums = run.groups.device_sums
+            run.reducer(module).reduce(self.weight, sum_with_torch if sums is None else sums.begin)
         else:
             run.ring_sums += 1
             run.reducer(module).reduce(self.weight, sum_with_ring(run.ring))

@@ -61,8 +61,10 @@ class TorchState(State):
         self._open = False
         self._stepped = False
         self._operations_then = 0
-        #: Counts the collectives of this worker; set by whoever knows.
+        #: Counts the collectives of this worker; set by the run.
         self.count_operations: Callable[[], int] | None = None
+        #: Waits until they have done their work, and raises where one never will; set by the run.
+        self.settle: Callable[[], None] | None = None
         for part in self._optimizers():
             _watch(part.optimizer, self)
 
@@ -142,8 +144,15 @@ class TorchState(State):
         self._copies = self._talks
 
     def before_optimizer_step(self) -> None:
-        """Called by every optimizer of this state before it changes anything."""
-        if self._stepped or not self._open:
+        """Called by every optimizer of this state before it changes anything.
+
+        An optimizer must not run on sums that never arrived: then this raises, and the state is still whole.
+        """
+        if not self._open:
+            return
+        if self.settle is not None:
+            self.settle()
+        if self._stepped:
             return
         self._stepped = True
         if self.count_operations is not None:

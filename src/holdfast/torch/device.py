@@ -1,0 +1,70 @@
+"""Waiting for a device with an eye on the round.
+
+A collective of NCCL returns before it has done its work, and its `wait` makes only the stream wait: what is queued
+behind it, the optimizer too, would run on sums that never arrived when a peer dies. So the host waits here until the
+device has finished, and stops waiting the moment the round is over.
+
+The waiting is done on a stream of its own. The stream that a program computes on is then never stuck behind a
+collective that will not end, and can go on in the next round while the old one is still being aborted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from holdfast.train.errors import RoundOver
+
+_cuda: Any = torch.cuda  # its classes are untyped
+
+#: How long the host sleeps between two looks at the device: a hundredth of the time it has waited, within these limits.
+LOOK_S_MIN, LOOK_S_MAX = 50e-6, 1e-3
+
+
+def wait_event(event: Any, over: Callable[[], str | None], timeout_s: float) -> None:
+    """Wait until the device has come to an event; raises `RoundOver` where the round is over first, or time is up."""
+    began = time.monotonic()
+    while not event.query():
+        reason = over()
+        if reason is not None:
+            raise RoundOver(reason)
+        waited_s = time.monotonic() - began
+        if waited_s > timeout_s:
+            raise RoundOver(f"the device has not finished a collective within {timeout_s:g} s")
+        time.sleep(min(max(waited_s / 100, LOOK_S_MIN), LOOK_S_MAX))
+
+
+class DeviceSums:
+    """Sums tensors over a round's group so that the host knows when a sum is complete."""
+
+    def __init__(self, over: Callable[[], str | None], timeout_s: float) -> None:
+        self._over = over
+        self._timeout_s = timeout_s
+        self._side: Any = _cuda.Stream()
+        #: What a collective in flight may still write to; nothing of it may be used again before that is ended.
+        self.in_flight: list[torch.Tensor] = []
+
+    def begin(self, tensor: torch.Tensor) -> Callable[[], None]:
+        """Begin to sum a tensor over all workers, in place; what is returned waits for the end."""
+        work = torch.distributed.all_reduce(tensor, async_op=True)
+        self.in_flight.append(tensor)
+
+        def wait() -> None:
+            with torch.cuda.stream(self._side):
+                work.wait()
+            done = _cuda.Event()
+            done.record(self._side)
+            wait_event(done, self._over, self._timeout_s)
+            torch.cuda.current_stream().wait_event(done)
+            self.in_flight = [each for each in self.in_flight if each is not tensor]
+
+        return wait
+
+    def settle(self) -> None:
+        """Wait until the device has done everything that was queued so far, collectives of others included."""
+        done = _cuda.Event()
+        done.record()
+        wait_event(done, self._over, self._timeout_s)
