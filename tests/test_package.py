@@ -209,3 +209,19 @@ def test_import_time_and_size_are_told(package: Package, capsys: pytest.CaptureF
 
 def _megabytes(paths: list[Path]) -> str:
     return f"{sum(path.stat().st_size for path in paths) / 1e6:.1f}"
+
+
+@pytest.mark.parametrize(
+    "package",
+    ["holdfast", *(f"holdfast.{name}" for name in ("runner", "launcher", "checkpoint", "specs", "store", "timer"))],
+)
+def test_a_package_shows_its_public_names_and_nothing_else(package: str) -> None:
+    code = f"""
+import {package} as package
+names = dir(package)
+assert "TYPE_CHECKING" not in names and "Any" not in names, names
+assert set(package.__all__) <= set(names), names
+for name in package.__all__:
+    getattr(package, name)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -6,7 +6,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from holdfast import train
-    from holdfast.timer.heartbeat import heartbeat, pause
+    from holdfast.timer.heartbeat import heartbeat, pause, resume
     from holdfast.train.coordinator import Coordinator, SimpleWorkerStats, WorkerStats
     from holdfast.train.errors import NonRetryableException, RoundOver, StopException
     from holdfast.train.loop import run_train
@@ -20,6 +20,7 @@ __version__ = "0.1.0"
 _NAMES = {
     "heartbeat": "holdfast.timer.heartbeat",
     "pause": "holdfast.timer.heartbeat",
+    "resume": "holdfast.timer.heartbeat",
     "elastic": "holdfast.train.run",
     "NumpyState": "holdfast.train.state",
     "PytreeState": "holdfast.train.pytree",
@@ -33,6 +34,8 @@ _NAMES = {
     "RoundOver": "holdfast.train.errors",
     "StopException": "holdfast.train.errors",
 }
+#: Parts of the package that can be used without importing them by name; `train` is also a function.
+_PARTS = ("checkpoint", "errors", "launcher", "p2p", "runner", "torch", "train")
 __all__ = [
     "Coordinator",
     "NonRetryableException",
@@ -48,6 +51,7 @@ __all__ = [
     "elastic",
     "heartbeat",
     "pause",
+    "resume",
     "run_train",
     "train",
 ]
@@ -57,9 +61,13 @@ def __getattr__(name: str) -> "Any":
     """Load what user code needs only when it asks for it."""
     from importlib import import_module
 
-    if name in ("train", "p2p"):  # a room that is also a function, and one that is only a room
+    if name in _PARTS:
         return import_module(f"holdfast.{name}")
     if name not in _NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_NAMES[name]), name)
     return value
+
+
+def __dir__() -> "list[str]":
+    return sorted({*__all__, *_PARTS})

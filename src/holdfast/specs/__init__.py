@@ -94,3 +94,7 @@ __all__ = [
     "runopt",
     "runopts",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -98,3 +98,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return globals().setdefault(name, getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name))
+
+
+def __dir__() -> list[str]:
+    return __all__
