@@ -62,6 +62,11 @@ def command(
         try:
             runs = ask_coordinator(where, secret.key, run_id, context)
         except WrongSecretError:
+            if run and secret.own:
+                raise HandshakeError(
+                    f"run '{run}' has a secret of its own, as every run on one node and every local job has: "
+                    f"`holdfast events {run}` shows its rounds, or name its secret with --secret-file"
+                ) from None
             raise HandshakeError(secret.wrong_at(where)) from None
         except Unavailable as error:
             hint = f"is a coordinator running at {where}? `holdfast serve` starts one"
