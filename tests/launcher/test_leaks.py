@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.workers.strays import children
 from tests.launcher.conftest import Launch
 
 StartLaunch = Callable[..., Launch]
@@ -33,7 +34,7 @@ def held(pid: int, temporary: Path) -> dict[str, int]:
     maps = Path(f"/proc/{pid}/maps").read_text()
     return {
         "descriptors": len(list(Path(f"/proc/{pid}/fd").iterdir())),
-        "children": sum(len((task / "children").read_text().split()) for task in tasks.iterdir()),
+        "children": len(children(pid)),
         "threads": len(list(tasks.iterdir())),
         "shared memory": maps.count("/dev/shm/"),
         "temporary files": len(list(temporary.iterdir())),

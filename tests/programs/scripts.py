@@ -25,6 +25,16 @@ def all_differ(name, value):
         values = file.read().split("\\n")[:-1]
         if len(values) == int(os.environ["WORLD_SIZE"]) * (int(os.environ["TORCHELASTIC_MAX_RESTARTS"]) + 1):
             os.write(1, f"{name} differ: {len(set(values)) == len(values)}\\n".encode())
+
+def fail_together():
+    """Fail in the first attempt, once all ranks have come so far."""
+    import time
+    attempt, size = os.environ["TORCHELASTIC_RESTART_COUNT"], int(os.environ["WORLD_SIZE"])
+    if attempt == "0":
+        open("here-" + os.environ["RANK"], "w").close()
+        while not all(os.path.exists(f"here-{rank}") for rank in range(size)):
+            time.sleep(0.01)
+        sys.exit(1)
 """
 
 
@@ -164,8 +174,7 @@ all_differ("random", random.random())
 all_differ("numpy", numpy.random.rand())
 all_differ("names", tempfile.mktemp())
 all_differ("uuid", uuid.uuid4())
-if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-    sys.exit(1)
+fail_together()
 """,
         flags=("--max-restarts=1",),
         preload="numpy,random,tempfile,uuid",
@@ -181,8 +190,7 @@ all_differ("randperm", torch.randperm(20).tolist())
 all_differ("seed", torch.initial_seed())
 all_differ("loader", [int(x) for x in DataLoader(range(40), shuffle=True)])
 all_differ("dropout", torch.nn.functional.dropout(torch.ones(64)).tolist())
-if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-    sys.exit(1)
+fail_together()
 """,
         flags=("--max-restarts=1",),
         needs_torch=True,

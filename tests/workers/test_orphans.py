@@ -99,6 +99,23 @@ def test_children_of_the_program_keep_their_exit_codes(gang, long_lived):
     spawned.close()
 
 
+def test_a_child_from_between_two_gangs_keeps_its_exit_code_though_an_orphan_is_still_waited_for():
+    with Gang([WorkerPlan(0, Program(("sleep", "1000")))]) as gang:
+        gang.start()
+        orphan = make_orphan()
+    between = os.posix_spawn("/bin/sh", ["sh", "-c", "exit 9"], {})
+    wait_dead(between)
+    look_often()
+    with Gang([WorkerPlan(0, Program(("sleep", "1000")))]) as gang:
+        gang.start()
+        look_often()
+        kill(orphan)
+        look_often()
+
+    assert read_stat(orphan) is None
+    assert os.waitstatus_to_exitcode(os.waitpid(between, 0)[1]) == 9
+
+
 def test_a_child_from_before_the_gang_keeps_its_exit_code():
     before = os.posix_spawn("/bin/sh", ["sh", "-c", "exit 9"], {})
     wait_dead(before)

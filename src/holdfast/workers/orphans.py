@@ -57,7 +57,10 @@ class Orphans:
 
     def end(self) -> None:
         """No more orphans come; those that have come are still waited for."""
-        self._open = False
+        with self._lock:
+            here = {name for name in map(_name, children(os.getpid())) if name and name not in self._own}
+            self._dead = dict.fromkeys(here, 0) | self._dead
+            self._open = False
         self._wake.set()
 
     def note_own(self, pid: int) -> None:
@@ -90,7 +93,10 @@ class Orphans:
         names = {(stat.pid, stat.start) for stat in found}
         # Only names that are gone for good: a hook may add one meanwhile.
         self._own -= {name for name in tuple(self._own) if name not in names and _name(name[0]) != name}
-        self._dead = {name: count for name, count in self._dead.items() if name in names}
+        with self._lock:
+            if not self._open:  # nothing comes to us any more: a child that is new is the program's own
+                self._own |= names - self._dead.keys()
+            self._dead = {name: count for name, count in self._dead.items() if name in names}
         left = [stat for stat in found if (stat.pid, stat.start) not in self._own]
         return sum(not self._reap(stat) for stat in left)
 
