@@ -27,7 +27,7 @@ def all_differ(name, value):
             os.write(1, f"{name} differ: {len(set(values)) == len(values)}\\n".encode())
 
 def fail_together():
-    """Fail in the first attempt, once all ranks have come so far."""
+    # Fails in the first attempt, once all ranks have come so far.
     import time
     attempt, size = os.environ["TORCHELASTIC_RESTART_COUNT"], int(os.environ["WORLD_SIZE"])
     if attempt == "0":
