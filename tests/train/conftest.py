@@ -6,7 +6,6 @@ import json
 import os
 import queue
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -16,13 +15,16 @@ from typing import Any
 
 import pytest
 
+from holdfast.wire.ports import HeldPort
+
 WAIT_S = 100.0
 
 
 class Worker:
     """One process and the lines that it writes."""
 
-    def __init__(self, argv: list[str], env: dict[str, str]) -> None:
+    def __init__(self, argv: list[str], env: dict[str, str], others: list[Worker]) -> None:
+        self._others = others
         self.process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
         )
@@ -62,12 +64,17 @@ class Worker:
         try:
             code = self.process.wait(WAIT_S)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"it did not end; where it is:\n{self.stack()}\n{''.join(self.errors)}") from None
+            others = "".join(other.story() for other in self._others if other is not self)
+            raise AssertionError(f"it did not end:\n{self.story()}\nthe others:\n{others}") from None
         for thread in self._threads:
             thread.join(WAIT_S)
         while (told := self._news.get()) is not None:
             self.events.append(told)
         return code
+
+    def story(self) -> str:
+        """Where the worker is and what it has said, for the report of a test that waits in vain."""
+        return f"{self.process.args} ({self.process.poll()})\n{self.stack()}\n{''.join(self.errors)}\n"
 
     def stack(self) -> str:
         """Where the worker is, for the report of a test that waits in vain."""
@@ -87,10 +94,11 @@ class Worker:
 
 
 @pytest.fixture
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
+def free_port() -> Iterator[int]:
+    """A port that no other test gets meanwhile, and that workers can listen on."""
+    held = HeldPort()
+    yield held.port
+    held.close()
 
 
 @pytest.fixture
@@ -101,7 +109,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Worker]]:
 
     def make(script: str, **options: Any) -> Worker:
         path = Path(__file__).parent / script
-        worker = Worker([sys.executable, "-W", "error", str(path), json.dumps(options)], env)
+        worker = Worker([sys.executable, "-W", "error", str(path), json.dumps(options)], env, workers)
         workers.append(worker)
         return worker
 
