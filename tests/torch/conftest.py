@@ -58,6 +58,7 @@ def crew(endpoint: str, environ: dict[str, str]) -> Iterator[Crew]:
             Worker(
                 [sys.executable, "-W", "error", str(TRAINER), json.dumps({"endpoint": endpoint, **common, **own})],
                 environ,
+                workers,
             )
             for own in each
         ]
