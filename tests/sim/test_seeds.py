@@ -9,7 +9,7 @@ import pytest
 from holdfast.coordinator.messages import RunSettings
 from holdfast.sim.__main__ import main
 from holdfast.sim.batch import run_seeds
-from holdfast.sim.scenario import FaultKind, NodePlan, Scenario, Weather, make_scenario
+from holdfast.sim.scenario import FaultKind, NodePlan, Scenario, Weather, make_scenario, make_training
 from holdfast.sim.shrink import Keep, apply, keep_all
 from holdfast.sim.simulation import Simulation
 
@@ -37,7 +37,8 @@ def test_a_node_that_is_lost_after_its_work_makes_nobody_a_victim() -> None:
 
 
 def test_every_kind_of_fault_is_drawn() -> None:
-    drawn = {fault.kind for seed in range(60) for fault in make_scenario(seed).faults}
+    makers = (make_scenario, make_training)
+    drawn = {fault.kind for make in makers for seed in range(60) for fault in make(seed).faults}
 
     assert drawn == set(FaultKind)
 
