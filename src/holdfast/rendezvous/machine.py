@@ -255,6 +255,11 @@ class MemberMachine:
             "nodes_waiting": self.nodes_waiting,
         }
 
+    @property
+    def is_linked(self) -> bool:
+        """Whether there is a connection to the coordinator."""
+        return self._linked
+
     def describe(self, **changes: Any) -> None:
         """Change what this node says of itself; counts from its next `Join` on."""
         self.spec = msgspec.structs.replace(self.spec, **changes)

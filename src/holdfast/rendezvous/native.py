@@ -185,6 +185,11 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         """How the run ended, once it has."""
         return self._ended
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether the coordinator can be reached at present."""
+        return self._member.machine.is_linked
+
     def sentence(self) -> str:
         """Say what this node is waiting for."""
         return self._member.machine.sentence()

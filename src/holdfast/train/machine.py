@@ -203,8 +203,9 @@ class TrainerMachine:
     Every wait is an effect whose driver bounds it, so time alone changes nothing here.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, vote_every_s: float = VOTE_EVERY_S) -> None:
         self.stage = Stage.IDLE
+        self._vote_every_s = vote_every_s
         self.round: RoundAgreed | None = None
         #: How many steps the state has.
         self.step = 0
@@ -287,6 +288,11 @@ class TrainerMachine:
         """Why the present round is over, as far as the coordinator has told."""
         number, reason = self._broken
         return reason if self.round is not None and number >= self.round.number else None
+
+    @property
+    def needs_round(self) -> bool:
+        """Whether the next step needs another round."""
+        return self._regroup is not None or self.broken is not None
 
     # -- news ----------------------------------------------------------------------------------------------------------
 
@@ -535,7 +541,7 @@ class TrainerMachine:
             return
         seconds = [vote.seconds for vote in votes]
         step_s = max(*seconds, VOTE_EVERY_S / VOTE_STEPS_MAX)
-        self._vote_at = number + max(int(VOTE_EVERY_S / step_s), 1)
+        self._vote_at = number + max(int(self._vote_every_s / step_s), 1)
         self._voted = number
         news = self.stragglers.observe(seconds)
         self._out.append(TellStraggler(self.stragglers.slow, news is not None))
@@ -557,7 +563,11 @@ class TrainerMachine:
 
     def _on_failed(self, failed: StepFailed) -> None:
         self._reason = failed.reason
-        assert self.round is not None
+        if self.round is None or self.stage not in IN_STEP:
+            # A program that syncs by itself has failed outside of its steps, where there is nothing to undo.
+            self.stage, self._regroup = Stage.BROKEN, failed.reason
+            self._out.append(StepUndone())
+            return
         if failed.blame is Blame.OWN or (failed.blame is Blame.UNCLEAR and self.round.world_size == 1):
             self._let_stand()
         elif failed.blame is Blame.ROUND or self.broken is not None:
