@@ -181,7 +181,7 @@ import holdfast.rendezvous.machine as machine
 handle = machine.MemberMachine.handle
 
 def planted(self, event, now):
-    if type(event).__name__ == "GiveUp":
+    if type(event).__name__ == "Fail":
         raise RuntimeError("planted")
     return handle(self, event, now)
 

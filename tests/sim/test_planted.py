@@ -72,7 +72,7 @@ class TellsWrongPlace(RunMachine):
         if (
             isinstance(message, Sealed) and not message.facts and self.round is not None
         ):  # news goes with the first word
-            message = Sealed(message.join, next(iter(self.round.places.values())))
+            message = Sealed(message.ask, next(iter(self.round.places.values())))
         super()._tell(nodes, message)
 
 
@@ -159,7 +159,7 @@ class TakesAnyRound(MemberMachine):
     """Takes every place that it is told, whichever ask it answers."""
 
     def _on_sealed(self, message: Sealed) -> None:
-        super()._on_sealed(type(message)(self._join, message.place))
+        super()._on_sealed(type(message)(self._ask, message.place))
 
 
 class GoesOnWaiting(MemberMachine):

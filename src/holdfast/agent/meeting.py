@@ -17,13 +17,13 @@ from holdfast.facts import Fact, facts
 from holdfast.machine import Tick
 from holdfast.rendezvous import RendezvousHandler, RendezvousInfo
 from holdfast.rendezvous.machine import (
-    AnotherAnswers,
-    AnotherAsks,
     AskFailed,
     CoordinatorAway,
     CoordinatorBack,
     FactHeard,
     MemberEffect,
+    PeerCalled,
+    PeerReplied,
     RoundBroken,
     RoundSealed,
     RunEnded,
@@ -179,7 +179,7 @@ class PushedMeeting:
 
     def tell_failure(self, cause: Cause) -> None:
         """Have the coordinator tell everybody."""
-        self._handler.give_up(cause)
+        self._handler.fail(cause)
 
     def tell_loss(self, cause: Cause) -> None:
         """Have the coordinator count it; it says so if that was one too many."""
@@ -206,7 +206,7 @@ class PushedMeeting:
             facts.warn("coordinator_away", effect.sentence)
         elif isinstance(effect, CoordinatorBack):
             facts.warn("coordinator_back", f"the coordinator answers again after {effect.away_s:.1f} s")
-        elif isinstance(effect, AnotherAsks | AnotherAnswers):
+        elif isinstance(effect, PeerCalled | PeerReplied):
             assert self.questions is not None
             self.questions.hear(effect)
         elif isinstance(effect, RoundBroken):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 from holdfast.facts import facts
-from holdfast.rendezvous.machine import AnotherAnswers, AnotherAsks
+from holdfast.rendezvous.machine import PeerCalled, PeerReplied
 from holdfast.rendezvous.native import HoldfastRendezvousHandler
 from holdfast.threads import start_thread
 
@@ -22,7 +22,7 @@ class Questions:
     def __init__(self, handler: HoldfastRendezvousHandler) -> None:
         self._handler = handler
         self._numbers = itertools.count(1)
-        self._open: dict[int, queue.SimpleQueue[AnotherAnswers]] = {}
+        self._open: dict[int, queue.SimpleQueue[PeerReplied]] = {}
         #: Turns a topic and a body into an answer; unset, questions stay unanswered.
         self.answerer: Answerer | None = None
 
@@ -33,12 +33,12 @@ class Questions:
         if others <= 0:
             return {}
         number = next(self._numbers)
-        answers: queue.SimpleQueue[AnotherAnswers] = queue.SimpleQueue()
+        answers: queue.SimpleQueue[PeerReplied] = queue.SimpleQueue()
         self._open[number] = answers
         found: dict[int, str] = {}
         deadline = time.monotonic() + timeout_s
         try:
-            self._handler.question(number, topic, body)
+            self._handler.call(number, topic, body)
             while len(found) < others and (left := deadline - time.monotonic()) > 0:
                 try:
                     answer = answers.get(timeout=left)
@@ -49,9 +49,9 @@ class Questions:
             del self._open[number]
         return found
 
-    def hear(self, effect: AnotherAsks | AnotherAnswers) -> None:
+    def hear(self, effect: PeerCalled | PeerReplied) -> None:
         """Take what came over the connection; called on the background thread, never waits."""
-        if isinstance(effect, AnotherAnswers):
+        if isinstance(effect, PeerReplied):
             waiting = self._open.get(effect.call)
             if waiting is not None:
                 waiting.put(effect)
@@ -61,10 +61,10 @@ class Questions:
             except RuntimeError as error:  # no more threads to be had; this one belongs to the connection
                 facts.warn("unanswered", f"another node's question about {effect.topic} was not answered: {error}")
 
-    def _answer(self, asked: AnotherAsks, answerer: Answerer) -> None:
+    def _answer(self, asked: PeerCalled, answerer: Answerer) -> None:
         try:
             body = answerer(asked.topic, asked.body)
         except Exception as error:  # noqa: BLE001 - whatever it is, the asker waits for no longer than it said
             facts.warn("unanswered", f"another node's question about {asked.topic} was not answered: {error!r}")
             return
-        self._handler.answer(asked, body)
+        self._handler.reply(asked, body)

@@ -19,8 +19,8 @@ from holdfast.coordinator.events import (
     NodeDropped,
     NodeFailed,
     NodeJoined,
-    NodeLeft,
-    NodeLostWorker,
+    NodeLeaves,
+    NodeReplacedWorker,
     Note,
     RunEvent,
     Save,
@@ -39,9 +39,9 @@ from holdfast.coordinator.messages import (
     Fail,
     Join,
     Leave,
-    Loss,
     Query,
     Rejected,
+    Replace,
     Replied,
     Reply,
     Report,
@@ -250,12 +250,12 @@ class CoordinatorMachine:
                 self._run(session.run, NodeBeat(session.node, message), now)
             case Fail():
                 self._run(session.run, NodeFailed(session.node, message), now)
-            case Loss():
-                self._run(session.run, NodeLostWorker(session.node, message), now)
+            case Replace():
+                self._run(session.run, NodeReplacedWorker(session.node, message), now)
             case Done():
                 self._run(session.run, NodeDone(session.node, message.seq, message.round), now)
             case Leave():
-                self._run(session.run, NodeLeft(session.node, message.seq, message.reason), now)
+                self._run(session.run, NodeLeaves(session.node, message.seq, message.reason), now)
             case Call() | Reply():
                 self._relay(session, message)
             case _:

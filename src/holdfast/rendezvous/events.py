@@ -21,7 +21,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveUp:
+class Fail:
     """The round cannot go on because of a failure here."""
 
     cause: Cause
@@ -40,22 +40,22 @@ class Finish:
 
 
 @dataclass(frozen=True, slots=True)
-class Depart:
+class Leave:
     """Leave the run politely."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Shut:
+class Close:
     """End the run for everybody."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class PutQuestion:
-    """Ask every other node of the round something; each that answers is reported as `AnotherAnswers`."""
+class PeerCall:
+    """Ask every other node of the round something; each that answers is reported as `PeerReplied`."""
 
     call: int
     topic: str
@@ -63,8 +63,8 @@ class PutQuestion:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """Answer what another node asked."""
+class PeerReply:
+    """PeerReply what another node asked."""
 
     caller: str
     call: int
@@ -94,7 +94,7 @@ class Heard:
     message: Message
 
 
-MemberEvent = Ask | GiveUp | Replace | Finish | Depart | Shut | PutQuestion | Answer | LinkUp | LinkDown | Heard | Tick
+MemberEvent = Ask | Fail | Replace | Finish | Leave | Close | PeerCall | PeerReply | LinkUp | LinkDown | Heard | Tick
 
 # -- effects -------------------------------------------------------------------------------------------------
 
@@ -180,8 +180,8 @@ class FactHeard:
 
 
 @dataclass(frozen=True, slots=True)
-class AnotherAsks:
-    """Another node of the round asks something; answered with `Answer`."""
+class PeerCalled:
+    """Another node of the round asks something; answered with `PeerReply`."""
 
     caller: str
     call: int
@@ -190,8 +190,8 @@ class AnotherAsks:
 
 
 @dataclass(frozen=True, slots=True)
-class AnotherAnswers:
-    """A node of the round, by its rank, has answered a `PutQuestion`."""
+class PeerReplied:
+    """A node of the round, by its rank, has answered a `PeerCall`."""
 
     call: int
     group_rank: int
@@ -210,6 +210,6 @@ MemberEffect = (
     | CoordinatorBack
     | NewcomersWait
     | FactHeard
-    | AnotherAsks
-    | AnotherAnswers
+    | PeerCalled
+    | PeerReplied
 )

@@ -37,21 +37,21 @@ from holdfast.facts import facts
 from holdfast.rendezvous.api import RendezvousHandler, RendezvousInfo, RendezvousParameters, RendezvousStoreInfo
 from holdfast.rendezvous.driver import Host, Member, jitter, owns_address
 from holdfast.rendezvous.machine import (
-    AnotherAsks,
-    Answer,
     Ask,
     AskFailed,
-    Depart,
+    Close,
+    Fail,
     Finish,
-    GiveUp,
+    Leave,
     MemberEffect,
     MemberEvent,
     MemberMachine,
-    PutQuestion,
+    PeerCall,
+    PeerCalled,
+    PeerReply,
     Replace,
     RoundSealed,
     RunEnded,
-    Shut,
     State,
 )
 from holdfast.rendezvous.settings import NodeSettings, node_settings, run_settings
@@ -77,7 +77,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
     """One node's handler of the native rendezvous.
 
     Beyond what every handler has: `sentence()` says what is being waited for, `listen()` tells of broken rounds the
-    moment they break, `place` holds every rank of this node, and `give_up`, `finish` and `leave` tell the others.
+    moment they break, `place` holds every rank of this node, and `fail`, `finish` and `leave` tell the others.
     """
 
     def __init__(self, params: RendezvousParameters) -> None:
@@ -123,7 +123,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
 
     def set_closed(self) -> None:
         """End the run for everybody."""
-        self._post(Shut(f"closed by {self._spec.host}"))
+        self._post(Close(f"closed by {self._spec.host}"))
 
     def num_nodes_waiting(self) -> int:
         """Return how many nodes want into the round; at least one when the round is broken and must be formed anew."""
@@ -260,9 +260,9 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         """Call `listener` on the background thread with everything the member learns; it must not block."""
         self._listeners.append(listener)
 
-    def give_up(self, cause: Cause) -> None:
+    def fail(self, cause: Cause) -> None:
         """Tell everybody at once that this node cannot go on with the round."""
-        self._post(GiveUp(cause))
+        self._post(Fail(cause))
 
     def replace(self, cause: Cause) -> None:
         """Tell that a worker here failed and is being replaced, while the round goes on."""
@@ -276,13 +276,13 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         """Have people who look at the run see this of the node; the empty text takes it back."""
         self._member.machine.note = text
 
-    def question(self, call: int, topic: str, body: str) -> None:
-        """Ask every other node of the round something; the listeners hear `AnotherAnswers` from those that answer."""
-        self._post(PutQuestion(call, topic, body))
+    def call(self, call: int, topic: str, body: str) -> None:
+        """Ask every other node of the round something; the listeners hear `PeerReplied` from those that answer."""
+        self._post(PeerCall(call, topic, body))
 
-    def answer(self, asked: AnotherAsks, body: str) -> None:
-        """Answer what another node asked."""
-        self._post(Answer(asked.caller, asked.call, body))
+    def reply(self, called: PeerCalled, body: str) -> None:
+        """PeerReply what another node asked."""
+        self._post(PeerReply(called.caller, called.call, body))
 
     def leave(self, reason: str) -> bool:
         """Leave the run politely; the others regroup at once, without waiting for a lease to run out."""
@@ -386,7 +386,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         self._member.handle(ask)
 
     async def _goodbye(self, reason: str) -> None:
-        self._member.handle(Depart(reason))
+        self._member.handle(Leave(reason))
         self._member.close()
         if self._host is not None:
             await self._host.close(farewell_of=self._spec.node)
@@ -419,20 +419,16 @@ class HoldfastRendezvousHandler(RendezvousHandler):
                 reason = outcome.reason if where in outcome.reason else f"cannot talk to {where}: {outcome.reason}"
                 raise RendezvousConnectionError(reason)
             case AskFailed(connected=False):
-                reason = outcome.reason
-                if reason.endswith(TRYING_AGAIN):
-                    reason = reason.removesuffix(TRYING_AGAIN) + NOBODY_THERE
-                raise RendezvousConnectionError(f"no coordinator at {self.endpoint} for run '{self._run_id}': {reason}")
+                raise RendezvousConnectionError(
+                    f"no coordinator at {self.endpoint} for run '{self._run_id}': {outcome.reason}; "
+                    "check the endpoint, or start one there with `holdfast serve`"
+                )
             case AskFailed():
                 raise RendezvousTimeoutError(
                     f"run '{self._run_id}' did not come together within {self._node.join_timeout_s:g} s: "
                     f"{outcome.reason}"
                 )
         raise RendezvousError(f"unexpected outcome {outcome}")
-
-
-#: What a member that cannot reach anybody says as long as it has time, and what is said when it has given up.
-TRYING_AGAIN, NOBODY_THERE = "; trying again", "; check the endpoint, or start one there with `holdfast serve`"
 
 
 def create_handler(params: RendezvousParameters) -> HoldfastRendezvousHandler:

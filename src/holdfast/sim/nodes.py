@@ -14,12 +14,13 @@ from holdfast.coordinator.messages import Beat, Cause, NodeSpec, Place, RoundId
 from holdfast.rendezvous.machine import (
     Ask,
     AskFailed,
-    Depart,
+    Close,
     DropLink,
     FactHeard,
+    Fail,
     Finish,
-    GiveUp,
     Heard,
+    Leave,
     LinkDown,
     LinkUp,
     MemberMachine,
@@ -28,7 +29,6 @@ from holdfast.rendezvous.machine import (
     RoundSealed,
     RunEnded,
     Say,
-    Shut,
     State,
 )
 from holdfast.sim.network import Connection, Network
@@ -192,7 +192,7 @@ class SimNode(Process):
         if self._leaving is not None and not self.ended:
             self._tell(f"leaves: {self._leaving}")
             self.ended = True
-            self.handle(Depart(self._leaving))
+            self.handle(Leave(self._leaving))
         elif then is not None:
             then()
 
@@ -223,7 +223,7 @@ class SimNode(Process):
         if self.on_death is not None and not cause.victim:
             self.on_death(self, round_id)
         if self.plan.gives_up:
-            self.handle(GiveUp(cause))
+            self.handle(Fail(cause))
         self._cause = cause
         self._stop_workers(self._ask)
 
@@ -246,7 +246,7 @@ class SimNode(Process):
     def close(self, reason: str) -> None:
         """The agent ends the run for everybody."""
         self.closing = True
-        self.post(self.handle, Shut(reason))
+        self.post(self.handle, Close(reason))
 
     def crash(self, *, silent: bool) -> None:
         """The process dies and its workers with it; `silent` when the whole host is gone."""

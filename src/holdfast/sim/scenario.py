@@ -88,7 +88,7 @@ class NodePlan(msgspec.Struct, frozen=True):
     clock_rate: float = 1.0
     clock_offset_s: float = 0.0
     timers_first: bool = False
-    #: Whether it says `GiveUp` when a worker fails, or only asks again once the others are stopped.
+    #: Whether it says `Fail` when a worker fails, or only asks again once the others are stopped.
     gives_up: bool = True
     hosts_coordinator: bool = False
 
