@@ -100,6 +100,66 @@ def test_a_node_that_is_cut_off_goes_on_working() -> None:
     assert reachable.workers.number == 2
 
 
+def test_no_agent_waits_for_a_coordinator_that_never_comes_back() -> None:
+    """Workers go on; an agent that asks gives up with a reason, and one whose work is done ends with success."""
+    scenario = Scenario(
+        seed=1,
+        settings=RunSettings(min_nodes=2, max_nodes=2),
+        weather=Weather(),
+        nodes=tuple(NodePlan(name, f"h{name}") for name in "abc"),
+        lease_s=1.0,
+        start_s=0.0,
+        stop_s=0.0,
+        ask_timeout_s=60.0,
+    )
+    simulation = Simulation(scenario)
+    for name in "abc":
+        simulation.arrive(name)
+        simulation.world.run(simulation.world.now + 0.5)
+    works, done, asks = (simulation.nodes[name] for name in "abc")
+    simulation.coordinator.die(disk_lost=True)
+    done.finish()
+    simulation.world.run(10_000.0)
+
+    assert works.workers is not None
+    assert not works.ended
+    assert done.ended
+    assert done.outcome is not None
+    assert done.outcome.succeeded
+    assert asks.ended
+    assert asks.outcome is not None
+    assert asks.outcome.unanswered is not None
+    assert "out of reach" in asks.outcome.reason
+
+
+def test_workers_that_train_in_process_outlive_their_round() -> None:
+    scenario = Scenario(
+        seed=1,
+        settings=RunSettings(min_nodes=1, max_nodes=2, max_restarts=3),
+        weather=Weather(),
+        nodes=(NodePlan("a", "ha"), NodePlan("b", "hb")),
+        lease_s=1.0,
+        start_s=0.0,
+        stop_s=0.0,
+        in_process=True,
+    )
+    simulation = Simulation(scenario, story=True)
+    for name in ("a", "b"):
+        simulation.arrive(name)
+    simulation.world.run(1.0)
+    simulation.nodes["a"].worker_fails("exit code 1", victim=False)
+    simulation.nodes["b"].crash(silent=False)
+    simulation.world.run(5.0)
+
+    survivor = simulation.nodes["a"]
+    assert survivor.workers is not None
+    assert survivor.workers.number == 2
+    assert simulation.story is not None
+    told = "\n".join(simulation.story.lines)
+    assert "replaces a worker; the others go on" in told
+    assert "has stopped the workers" not in told
+
+
 def test_a_scenario_is_cut_down_by_what_is_kept() -> None:
     scenario = make_scenario(3, 5, 9)
     keep = keep_all(scenario)

@@ -101,7 +101,8 @@ class Simulation:
                 self.world.after(delay, self._infect, node, round_id, source.id)
 
     def _infect(self, node: SimNode, round_id: RoundId, source: str) -> None:
-        if node.workers == round_id and self.world.now < self.scenario.heal_at:
+        outlives = node.in_process  # workers that train in process do not die of a lost peer
+        if node.workers == round_id and not outlives and self.world.now < self.scenario.heal_at:
             node.worker_fails(f"lost its peer on {source}", victim=True)
 
     # -- the two phases --------------------------------------------------------------------------------------
