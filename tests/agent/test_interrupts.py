@@ -162,10 +162,10 @@ def test_between_the_round_and_the_start_of_its_workers(told: Told) -> None:
     """The signal and the round wait in the inbox together: the signal is taken first."""
 
     class Sealing(HoldfastRendezvousHandler):
-        def ask(self, cause: Cause | None = None) -> None:
+        def ask(self, cause: Cause | None = None, number: int = 0) -> None:
             sealed = threading.Event()
             self.listen(lambda effect: sealed.set() if isinstance(effect, RoundSealed) else None)
-            super().ask(cause)
+            super().ask(cause, number)
             assert sealed.wait(60)
             press()
 

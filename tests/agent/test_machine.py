@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from holdfast.agent.machine import (
@@ -59,6 +61,8 @@ class Agent:
     def do(self, *events: AgentEvent, now: float = 0.0) -> list[AgentEffect]:
         effects: list[AgentEffect] = []
         for event in events:
+            if isinstance(event, RoundSealed) and not event.number:
+                event = replace(event, number=self.machine.asks)
             effects = self.machine.handle(event, now)
             self.machine.check()
         return effects
@@ -110,6 +114,17 @@ def test_a_late_word_about_the_round_before_does_not_end_the_next() -> None:
 
     assert agent.do(broken("host-b: boom too", 1)) == []
     assert agent.machine.stage is Stage.RUNNING
+
+
+def test_the_answer_to_an_ask_that_was_given_up_does_not_count(in_process: Agent) -> None:
+    """The workers outlived their round, then one failed for good, and the answer came while they were being stopped."""
+    in_process.machine.rules = AgentRules(replaces=False)
+    in_process.do(broken("host-b was lost"))
+    asked_aside = in_process.machine.asks
+    in_process.do(WorkerFailed(BOOM), WorkersStopped())
+
+    assert in_process.do(RoundSealed(place(2), asked_aside)) == []
+    assert in_process.do(sealed(3)) == [StartWorkers(place(3), restarts=0)]
 
 
 def test_workers_are_told_how_many_restarts_the_job_has_used() -> None:

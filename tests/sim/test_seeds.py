@@ -36,6 +36,13 @@ def test_a_node_that_is_lost_after_its_work_makes_nobody_a_victim() -> None:
     assert outcome.check is None, outcome.sentence
 
 
+def test_the_answer_to_an_ask_that_was_given_up_starts_no_workers() -> None:
+    # The answer lies in the agent's inbox while a worker fails for good and the agent asks anew.
+    outcome = Simulation(make_scenario(917, 3, 24)).run()
+
+    assert outcome.check is None, outcome.sentence
+
+
 def test_every_kind_of_fault_is_drawn() -> None:
     drawn = {fault.kind for seed in range(60) for fault in make_scenario(seed).faults}
 

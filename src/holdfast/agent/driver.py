@@ -268,7 +268,7 @@ class Agent:
             case AskRound():
                 self.facts.asking(aside=effect.aside)
                 with self.pulse.excused():  # a handler of others may rightly block for minutes
-                    self.rounds.ask(effect.cause)
+                    self.rounds.ask(effect.cause, effect.number)
             case StartWorkers():
                 begun = time.monotonic()
                 with self.pulse.excused():

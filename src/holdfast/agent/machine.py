@@ -27,13 +27,14 @@ The rules:
 4. A signal wins over everything that is under way; a second one makes the stop hard.
 5. Workers run from the moment that `StartWorkers` is returned: its driver starts them before it hands over the next
    event. So there is no time in which it is not known whether workers run.
-6. Every ask is answered: by a place, by the end of the run, or by `AskFailed` when its time is up.
+6. Every ask is answered: by a place, by the end of the run, or by `AskFailed` when its time is up. An answer may lie in
+   the inbox while the next ask is made: it is known by its number, and does not count.
 """
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.coordinator.messages import Cause, Place
@@ -160,10 +161,14 @@ class AwaitPreload:
 
 @dataclass(frozen=True, slots=True)
 class AskRound:
-    """Ask for a round; answered by `RoundSealed`, `RunEnded` or `AskFailed`. `aside`: while the workers go on."""
+    """Ask for a round; answered by `RoundSealed` with this number, `RunEnded` or `AskFailed`.
+
+    `aside`: while the workers go on.
+    """
 
     cause: Cause | None = None
     aside: bool = False
+    number: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +256,8 @@ class AgentMachine:
         self.stage = Stage.IDLE
         #: The place that workers have or are about to be given; None while a round is asked for.
         self.place: Place | None = None
+        #: How many rounds were asked for; only the answer to the last ask counts.
+        self.asks = 0
         #: Failures here that were answered with a restart or a replacement.
         self.restarts = 0
         #: What the job had used before, beyond the failures here.
@@ -314,7 +321,8 @@ class AgentMachine:
             case TrainsInProcess():
                 self._in_process = self.stage is Stage.RUNNING
             case RoundSealed():
-                self._on_sealed(event.place)
+                if event.number == self.asks:  # else the answer to an ask that was given up for this one
+                    self._on_sealed(event.place)
             case RoundBroken():
                 self._on_broken(event)
             case RunEnded(rejected=True) | AskFailed():
@@ -373,7 +381,8 @@ class AgentMachine:
         if self._in_process and self.stage in _IN_ROUND:
             if not self._regrouping:
                 self._regrouping = True
-                self._out.append(AskRound(aside=True))
+                self.asks += 1
+                self._out.append(AskRound(aside=True, number=self.asks))
         elif self.stage is Stage.RUNNING:
             self._stop(SIGTERM, event.reason)
         elif self.stage in (Stage.SEATED, Stage.FINISHED):
@@ -473,7 +482,8 @@ class AgentMachine:
         self._in_process = self._regrouping = False
         self._resume_at = self._barrier_ends = None
         cause, self._cause = self._cause, None
-        self._out.append(AskRound(cause))
+        self.asks += 1
+        self._out.append(AskRound(cause, number=self.asks))
 
     def _start(self) -> None:
         assert self.place is not None

@@ -54,8 +54,8 @@ class RoundSource(Protocol):
     def would_disturb(self) -> bool:
         """Say whether a round runs that an ask would break."""
 
-    def ask(self, cause: Cause | None = None) -> None:
-        """Ask for a round; the listeners hear `RoundSealed`, `RunEnded` or `AskFailed`."""
+    def ask(self, cause: Cause | None = None, number: int = 0) -> None:
+        """Ask for a round; the listeners hear `RoundSealed` with this number, `RunEnded` or `AskFailed`."""
 
     def sentence(self) -> str:
         """Say what is being waited for."""

@@ -18,6 +18,8 @@ class Ask:
     port: int
     deadline: float
     cause: Cause | None = None
+    #: Chosen by the owner, to know the answer by.
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +120,10 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class RoundSealed:
-    """The answer to the ask: this node's place."""
+    """The answer to the latest ask, told by its number: this node's place."""
 
     place: Place
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)

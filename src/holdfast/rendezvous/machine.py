@@ -140,6 +140,8 @@ class MemberMachine:
         self._jitter = jitter
         self._seq = 0
         self._ask = 0
+        #: What the owner calls its latest ask.
+        self._ask_number = 0
         #: The last fact of the run's history that was heard, with all before it.
         self._known = 0
         #: Told with every beat, for people who look at the run.
@@ -254,6 +256,7 @@ class MemberMachine:
         self._cause = ask.cause or self._cause
         self._deadline = ask.deadline
         self._patience_s = max(ask.deadline - now, 0.0)
+        self._ask_number = ask.number
         if self._linked:
             self._say_join()
             self._beat_soon(now)
@@ -364,7 +367,7 @@ class MemberMachine:
             self._cause = None
             self._deadline = None
             self._heard_sentence = f"round {message.place.round.number} is running"
-            self._out.append(RoundSealed(message.place))
+            self._out.append(RoundSealed(message.place, self._ask_number))
 
     def _on_broken(self, message: wire.Broken) -> None:
         place = self.place

@@ -247,8 +247,8 @@ class HoldfastRendezvousHandler(RendezvousHandler):
             return outcome.place
         raise self.error_of(outcome)
 
-    def ask(self, cause: Cause | None = None) -> None:
-        """Ask for a round and return at once; the answer goes to `next_round` or, as an effect, to the listeners."""
+    def ask(self, cause: Cause | None = None, number: int = 0) -> None:
+        """Ask for a round and return at once; the answer, with this number, goes to the listeners as an effect."""
         if self._left:
             raise RendezvousGracefulExitError(f"this node has left run '{self._run_id}'")
         if self._ended is not None:
@@ -261,7 +261,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
             self._held.close()
         self._held = HeldPort()
         deadline = time.monotonic() + self._node.join_timeout_s
-        self._io.call(self._ask_on_loop, Ask(self._held.port, deadline, cause))
+        self._io.call(self._ask_on_loop, Ask(self._held.port, deadline, cause, number))
 
     def would_disturb(self) -> bool:
         """Say whether a round runs that this node would break to get in if it asked now.

@@ -245,7 +245,7 @@ class SimNode(Process):
                 if self.machine.place is not None and not effect.aside:
                     self.rounds_left[self.machine.place.round] = None
                 port = PORT_MIN + self.rng.randrange(10_000)
-                self.handle(Ask(port, self.local() + self.scenario.ask_timeout_s, effect.cause))
+                self.handle(Ask(port, self.local() + self.scenario.ask_timeout_s, effect.cause, effect.number))
             case StartWorkers():
                 self._start_workers(effect.place.round)
             case TakePlace():
@@ -263,7 +263,11 @@ class SimNode(Process):
             case Fail():
                 if self.plan.gives_up:
                     self.handle(effect)
-            case Replace() | Finish() | Leave():
+            case Replace():
+                if self.machine.place is not None:  # the member may be in the next round already, which is charged then
+                    self.safety.outlived(self.machine.place.round, effect.cause)
+                self.handle(effect)
+            case Finish() | Leave():
                 self.handle(effect)
             case End():
                 self._tell(f"ends: {effect.outcome.reason}")
@@ -309,7 +313,7 @@ class SimNode(Process):
         if round_id is None or self.workers != round_id or self.agent.stage is not Stage.RUNNING:
             return
         self._tell(f"a worker fails: {cause.sentence}")
-        self.safety.failed(round_id, cause, in_process=self.in_process)
+        self.safety.failed(round_id, cause)
         if self.on_death is not None and not cause.victim:
             self.on_death(self, round_id)
         self._put(WorkerFailed(cause))

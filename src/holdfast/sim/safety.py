@@ -223,11 +223,14 @@ class Safety:
                 f"{node.id} is a member of round {last} but starts workers of round {round_id}",
             )
 
-    def failed(self, round_id: RoundId, cause: Cause, *, in_process: bool) -> None:
+    def failed(self, round_id: RoundId, cause: Cause) -> None:
         """Remember a failure that really happened."""
         self._failures.setdefault(round_id, []).append(cause)
-        if in_process:
-            self._outlived[round_id] = self._outlived.get(round_id, 0) + 1
+
+    def outlived(self, round_id: RoundId, cause: Cause) -> None:
+        """Remember that a worker was replaced while this round went on."""
+        self._failures.setdefault(round_id, []).append(cause)
+        self._outlived[round_id] = self._outlived.get(round_id, 0) + 1
 
     def look_at_member(self, node: SimNode) -> None:
         """Look at a member after one event."""

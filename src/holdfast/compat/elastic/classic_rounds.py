@@ -63,14 +63,14 @@ class ClassicRounds:
         """A handler of others cannot be asked without joining."""
         return False
 
-    def ask(self, cause: Cause | None = None) -> None:
+    def ask(self, cause: Cause | None = None, number: int = 0) -> None:
         """Block in the handler until it has a round, and number the workers by it."""
         del cause
         with self._blocking():
             info = as_rendezvous_info(self._handler.next_rendezvous())
             place = self._seat(info)
         self._store, self._place = info.store, place
-        self._listener(RoundSealed(place))
+        self._listener(RoundSealed(place, number))
 
     def sentence(self) -> str:
         """A handler of others has no sentence."""
