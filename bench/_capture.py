@@ -130,7 +130,7 @@ def capture(endpoint: Endpoint, secret: bytes, secret_file: str) -> list[bytes]:
         ]
         _together(handlers).close()
         ask_coordinator(relay.endpoint, secret)
-        handlers[0].give_up(Cause("a worker died", detail={"exit_code": 1}))
+        handlers[0].fail(Cause("a worker died", detail={"exit_code": 1}))
         store = _together(handlers)
         store.set("key", "value")
         store.multi_set(["a", "b"], [b"1", b"2"])

@@ -10,23 +10,23 @@ ROUND, OLDER, UNKNOWN = RoundId(3, "c"), RoundId(2, "b"), RoundId(4, "x")
 PLACE = Place(ROUND, 0, 1, 0, 1, 0, 1, "10.0.0.1", 1)
 
 
-def node(phase: Phase, join: int = 5, sealed_join: int = 5) -> Node:
+def node(phase: Phase, ask: int = 5, sealed_ask: int = 5) -> Node:
     spec = NodeSpec("a", "ha", "default", 1, 0)
-    return Node(spec, "10.0.0.1", 1, 1, phase, join, 100.0, sealed_join=sealed_join)
+    return Node(spec, "10.0.0.1", 1, 1, phase, ask, 100.0, sealed_ask=sealed_ask)
 
 
 def round_of(*, broken: str | None = None) -> Round:
     return Round(ROUND, {"a": PLACE}, 1, 0.0, {"a": "ha"}, broken=broken)
 
 
-def beat(phase: Phase, join: int = 5, round_id: RoundId | None = ROUND) -> Beat:
-    return Beat(2, phase, join, round_id)
+def beat(phase: Phase, ask: int = 5, round_id: RoundId | None = ROUND) -> Beat:
+    return Beat(2, phase, ask, round_id)
 
 
 @pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.DONE])
 def test_who_believes_what_is_so_is_told_nothing(phase: Phase) -> None:
     assert after_beat(node(phase), beat(phase), round_of()) is None
-    assert after_beat(node(Phase.WAITING, join=6), beat(Phase.WAITING, join=6), round_of()) is None
+    assert after_beat(node(Phase.WAITING, ask=6), beat(Phase.WAITING, ask=6), round_of()) is None
 
 
 def test_a_node_that_still_waits_is_told_its_place_again() -> None:
@@ -55,10 +55,10 @@ def test_a_node_of_another_round_is_told_that_it_is_over() -> None:
 @pytest.mark.parametrize(
     ("known", "said"),
     [
-        (node(Phase.WAITING, join=6), beat(Phase.RUNNING, round_id=OLDER)),
+        (node(Phase.WAITING, ask=6), beat(Phase.RUNNING, round_id=OLDER)),
         (node(Phase.RUNNING), beat(Phase.RUNNING, round_id=None)),
         (node(Phase.RUNNING), beat(Phase.DONE)),
-        (node(Phase.RUNNING), beat(Phase.WAITING, join=6)),
+        (node(Phase.RUNNING), beat(Phase.WAITING, ask=6)),
     ],
 )
 def test_where_we_have_missed_something_the_node_is_asked_to_say_all(known: Node, said: Beat) -> None:

@@ -19,8 +19,8 @@ from holdfast.coordinator.events import (
     NodeDropped,
     NodeFailed,
     NodeJoined,
-    NodeLeft,
-    NodeLostWorker,
+    NodeLeaves,
+    NodeReplacedWorker,
     Note,
     RunEvent,
     Save,
@@ -39,9 +39,9 @@ from holdfast.coordinator.messages import (
     Fail,
     Join,
     Leave,
-    Loss,
     Query,
     Rejected,
+    Replace,
     Replied,
     Reply,
     Report,
@@ -243,19 +243,19 @@ class CoordinatorMachine:
             case Query():
                 self._send((peer,), Report([run.report(now) for run in self._asked_for(message.run)]))
             case Close() if session.node:
-                self._run(session.run, CloseAsked(message.reason), now)
+                self._run(session.run, CloseAsked(message.reason, message.failed), now)
             case _ if not session.node:
                 self._send((peer,), Resend())
             case Beat():
                 self._run(session.run, NodeBeat(session.node, message), now)
             case Fail():
                 self._run(session.run, NodeFailed(session.node, message), now)
-            case Loss():
-                self._run(session.run, NodeLostWorker(session.node, message), now)
+            case Replace():
+                self._run(session.run, NodeReplacedWorker(session.node, message), now)
             case Done():
                 self._run(session.run, NodeDone(session.node, message.seq, message.round), now)
             case Leave():
-                self._run(session.run, NodeLeft(session.node, message.seq, message.reason), now)
+                self._run(session.run, NodeLeaves(session.node, message.seq, message.reason), now)
             case Call() | Reply():
                 self._relay(session, message)
             case _:

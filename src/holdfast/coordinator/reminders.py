@@ -13,9 +13,9 @@ from holdfast.coordinator.state import Node, Round
 def after_beat(node: Node, beat: Beat, round_: Round | None) -> Sealed | Broken | Resend | None:
     """Return what a node's beat shows to be missing on either side, or None."""
     if beat.phase is Phase.WAITING:
-        if node.phase is Phase.WAITING and node.join == beat.join:
+        if node.phase is Phase.WAITING and node.ask == beat.ask:
             return None
-        return answer(node, round_, node.phase is Phase.RUNNING) if node.sealed_join == beat.join else Resend()
+        return answer(node, round_, node.phase is Phase.RUNNING) if node.sealed_ask == beat.ask else Resend()
     if round_ is None or beat.round != round_.id:
         if beat.round is None or node.phase is Phase.WAITING:
             return Resend()
@@ -28,8 +28,8 @@ def after_beat(node: Node, beat: Beat, round_: Round | None) -> Sealed | Broken 
 def answer(node: Node, round_: Round | None, running: bool) -> Sealed | Resend:
     """Return what became of a node's ask: the round that answered it or, if that is over, that the ask is void."""
     if running and round_ is not None:
-        return Sealed(node.sealed_join, round_.places[node.spec.node])
-    return Resend(void=node.sealed_join)
+        return Sealed(node.sealed_ask, round_.places[node.spec.node])
+    return Resend(void=node.sealed_ask)
 
 
 def left_behind(theirs: RoundId, round_: Round | None) -> Broken:

@@ -1,6 +1,6 @@
 """A run's rounds: when one is sealed and with whom, when it is broken and why, and when the run is over. Pure.
 
-    GATHERING ──seal──▶ SEALED ──break──▶ REGROUPING ──seal──▶ SEALED ...
+    GATHERING ──seal──▶ SEALED ──broken─▶ REGROUPING ──seal──▶ SEALED ...
         ▲                  │                  │ │
         │                  └──── close ───────┼─┴──▶ CLOSED
         └─────── nobody of the last round is left
@@ -27,9 +27,9 @@ from dataclasses import replace
 import msgspec
 
 from holdfast.coordinator import news, sentences
+from holdfast.coordinator.admission import LEFT_OVER, left_over
 from holdfast.coordinator.budget import Ruling, Spent, charge
 from holdfast.coordinator.events import DropRound, Note, RunEffect, Save, Tell, WantSeal
-from holdfast.coordinator.fit import LEFT_OVER, left_over
 from holdfast.coordinator.history import History
 from holdfast.coordinator.messages import (
     Admit,
@@ -159,7 +159,7 @@ class Rounds:
         return RunRecord(
             last_number=self.last_number,
             restarts_used=self.spent.restarts,
-            fruitless=self.spent.fruitless,
+            failures_without_progress=self.spent.failures_without_progress,
             closed=self.closed.reason if self.closed else None,
             failed=self.closed.failed if self.closed else False,
             settings=self.settings,
@@ -217,7 +217,7 @@ class Rounds:
             return
         round_.losses.append(sentence)
         if round_.broken is None:
-            self._break(sentence, now)
+            self._set_broken(sentence, now)
 
     def _expire(self, now: float) -> None:
         if self.closed is not None:
@@ -232,13 +232,13 @@ class Rounds:
 
     # -- failures -----------------------------------------------------------------------------------------------
 
-    def _give_up(self, node: Node, cause: Cause | None, now: float) -> None:
+    def _fail_round(self, node: Node, cause: Cause | None, now: float) -> None:
         """Break the round because one of its members will not go on with it."""
         if cause is None:
-            self._break(f"{node.name} asked for a new round", now)
+            self._set_broken(f"{node.name} asked for a new round", now)
             return
         self._note_failure(node, cause)
-        self._break(sentences.said_by(node.name, cause), now, cause)
+        self._set_broken(sentences.said_by(node.name, cause), now, cause)
 
     def _note_failure(self, node: Node, cause: Cause) -> None:
         assert self.round is not None
@@ -352,10 +352,10 @@ class Rounds:
         for candidate, place in zip(order, made, strict=True):
             node = self.nodes[candidate.spec.node]
             self._set_phase(node, Phase.RUNNING, now)
-            node.sealed_join = node.join
-            self._tell((candidate.spec.node,), Sealed(node.join, place, latest))
+            node.sealed_ask = node.ask
+            self._tell((candidate.spec.node,), Sealed(node.ask, place, latest))
 
-    def _break(self, reason: str, now: float, cause: Cause | None = None) -> None:
+    def _set_broken(self, reason: str, now: float, cause: Cause | None = None) -> None:
         """SEALED -> REGROUPING."""
         round_ = self.round
         assert round_ is not None
@@ -401,7 +401,7 @@ class Rounds:
         assert round_ is not None
         if opens is not None and now >= opens:
             names = [node.name for node in self.nodes.values() if node.phase is Phase.WAITING]
-            self._break(f"{sentences.names(names)} joined", now)
+            self._set_broken(f"{sentences.names(names)} joined", now)
         elif self.nodes_waiting and not self._announced:
             self._tell(tuple(round_.places), Newcomers(self.nodes_waiting))
         self._announced = self.nodes_waiting > 0
@@ -419,7 +419,7 @@ class Rounds:
 
     def _restore(self, record: RunRecord, now: float) -> None:
         self.last_number = record.last_number
-        self.spent = Spent(record.restarts_used, record.fruitless)
+        self.spent = Spent(record.restarts_used, record.failures_without_progress)
         self.settings = record.settings
         self.history.catch_up(record.facts)
         if record.closed is not None:
@@ -465,7 +465,7 @@ class Rounds:
         else:
             round_.losses.append(missing)
             if round_.broken is None:
-                self._break(f"{missing} did not come back after the coordinator restarted", now)
+                self._set_broken(f"{missing} did not come back after the coordinator restarted", now)
         self._settle(now)
 
     def _end_left_over(self, now: float) -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.coordinator import news, reminders, sentences, view
+from holdfast.coordinator.admission import LEFT_OVER, refusal
 from holdfast.coordinator.budget import charge_failure
 from holdfast.coordinator.events import (
     CloseAsked,
@@ -26,15 +27,14 @@ from holdfast.coordinator.events import (
     NodeDropped,
     NodeFailed,
     NodeJoined,
-    NodeLeft,
-    NodeLostWorker,
+    NodeLeaves,
+    NodeReplacedWorker,
     RunEffect,
     RunEvent,
     Save,
     SealAllowed,
 )
-from holdfast.coordinator.fit import LEFT_OVER, misfit
-from holdfast.coordinator.messages import Ack, Beat, Broken, Fail, Join, Loss, Phase, Place, Rejected, Resend
+from holdfast.coordinator.messages import Ack, Beat, Broken, Fail, Join, Phase, Place, Rejected, Replace, Resend
 from holdfast.coordinator.rounds import Rounds
 from holdfast.coordinator.state import Node, Stage
 from holdfast.machine import Tick
@@ -54,7 +54,7 @@ class RunMachine(Rounds):
         if self.closed is not None and not isinstance(event, NodeJoined | NodeBeat):
             return []  # closed is final; whoever still asks is told so
         if self._asked_wakeup is not None and now - self._asked_wakeup > LATE_S:
-            self.roster.have_mercy(now)
+            self.roster.extend_leases(now)
         match event:
             case NodeJoined():
                 self._on_join(event, now)
@@ -62,16 +62,16 @@ class RunMachine(Rounds):
                 self._on_beat(event.node, event.beat, now)
             case NodeFailed():
                 self._on_fail(event.node, event.fail, now)
-            case NodeLostWorker():
-                self._on_loss(event.node, event.loss, now)
+            case NodeReplacedWorker():
+                self._on_replace(event.node, event.replace, now)
             case NodeDone():
                 self._on_done(event, now)
-            case NodeLeft():
+            case NodeLeaves():
                 self._on_leave(event, now)
             case NodeDropped():
                 self._on_drop(event, now)
             case CloseAsked():
-                self._close(event.reason, failed=False)
+                self._close(event.reason, failed=event.failed)
             case SealAllowed():
                 self.seal_asked, self._seal_allowed = False, True
             case Tick():
@@ -108,7 +108,7 @@ class RunMachine(Rounds):
             return
         self.history.catch_up(join.known)
         if node is None:
-            if (why := misfit(self.run, join, self.settings, self.nodes)) is not None:
+            if (why := refusal(self.run, join, self.settings, self.nodes)) is not None:
                 self._tell((name,), Rejected(why))
                 return
             earlier = join.place is not None and not self.has_record and self.roster.last_seq(name) == 0
@@ -136,28 +136,28 @@ class RunMachine(Rounds):
     def _on_wait(self, node: Node, join: Join, now: float) -> None:
         round_ = self.round
         running = round_ is not None and node.spec.node in round_.places and round_.broken is None
-        if join.join == node.sealed_join:
+        if join.ask == node.sealed_ask:
             # It has not heard yet of the round that answers this ask; if that is over, it never shall.
             self._tell((node.spec.node,), reminders.answer(node, round_, running))
             return
         if running:
             self._set_phase(node, Phase.WAITING, now)
-            node.join = join.join
-            self._give_up(node, join.cause, now)
+            node.ask = join.ask
+            self._fail_round(node, join.cause, now)
         elif join.cause is not None and join.place is not None and round_ is not None and join.place.round == round_.id:
             self._note_failure(node, join.cause)
         self._set_phase(node, Phase.WAITING, now)
-        node.join = join.join
+        node.ask = join.ask
 
     def _on_claim(self, node: Node, join: Join, place: Place, now: float) -> None:
         """Take in a node that says it is in a round: after a new connection, or after a restart of the coordinator."""
         round_ = self.round
-        node.join = join.join
+        node.ask = join.ask
         if round_ is None or place.round != round_.id:
             self._set_phase(node, Phase.STOPPING, now)
             self._tell((node.spec.node,), reminders.left_behind(place.round, round_))
             return
-        node.sealed_join = join.join
+        node.sealed_ask = join.ask
         if round_.broken is not None:
             self._set_phase(node, Phase.STOPPING, now)
             if join.cause is not None:
@@ -166,7 +166,7 @@ class RunMachine(Rounds):
                 self._tell((node.spec.node,), Broken(round_.id, round_.broken))
         elif join.phase is Phase.STOPPING:
             self._set_phase(node, Phase.STOPPING, now)
-            self._give_up(node, join.cause, now)
+            self._fail_round(node, join.cause, now)
         else:
             self._set_phase(node, join.phase, now)
             if join.phase is Phase.DONE:
@@ -193,17 +193,23 @@ class RunMachine(Rounds):
             return
         if round_.broken is None:
             self._set_phase(node, Phase.STOPPING, now)
-            self._give_up(node, fail.cause, now)
+            self._fail_round(node, fail.cause, now)
         else:
             self._note_failure(node, fail.cause)
 
-    def _on_loss(self, name: str, loss: Loss, now: float) -> None:
+    def _on_replace(self, name: str, replace: Replace, now: float) -> None:
         """Charge a failure that the round outlives; only its budget can end it."""
-        node, round_, settings = self.roster.hear(name, loss.seq, now), self.round, self.settings
-        if node is None or round_ is None or settings is None or loss.round != round_.id or round_.broken is not None:
+        node, round_, settings = self.roster.hear(name, replace.seq, now), self.round, self.settings
+        if (
+            node is None
+            or round_ is None
+            or settings is None
+            or replace.round != round_.id
+            or round_.broken is not None
+        ):
             return
-        if self._obey(charge_failure(loss.cause, now - round_.sealed_at, self.spent, settings)):
-            self._note(news.worker_replaced(node, loss.cause, round_, self.restarts_used))
+        if self._obey(charge_failure(replace.cause, now - round_.sealed_at, self.spent, settings)):
+            self._note(news.worker_replaced(node, replace.cause, round_, self.restarts_used))
             self._out.append(Save(self.record()))
 
     def _on_done(self, event: NodeDone, now: float) -> None:
@@ -212,7 +218,7 @@ class RunMachine(Rounds):
             self._set_phase(node, Phase.DONE, now)
             self._mark_done(node)
 
-    def _on_leave(self, event: NodeLeft, now: float) -> None:
+    def _on_leave(self, event: NodeLeaves, now: float) -> None:
         node = self.nodes.get(event.node)
         if node is not None and event.seq > node.seq:
             self._remove(node, f"{node.name} left: {event.reason}", now)

@@ -29,11 +29,11 @@ class Node:
     order: int
     seq: int
     phase: Phase
-    join: int
+    ask: int
     #: When silence ends its life.
     expires_at: float
     #: The ask that its place in the current round answers; -1 while it has none.
-    sealed_join: int = -1
+    sealed_ask: int = -1
     #: The reason of a broken connection while the grace runs.
     dropped: str | None = None
     #: Until when it must have rejoined, while it is stopping.

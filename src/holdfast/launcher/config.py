@@ -12,7 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from holdfast import plugins
-from holdfast.agent.local import HEALTH_TIMEOUT_S, LocalOptions
+from holdfast.agent.health import HEALTH_TIMEOUT_S
+from holdfast.agent.local import LocalOptions
 from holdfast.agent.signals import parse_signals
 from holdfast.errors import UsageError
 from holdfast.events.choose import spec_from

@@ -67,7 +67,7 @@ class Faults:
                 victim = fault.how is How.VICTIM
                 node.worker_fails("lost its peer" if victim else "exit code 1", victim=victim)
             case FaultKind.LEAVE:
-                node.leave("preempted")
+                node.leave()
                 self._come_back(fault, node)
             case FaultKind.CLOSE:
                 node.close("asked to end")

@@ -92,9 +92,11 @@ class NodePlan(msgspec.Struct, frozen=True):
     clock_rate: float = 1.0
     clock_offset_s: float = 0.0
     timers_first: bool = False
-    #: Whether it says `GiveUp` when a worker fails, or only asks again once the others are stopped.
+    #: Whether its `Fail` is said when a worker fails, or lost with a connection that is just being made anew.
     gives_up: bool = True
     hosts_coordinator: bool = False
+    #: How long its workers' imports take.
+    preload_s: float = 0.0
 
 
 class TrainingPlan(msgspec.Struct, frozen=True):
@@ -140,6 +142,10 @@ class Scenario(msgspec.Struct, frozen=True):
     timers_first: bool = False
     #: Set where the nodes are workers that train in process.
     training: TrainingPlan | None = None
+    #: Whether workers train in process: they outlive each other and their round.
+    in_process: bool = False
+    #: The agent's loop takes what is left for it up to so much later.
+    loop_s: float = 0.0
 
     def bound_s(self) -> float:
         """How long the nodes may take to agree once all faults have ended."""
@@ -154,7 +160,8 @@ class Scenario(msgspec.Struct, frozen=True):
             + waits.recovery_s
             + waits.last_call_s
             + (waits.admit_every_s if waits.admit is Admit.EVERY else 0.0)
-            + 3 * (self.start_s + self.stop_s)
+            + 3 * (self.start_s + self.stop_s + self.loop_s)
+            + max((node.preload_s for node in self.nodes), default=0.0)
             + 3.0
         ) * 1.2
 
@@ -190,6 +197,8 @@ def make_scenario(seed: int, nodes_min: int = 5, nodes_max: int = 64) -> Scenari
         coordinator_rate=_draw_rate(rng),
         coordinator_offset_s=rng.uniform(0, 1e6),
         timers_first=rng.random() < 0.5,
+        in_process=rng.random() < 0.3,
+        loop_s=rng.choice([0.0, 0.0, 0.02, 0.5]),
     )
 
 
@@ -236,6 +245,7 @@ def _make_nodes(rng: Random, size: int, heal_at: float) -> tuple[NodePlan, ...]:
     late = rng.choice([0.0, 0.0, 0.2])
     drift = rng.random() < 0.5
     hosting = rng.randrange(size) if rng.random() < 0.5 else -1
+    preload_s = rng.choice([0.0, 0.0, 0.5, 6.0])
     order = rng.sample(range(size), size)
     return tuple(
         NodePlan(
@@ -250,6 +260,7 @@ def _make_nodes(rng: Random, size: int, heal_at: float) -> tuple[NodePlan, ...]:
             timers_first=rng.random() < 0.5,
             gives_up=rng.random() < 0.7,
             hosts_coordinator=index == hosting,
+            preload_s=rng.random() * preload_s,
         )
         for index in range(size)
     )
@@ -280,6 +291,9 @@ def _make_faults(rng: Random, nodes: tuple[NodePlan, ...], lease_s: float, heal_
             seconds = _draw_seconds(rng, kind, lease_s)
             targets = () if kind in _GLOBAL else tuple(_draw_targets(rng, kind, names))
             faults.append(Fault(round(at, 3), kind, targets, round(seconds, 3), how))
+    if len(faults) > 1 and rng.random() < 0.5:  # two at once
+        one, other = rng.sample(range(len(faults)), 2)
+        faults[other] = msgspec.structs.replace(faults[other], at=faults[one].at)
     return tuple(sorted(faults, key=lambda fault: fault.at))
 
 

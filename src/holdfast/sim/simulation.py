@@ -109,7 +109,8 @@ class Simulation:
     def _replace(self, worker: SimWorker) -> None:
         """Start another worker in place of one that has ended by an error, as its agent does."""
         training = self.scenario.training
-        if training is not None and not worker.ended_well and self.current[worker.name] is worker:
+        lost = isinstance(self.safety, TrainingSafety) and self.safety.failed_for is not None
+        if training is not None and not lost and not worker.ended_well and self.current[worker.name] is worker:
             self.world.after(worker.rng.random() * training.replace_s, self._start_again, worker)
 
     def _start_again(self, worker: SimWorker) -> None:
@@ -127,7 +128,8 @@ class Simulation:
                 self.world.after(delay, self._infect, node, round_id, source.id)
 
     def _infect(self, node: SimNode, round_id: RoundId, source: str) -> None:
-        if node.workers == round_id and self.world.now < self.scenario.heal_at:
+        outlives = node.in_process  # workers that train in process do not die of a lost peer
+        if node.workers == round_id and not outlives and self.world.now < self.scenario.heal_at:
             node.worker_fails(f"lost its peer on {source}", victim=True)
 
     # -- the two phases --------------------------------------------------------------------------------------

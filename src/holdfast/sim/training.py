@@ -184,6 +184,16 @@ class TrainingSafety(Safety):
                     f"step {number} used {mine[number]} on {worker.id} and {theirs[number]} on {other.id}",
                 )
 
+    def _check_close(self, run: RunMachine) -> None:
+        """A training that failed was ended by a worker; see `closes`."""
+
+    def _check_lost(self, worker: SimWorker) -> None:
+        together = [each for each in self._workers.values() if each.alive and each.workers == worker.workers]
+        furthest = max(len(each.model.used) for each in together)
+        holders = [each.id for each in together if not each.model.torn and len(each.model.used) == furthest]
+        if holders or (self._disk.readable and self._disk.newest() >= furthest):
+            raise Violation("a training fails only when its state is lost", f"step {furthest}: {holders}")
+
     def error_stands(self, worker: SimWorker, *, own: bool) -> None:
         """Look at a worker that takes an error for its own."""
         if not own:
@@ -195,5 +205,6 @@ class TrainingSafety(Safety):
         """Look at a worker that ends the training for all."""
         if close.failed:
             self.failed_for = close.reason
+            self._check_lost(worker)
         elif worker.model.step < worker.training.steps:
             raise Violation("a training ends after its last step", f"{worker.id} ends it at step {worker.model.step}")

@@ -65,6 +65,7 @@ class SimWorker(Process):
         self.model = Model(self.training)
         #: The round that the worker is connected in; what other checks call its workers.
         self.workers: RoundId | None = None
+        self.in_process = False
         self.rounds_left: dict[RoundId, None] = {}
         #: The rounds in which this worker has begun to train.
         self.rounds_begun: dict[RoundId, None] = {}
@@ -244,7 +245,7 @@ class SimWorker(Process):
                 self._tell(f"closes the run: {effect.reason}")
                 self.safety.closes(self, effect)
                 self.closing = True
-                self.handle(member.Shut(effect.reason))
+                self.handle(member.Close(effect.reason, effect.failed))
             case _:
                 self._answer(effect)
 
@@ -263,7 +264,7 @@ class SimWorker(Process):
             case t.MustLeave():
                 self.go(t.LoopLeft(answer.reason, failed=True))
             case t.LeaveRun():
-                self.handle(member.Depart(answer.reason))
+                self.handle(member.Leave(answer.reason))
             case t.Left():
                 self._exit("it has left", well=not self._notice)
             case _:
@@ -273,7 +274,7 @@ class SimWorker(Process):
         self._tell(f"exits: {reason}")
         self._close_round()
         self.ended, self.ended_well = True, well
-        self.handle(member.Depart(reason))
+        self.handle(member.Leave(reason))
         if self.on_exit is not None:
             self.on_exit(self)
 
@@ -449,9 +450,8 @@ class SimWorker(Process):
         del sentence, victim
         self._fails_next = True
 
-    def leave(self, reason: str) -> None:
+    def leave(self) -> None:
         """The worker is told to be gone soon: it leaves after its step."""
-        del reason
         self._notice = True
 
     def cut_ring(self) -> None:

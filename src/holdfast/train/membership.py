@@ -131,14 +131,13 @@ class Membership:
         """Have people who look at the run see this of the worker."""
         self._handler.note(text)
 
-    def close_run(self, reason: str = "", *, failed: bool = False) -> None:
+    def close_run(self, reason: str = "its training is done", *, failed: bool = False) -> None:
         """End the training for all workers, and wait until the coordinator has taken note of it.
 
         A coordinator that is out of reach is waited for: a worker that comes back later would otherwise train all over
         again.
         """
-        del reason, failed
-        self._handler.set_closed()
+        self._handler.close(reason, failed=failed)
         if self._over.wait(CLOSE_TOLD_AFTER_S):
             return
         facts.warn(

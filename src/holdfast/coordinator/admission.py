@@ -18,7 +18,7 @@ SECONDS_MAX = 3e9
 WORKERS_MAX = 1_000_000
 
 
-def misfit(run: str, join: Join, settings: RunSettings | None, nodes: Mapping[str, Node]) -> str | None:
+def refusal(run: str, join: Join, settings: RunSettings | None, nodes: Mapping[str, Node]) -> str | None:
     """Say why a node cannot take part in a run, and what to change, or None."""
     spec, theirs = join.spec, join.settings
     host = spec.host

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-import time
+from collections.abc import Callable
 from typing import Any
 
 from holdfast.agent.api import WorkerGroup, WorkerState
@@ -12,22 +12,30 @@ from holdfast.agent.machine import Outcome
 from holdfast.facts import INFO, WARNING, Fact, facts
 from holdfast.quantities import count
 
+#: How long a wait goes on before the screen says what it is for.
+WAIT_TOLD_AFTER_S = 0.5
 
-class Teller:
+
+class AgentFacts:
     """Publishes what happens to one agent's workers and remembers when.
 
-    The agent's loop writes, other threads read the status: each value is replaced as a whole.
+    The agent's loop writes, other threads read the status: each value is replaced as a whole. `clock` returns monotonic
+    seconds.
     """
 
-    def __init__(self, group: WorkerGroup) -> None:
+    def __init__(self, group: WorkerGroup, clock: Callable[[], float]) -> None:
         self._group = group
-        self._begun = time.monotonic()
+        self._clock = clock
+        self._begun = clock()
         self._rounds = 0
         self._asked_at: float | None = None
+        #: Whether nothing runs here while a round is asked for.
+        self._idle = False
         self._lost_at: float | None = None
         self._stopping_at: float | None = None
         self._restarts_used = 0
         self._waiting = ""
+        self._told = ""
         self._round: int | None = None
         self._ended = ""
 
@@ -43,18 +51,28 @@ class Teller:
 
     # -- rounds ----------------------------------------------------------------------------------------------------
 
-    def asking(self) -> None:
-        """The agent asks for a round."""
+    def asking(self, *, aside: bool) -> None:
+        """The agent asks for a round; `aside` while its workers go on."""
+        self._idle, self._told = not aside, ""
         if self._asked_at is None:
-            self._asked_at = time.monotonic()
+            self._asked_at = self._clock()
 
-    def waits_for(self, sentence: str) -> None:
-        """The agent waits, and this is what for."""
-        self._waiting = sentence
+    def waits(self, sentence: Callable[[], str]) -> float | None:
+        """Publish what an agent without workers waits for, once that lasts and when it changes.
+
+        Returns the seconds after which to call again, or None where the agent does not wait.
+        """
+        if self._asked_at is None or not self._idle:
+            return None
+        self._waiting = sentence()
+        if self._waiting != self._told and self._clock() - self._asked_at >= WAIT_TOLD_AFTER_S:
+            self._told = self._waiting
+            facts.publish(Fact("waiting", self._waiting))
+        return WAIT_TOLD_AFTER_S
 
     def agreed(self, round_number: int | None) -> None:
         """A round was agreed."""
-        took_ms = _ms_since(self._asked_at)
+        took_ms = self._ms_since(self._asked_at)
         self._asked_at, self._round, self._waiting = None, round_number, ""
         self._rounds += 1
         self._tell(
@@ -66,7 +84,7 @@ class Teller:
     def lost(self, reason: str) -> None:
         """The round is over before its work was done."""
         if self._lost_at is None:
-            self._lost_at = time.monotonic()
+            self._lost_at = self._clock()
             self._tell("round_lost", f"lost {_round(self._round)}: {reason}", {"round": self._round, "reason": reason})
 
     # -- workers ---------------------------------------------------------------------------------------------------
@@ -75,7 +93,7 @@ class Teller:
         """The round's workers have been started."""
         group, number = self._group, self._round or 0
         first, last = group.workers[0], group.workers[-1]
-        down_ms = _ms_since(self._lost_at) if self._lost_at is not None else None
+        down_ms = self._ms_since(self._lost_at) if self._lost_at is not None else None
         self._lost_at, self._restarts_used = None, restarts_used
         self._tell(
             "workers_started",
@@ -96,12 +114,11 @@ class Teller:
             },
         )
 
-    def replaced(self, ranks: list[int], begun: float, cause: str) -> None:
+    def replaced(self, ranks: list[int], took_s: float, restarts_used: int, cause: str) -> None:
         """Workers that failed have been replaced; the others went on."""
         names = f"rank{'' if len(ranks) == 1 else 's'} {', '.join(map(str, ranks))}"
-        took_ms = _ms_since(begun)
-        self._restarts_used += 1
-        data = {"round": self._round, "ranks": ranks, "duration_ms": took_ms}
+        self._restarts_used = restarts_used
+        data = {"round": self._round, "ranks": ranks, "duration_ms": took_s * 1000}
         self._tell("workers_replaced", f"replaced {names}, the others go on: {cause}", {**data, "reason": cause})
 
     def failed(self, failures: list[dict[str, Any]]) -> None:
@@ -114,13 +131,13 @@ class Teller:
     def stopping(self, reason: str) -> None:
         """The workers are being stopped."""
         if self._stopping_at is None:
-            self._stopping_at = time.monotonic()
+            self._stopping_at = self._clock()
         self._tell("workers_stopping", f"stopping workers: {reason}", {"reason": reason})
 
     def stopped(self) -> None:
         """No worker runs any more."""
         if self._stopping_at is not None:
-            took_ms = _ms_since(self._stopping_at)
+            took_ms = self._ms_since(self._stopping_at)
             self._stopping_at = None
             self._tell("workers_stopped", f"workers stopped after {took_ms:.0f} ms", {"duration_ms": took_ms})
 
@@ -130,7 +147,7 @@ class Teller:
         """The agent is done; tells the state of each worker and of the agent as TorchElastic's events have it."""
         name = "signalled" if outcome.signal else "succeeded" if outcome.succeeded else "failed"
         self._ended = outcome.reason
-        seconds = time.monotonic() - self._begun
+        seconds = self._clock() - self._begun
         for worker in self._group.workers:
             rank_state = "FAILED" if worker.global_rank in errors else state.value
             self._status("WORKER", rank_state, seconds, worker.global_rank, worker.id, errors.get(worker.global_rank))
@@ -169,7 +186,7 @@ class Teller:
             "waiting": self._waiting,
             "restarts_used": used,
             "restarts_left": max(limit - used, 0),
-            "uptime_s": time.monotonic() - self._begun,
+            "uptime_s": self._clock() - self._begun,
             "ended": self._ended or None,
         }
 
@@ -196,12 +213,11 @@ class Teller:
         who = "the agent" if rank is None else f"rank {rank}"
         self._tell("worker_status", f"{who}: {state}", data)
 
+    def _ms_since(self, when: float | None) -> float:
+        return 0.0 if when is None else (self._clock() - when) * 1000
+
     def _tell(self, kind: str, sentence: str, data: dict[str, Any], level: int = INFO) -> None:
         facts.publish(Fact(kind, sentence, {"role": self._group.spec.role, **data}, level))
-
-
-def _ms_since(when: float | None) -> float:
-    return 0.0 if when is None else (time.monotonic() - when) * 1000
 
 
 def _round(number: int | None) -> str:

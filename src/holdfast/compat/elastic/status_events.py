@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from holdfast.agent.api import Worker, WorkerGroup
+from holdfast.agent.driver import Agent
 from holdfast.agent.observers import Observers
 from holdfast.events import record
 from holdfast.events.api import Event, EventSource
@@ -24,7 +25,7 @@ class StatusEvents:
 
     _worker_group: WorkerGroup
     _observers: Observers
-    _remaining_restarts: int
+    _agent: Agent
     _begun: float
 
     def get_event_succeeded(self) -> Event:
@@ -67,7 +68,7 @@ class StatusEvents:
             "raw_error": raw_error,
             "duration_ms": duration_ms,
             "total_run_time": int(time.monotonic() - self._begun),
-            "agent_restarts": group.spec.max_restarts - self._remaining_restarts,
+            "agent_restarts": self._agent.machine.restarts,
         }
         if worker is not None:
             data |= {
