@@ -39,76 +39,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.train.events import (
-    Account,
-    AccountsHeard,
-    AllLeft,
-    AskRound,
-    AwaitAll,
-    AwaitNews,
-    AwaitSaves,
-    Blame,
-    CloseRound,
-    CloseRun,
-    CountStep,
-    ErrorStands,
-    FindSaved,
-    LeaveNoticed,
-    LeaveRun,
-    Left,
-    LoopLeft,
-    MarkState,
-    MoveState,
-    MustLeave,
-    NewcomersWait,
-    NewsAwaited,
-    OpenRound,
-    RestoreSaved,
-    RollBack,
-    RoundAgreed,
-    RoundAsked,
-    RoundBroken,
-    RoundDenied,
-    RoundFormed,
-    RoundGone,
-    RoundLost,
-    RoundOpened,
-    RunClosed,
-    SavedFound,
-    SavedRestored,
-    SavedUnreadable,
-    SaveIfDue,
-    SaveNow,
-    SettleSums,
-    SharingAsked,
-    StateMoved,
-    StateShared,
-    StateSynced,
-    StepAsked,
-    StepBegun,
-    StepCounted,
-    StepDone,
-    StepEntered,
-    StepFailed,
-    StepGiven,
-    StepRolledBack,
-    StepUndone,
-    StopAsked,
-    SumsSettled,
-    SyncAsked,
-    SyncState,
-    TellAccount,
-    TellRetry,
-    TellStraggler,
-    TellVote,
-    TooLate,
-    TrainerEffect,
-    TrainerEvent,
-    TrainingFailed,
-    TrainingOver,
-    Vote,
-    VotesHeard,
-)
+from holdfast.train import events as t
+from holdfast.train.events import Account, Blame, TrainerEffect, TrainerEvent, Vote
 from holdfast.train.stragglers import Stragglers
 
 #: Workers vote this often, or at every step where steps take longer; and at least once in so many steps.
@@ -206,7 +138,7 @@ class TrainerMachine:
     def __init__(self, vote_every_s: float = VOTE_EVERY_S) -> None:
         self.stage = Stage.IDLE
         self._vote_every_s = vote_every_s
-        self.round: RoundAgreed | None = None
+        self.round: t.RoundAgreed | None = None
         #: How many steps the state has.
         self.step = 0
         #: Whether the state is whole; see `Account`.
@@ -218,7 +150,7 @@ class TrainerMachine:
         #: The newest round that is known to be over, and why.
         self._broken: tuple[int, str] = (0, "")
         self._newcomers = False
-        self._closed: RunClosed | None = None
+        self._closed: t.RunClosed | None = None
         self._over = False
         self._stops = False
         self._notice: str | None = None
@@ -243,17 +175,19 @@ class TrainerMachine:
     def handle(self, event: TrainerEvent, now: float) -> list[TrainerEffect]:  # noqa: ARG002 - see the class
         """Decide what one event means."""
         match event:
-            case RoundBroken() | NewcomersWait() | StopAsked() | LeaveNoticed():
+            case t.RoundBroken() | t.NewcomersWait() | t.StopAsked() | t.LeaveNoticed():
                 self._on_news(event)
-            case RunClosed():
+            case t.RunClosed():
                 self._on_closed(event)
-            case StepAsked() | RoundAsked() | SyncAsked() | LoopLeft() | AllLeft():
+            case t.StepAsked() | t.RoundAsked() | t.SyncAsked() | t.LoopLeft() | t.AllLeft():
                 self._on_program(event)
-            case StepEntered() | StepDone() | SumsSettled() | StepFailed() | NewsAwaited() | StepRolledBack():
+            case (
+                t.StepEntered() | t.StepDone() | t.SumsSettled() | t.StepFailed() | t.NewsAwaited() | t.StepRolledBack()
+            ):
                 self._on_step(event)
-            case VotesHeard():
+            case t.VotesHeard():
                 self._on_votes(event.votes)
-            case RoundAgreed() | RoundDenied() | RoundOpened() | RoundLost():
+            case t.RoundAgreed() | t.RoundDenied() | t.RoundOpened() | t.RoundLost():
                 self._on_round(event)
             case _:
                 self._on_state(event)
@@ -296,18 +230,18 @@ class TrainerMachine:
 
     # -- news ----------------------------------------------------------------------------------------------------------
 
-    def _on_news(self, event: RoundBroken | NewcomersWait | StopAsked | LeaveNoticed) -> None:
+    def _on_news(self, event: t.RoundBroken | t.NewcomersWait | t.StopAsked | t.LeaveNoticed) -> None:
         match event:
-            case RoundBroken():
+            case t.RoundBroken():
                 self._broken = max(self._broken, (event.number, event.reason))
-            case NewcomersWait():
+            case t.NewcomersWait():
                 self._newcomers = event.count > 0
-            case StopAsked():
+            case t.StopAsked():
                 self._stops = True
-            case LeaveNoticed():
+            case t.LeaveNoticed():
                 self._notice = event.reason
 
-    def _on_closed(self, closed: RunClosed) -> None:
+    def _on_closed(self, closed: t.RunClosed) -> None:
         self._closed = self._closed or closed
         if self.stage is not Stage.JOINING:
             self._broken = max(self._broken, (self.round.number if self.round is not None else 0, closed.reason))
@@ -316,89 +250,89 @@ class TrainerMachine:
         self.stage = Stage.OVER
         if closed.failed:
             self._save_the_last()
-            self._out.append(TrainingFailed(closed.reason))
+            self._out.append(t.TrainingFailed(closed.reason))
         elif self.synced:
-            self._out.append(TrainingOver())
+            self._out.append(t.TrainingOver())
         else:
-            self._out.append(TooLate(closed.reason))
+            self._out.append(t.TooLate(closed.reason))
 
     # -- the program ---------------------------------------------------------------------------------------------------
 
-    def _on_program(self, event: StepAsked | RoundAsked | SyncAsked | LoopLeft | AllLeft) -> None:
+    def _on_program(self, event: t.StepAsked | t.RoundAsked | t.SyncAsked | t.LoopLeft | t.AllLeft) -> None:
         match event:
-            case StepAsked():
+            case t.StepAsked():
                 self._only_round = False
                 self._regroup = self._regroup or self.broken
                 if self._over or self.stage is Stage.OVER:
-                    self._out.append(TrainingOver())
+                    self._out.append(t.TrainingOver())
                 elif self._regroup is None:
-                    self._out.append(StepGiven())
+                    self._out.append(t.StepGiven())
                 else:
                     self._ask(self._regroup)
-            case RoundAsked():
+            case t.RoundAsked():
                 self._only_round = True
                 self._ask(self._regroup or self.broken or "asked for")
-            case SyncAsked():
+            case t.SyncAsked():
                 self.stage = Stage.SYNCING  # OPEN -> SYNCING
-                self._out.append(SyncState())
-            case LoopLeft():
+                self._out.append(t.SyncState())
+            case t.LoopLeft():
                 self._on_left(event)
-            case AllLeft():
+            case t.AllLeft():
                 self._leave(failed=False)
 
-    def _on_left(self, left: LoopLeft) -> None:
+    def _on_left(self, left: t.LoopLeft) -> None:
         stands = self.stage is Stage.READY and self.broken is None
         self.stage = Stage.LEAVING
         self._reason = left.reason
         if not left.failed and stands and self._voted < self.step - 1:
             # A worker that is a moment behind must not hear of the end in the midst of its last step.
-            self._out.append(AwaitAll())
+            self._out.append(t.AwaitAll())
         else:
             self._leave(failed=left.failed)
 
     def _leave(self, *, failed: bool) -> None:
         self.stage = Stage.OVER
-        self._out += [CloseRound(), AwaitSaves()]
+        self._out += [t.CloseRound(), t.AwaitSaves()]
         if not failed and self._closed is None:
-            self._out.append(CloseRun(self._reason))
-        self._out += [LeaveRun(self._reason), Left()]
+            self._out.append(t.CloseRun(self._reason))
+        self._out += [t.LeaveRun(self._reason), t.Left()]
 
     # -- rounds --------------------------------------------------------------------------------------------------------
 
     def _ask(self, reason: str) -> None:
         self.stage = Stage.JOINING
         self._regroup = reason
-        self._out.append(CloseRound())
+        self._out.append(t.CloseRound())
         if self._closed is not None:
             self._on_closed(self._closed)
         else:
-            self._out.append(AskRound(reason))
+            self._out.append(t.AskRound(reason))
 
-    def _on_round(self, event: RoundAgreed | RoundDenied | RoundOpened | RoundLost) -> None:
+    def _on_round(self, event: t.RoundAgreed | t.RoundDenied | t.RoundOpened | t.RoundLost) -> None:
         match event:
-            case RoundAgreed() if self.stage is Stage.JOINING:
+            case t.RoundAgreed() if self.stage is Stage.JOINING:
                 self.stage = Stage.OPENING
                 self.round = event
                 self._newcomers = False
                 self._vote_at = 0
-                self._out.append(OpenRound())
-            case RoundDenied() if self.stage is Stage.JOINING:
+                self._out.append(t.OpenRound())
+            case t.RoundDenied() if self.stage is Stage.JOINING:
                 self.stage = Stage.OVER
                 self._save_the_last()
-                self._out.append(TrainingFailed(event.reason))
-            case RoundOpened() if self.stage is Stage.OPENING:
+                self._out.append(t.TrainingFailed(event.reason))
+            case t.RoundOpened() if self.stage is Stage.OPENING:
                 if self._only_round:
                     self.stage = Stage.OPEN
-                    self._out.append(RoundFormed())
+                    self._out.append(t.RoundFormed())
                 else:
                     self.stage = Stage.SYNCING
-                    self._out.append(SyncState())
-            case RoundLost():
+                    self._out.append(t.SyncState())
+            case t.RoundLost():
                 self._on_lost(event)
             case _:
                 pass  # the training was over before the answer came
 
-    def _on_lost(self, lost: RoundLost) -> None:
+    def _on_lost(self, lost: t.RoundLost) -> None:
         if self.stage is Stage.VOTING:
             self._regroup = lost.reason
             self._after_step()
@@ -408,11 +342,11 @@ class TrainerMachine:
         self._plan = None
         if self._sharing:  # the state's own `sync` hears of it, and ends
             self._sharing = False
-            self._out.append(RoundGone(lost.reason))
+            self._out.append(t.RoundGone(lost.reason))
         elif self._only_round:
             self.stage = Stage.BROKEN
             self._regroup = lost.reason
-            self._out.append(RoundGone(lost.reason))
+            self._out.append(t.RoundGone(lost.reason))
         else:
             self._ask(lost.reason)
 
@@ -420,36 +354,36 @@ class TrainerMachine:
 
     def _on_state(self, event: TrainerEvent) -> None:
         match event:
-            case SharingAsked():
+            case t.SharingAsked():
                 self._sharing = True
                 if self._comes_straight():
                     self._tell_account(-1)
                 else:
-                    self._out.append(FindSaved())
-            case SavedFound():
+                    self._out.append(t.FindSaved())
+            case t.SavedFound():
                 self._tell_account(event.step)
-            case AccountsHeard():
+            case t.AccountsHeard():
                 self._on_accounts(event.accounts)
-            case SavedRestored():
+            case t.SavedRestored():
                 self.step, self._restores = event.step, 0
                 self._move()
-            case SavedUnreadable():
+            case t.SavedUnreadable():
                 self.whole, self._plan = self._whole_before, None
                 self._restores += 1
                 if self._restores == RESTORES_MAX:
                     self._fail(UNREADABLE)
                 else:
-                    self._on_lost(RoundLost("the checkpoint that was there a moment ago cannot be read any more"))
-            case StateMoved():
+                    self._on_lost(t.RoundLost("the checkpoint that was there a moment ago cannot be read any more"))
+            case t.StateMoved():
                 self.step = event.step
                 self._on_shared()
-            case StateSynced():
+            case t.StateSynced():
                 self.stage = Stage.READY
                 self.whole = self.synced = True
                 self._regroup = None
                 assert self.round is not None
                 self._shared_in = self.round.number
-                self._out.append(StepGiven())
+                self._out.append(t.StepGiven())
             case _:
                 raise AssertionError(f"{event} while {self.stage}")
 
@@ -458,7 +392,7 @@ class TrainerMachine:
         return self.synced and self.whole and self.round is not None and self._shared_in == self.round.number - 1
 
     def _tell_account(self, saved: int) -> None:
-        self._out.append(TellAccount(Account(self.step, self.whole, self.synced, saved)))
+        self._out.append(t.TellAccount(Account(self.step, self.whole, self.synced, saved)))
 
     def _on_accounts(self, accounts: Sequence[Account]) -> None:
         chosen = choose_source(accounts)
@@ -470,7 +404,7 @@ class TrainerMachine:
         self._plan, self._whole_before = chosen, self.whole
         if chosen.restores and chosen.source == self._rank:
             self.whole = False
-            self._out.append(RestoreSaved())
+            self._out.append(t.RestoreSaved())
         else:
             self._move()
 
@@ -482,69 +416,71 @@ class TrainerMachine:
             return
         if self._rank in plan.to:
             self.whole = False
-        self._out.append(MoveState(plan.source, plan.to))
+        self._out.append(t.MoveState(plan.source, plan.to))
 
     def _on_shared(self) -> None:
         self._plan = None
         self._sharing = False
         self.whole = self.synced = True
-        self._out.append(StateShared())
+        self._out.append(t.StateShared())
 
     def _fail(self, reason: str) -> None:
         """The training cannot go on: end it for all, so that no replacement begins it anew."""
         self._sharing = False
         self.stage = Stage.OVER
-        self._out += [CloseRun(reason, failed=True), TrainingFailed(reason)]
+        self._out += [t.CloseRun(reason, failed=True), t.TrainingFailed(reason)]
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
-    def _on_step(self, event: StepEntered | StepDone | SumsSettled | StepFailed | NewsAwaited | StepRolledBack) -> None:
+    def _on_step(
+        self, event: t.StepEntered | t.StepDone | t.SumsSettled | t.StepFailed | t.NewsAwaited | t.StepRolledBack
+    ) -> None:
         match event:
-            case StepEntered():
+            case t.StepEntered():
                 self.stage = Stage.STEPPING
-                self._out += [MarkState(), StepBegun()]
-            case StepDone():
+                self._out += [t.MarkState(), t.StepBegun()]
+            case t.StepDone():
                 self.stage = Stage.SETTLING
                 self._seconds = event.seconds
                 self._vote_at = 0 if event.last else self._vote_at
-                self._out.append(SettleSums())
-            case SumsSettled():
+                self._out.append(t.SettleSums())
+            case t.SumsSettled():
                 self._count()
-            case StepFailed():
+            case t.StepFailed():
                 self._on_failed(event)
-            case NewsAwaited():
+            case t.NewsAwaited():
                 if self.broken is not None or not event.reachable:
                     self._undo(self.broken or self._reason)
                 else:
                     self._let_stand()
-            case StepRolledBack():
+            case t.StepRolledBack():
                 self.stage = Stage.BROKEN
                 self.whole = event.whole
-                self._out.append(StepUndone())
+                self._out.append(t.StepUndone())
 
     def _count(self) -> None:
         number = self.step
         self.step += 1
         self._unexplained = self._attempts = 0
-        self._out.append(CountStep())
+        self._out.append(t.CountStep())
         if number < self._vote_at:
             self._after_step()
             return
         # All workers know the same figures, so all vote after the same steps. Each vote waits for the slowest worker.
         self.stage = Stage.VOTING
-        self._out.append(TellVote(Vote(number, self._newcomers, self._stops, self._seconds)))
+        self._out.append(t.TellVote(Vote(number, self._newcomers, self._stops, self._seconds)))
 
     def _on_votes(self, votes: Sequence[Vote]) -> None:
         number = self.step - 1
         if any(vote.step != number for vote in votes):
-            self._on_lost(RoundLost(f"the workers are at different steps: {[vote.step for vote in votes]}"))
+            self._on_lost(t.RoundLost(f"the workers are at different steps: {[vote.step for vote in votes]}"))
             return
         seconds = [vote.seconds for vote in votes]
         step_s = max(*seconds, VOTE_EVERY_S / VOTE_STEPS_MAX)
         self._vote_at = number + max(int(self._vote_every_s / step_s), 1)
         self._voted = number
         news = self.stragglers.observe(seconds)
-        self._out.append(TellStraggler(self.stragglers.slow, news is not None))
+        self._out.append(t.TellStraggler(self.stragglers.slow, news is not None))
         if any(vote.stop for vote in votes):
             self._over = True
         elif any(vote.newcomers for vote in votes):
@@ -555,18 +491,18 @@ class TrainerMachine:
         """Save what is due, and leave where that was announced."""
         self.stage = Stage.READY if self._regroup is None else Stage.BROKEN
         if self._rank == 0:
-            self._out.append(SaveIfDue())
+            self._out.append(t.SaveIfDue())
         if self._notice is None:
-            self._out.append(StepCounted())
+            self._out.append(t.StepCounted())
         else:
-            self._out += [SaveNow(), MustLeave(self._notice)]
+            self._out += [t.SaveNow(), t.MustLeave(self._notice)]
 
-    def _on_failed(self, failed: StepFailed) -> None:
+    def _on_failed(self, failed: t.StepFailed) -> None:
         self._reason = failed.reason
         if self.round is None or self.stage not in IN_STEP:
             # A program that syncs by itself has failed outside of its steps, where there is nothing to undo.
             self.stage, self._regroup = Stage.BROKEN, failed.reason
-            self._out.append(StepUndone())
+            self._out.append(t.StepUndone())
             return
         if failed.blame is Blame.OWN or (failed.blame is Blame.UNCLEAR and self.round.world_size == 1):
             self._let_stand()
@@ -574,11 +510,11 @@ class TrainerMachine:
             self._undo(self.broken or failed.reason)
         elif self._unexplained < UNEXPLAINED_MAX:
             self._unexplained += 1
-            self._out.append(TellRetry(self.step, failed.reason))
+            self._out.append(t.TellRetry(self.step, failed.reason))
             self._undo(failed.reason)
         else:
             self.stage = Stage.DOUBTING
-            self._out.append(AwaitNews())
+            self._out.append(t.AwaitNews())
 
     def _undo(self, reason: str) -> None:
         self._attempts += 1
@@ -587,14 +523,14 @@ class TrainerMachine:
             return
         self.stage = Stage.UNDOING
         self._regroup = reason
-        self._out.append(RollBack())
+        self._out.append(t.RollBack())
 
     def _let_stand(self) -> None:
         """Let the program's error go its way; should the program go on all the same, its state is a peer's."""
         self.stage = Stage.BROKEN
         self.whole = False
         self._regroup = f"a step failed: {self._reason}"
-        self._out.append(ErrorStands())
+        self._out.append(t.ErrorStands())
 
     # -- small things --------------------------------------------------------------------------------------------------
 
@@ -605,4 +541,4 @@ class TrainerMachine:
     def _save_the_last(self) -> None:
         """Save a state that may be the only one of its step."""
         if self.whole and self.synced and self.step > 0:
-            self._out.append(SaveNow())
+            self._out.append(t.SaveNow())
