@@ -7,8 +7,7 @@ import threading
 from types import TracebackType
 from typing import Any
 
-from holdfast.coordinator.messages import Beat, Cause
-from holdfast.coordinator.protocol import CODEC
+from holdfast.coordinator.messages import CODEC, Beat, Cause
 from holdfast.coordinator.query import ask_coordinator
 from holdfast.rendezvous import RendezvousParameters, get_rendezvous_handler
 from holdfast.wire.address import Endpoint

@@ -22,6 +22,7 @@ LONG_FUNCTIONS = {"components/dist.py elastic"}
 #: Doors that lead upwards, opened only when somebody goes through, each for its reason.
 UPWARD = {
     ("agent", "compat"): "handlers and agents of others are served by adapters, once a user brings one",
+    ("torch", "compat"): "torch's stores serve TorchElastic's rendezvous backend, once a launcher makes one",
     ("checkpoint", "torch"): "tensors are saved by the room that knows them, once a state holds one",
     ("train", "torch"): "`elastic` takes torch's states, once it is given one",
     ("runner", "components"): "a component is found by name when a user names one",

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.coordinator.messages import Cause, Fail, RoundId
-from holdfast.coordinator.protocol import CODEC
+from holdfast.coordinator.messages import CODEC, Cause, Fail, RoundId
 from holdfast.errors import UsageError
 from holdfast.events import entry as entries
 from holdfast.events import index

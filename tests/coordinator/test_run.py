@@ -41,9 +41,8 @@ from holdfast.coordinator.messages import (
     RunSettings,
     Sealed,
 )
-from holdfast.coordinator.record import RunRecord
 from holdfast.coordinator.run import RunMachine
-from holdfast.coordinator.state import Stage
+from holdfast.coordinator.state import RunRecord, Stage
 from holdfast.machine import Tick
 
 LEASE_S = 5.0

@@ -8,9 +8,8 @@ from holdfast.coordinator import machine as coordinator_machine
 from holdfast.coordinator import rounds as rounds_module
 from holdfast.coordinator.events import RunEffect, RunEvent, Save
 from holdfast.coordinator.messages import Place, Sealed
-from holdfast.coordinator.record import RunRecord
 from holdfast.coordinator.run import RunMachine
-from holdfast.coordinator.state import Stage
+from holdfast.coordinator.state import RunRecord, Stage
 from holdfast.rendezvous.machine import (
     AskFailed,
     Finish,

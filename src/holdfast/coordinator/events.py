@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from holdfast.coordinator.messages import Beat, Fail, Join, Replace, RoundId
-from holdfast.coordinator.record import RunRecord
+from holdfast.coordinator.state import RunRecord
 from holdfast.facts import Fact
 from holdfast.machine import Tick
 from holdfast.wire.frames import Message

@@ -48,8 +48,8 @@ from holdfast.coordinator.messages import (
     Resend,
     RoundId,
 )
-from holdfast.coordinator.record import RunRecord
 from holdfast.coordinator.run import RunMachine
+from holdfast.coordinator.state import RunRecord
 from holdfast.machine import Tick
 from holdfast.store.machine import Asked, PeerGone, SpaceDropped, StoreMachine
 from holdfast.store.messages import STORE_REQUESTS

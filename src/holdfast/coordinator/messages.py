@@ -12,7 +12,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast.wire.frames import Message
+from holdfast.store.messages import SERVICE, STORE_REPLIES, STORE_REQUESTS
+from holdfast.wire.frames import Codec, Message
+from holdfast.wire.handshake import HANDSHAKE_TYPES
 
 #: What a run's id may look like; it becomes part of store keys and file names.
 RUN_CHARS_MAX = 256
@@ -326,3 +328,7 @@ class Replied(Message, frozen=True, tag=29):
 
 NODE_TYPES = (Join, Beat, Fail, Done, Leave, Close, Call, Reply, Replace, Query)
 COORDINATOR_TYPES = (Sealed, Broken, Ack, Resend, Newcomers, Closed, Rejected, Report, Called, Replied)
+#: The whole language of a coordinator's port: handshake, rounds and store.
+CODEC: Codec[Message] = Codec(
+    *HANDSHAKE_TYPES, *NODE_TYPES, *COORDINATOR_TYPES, *STORE_REQUESTS, *STORE_REPLIES, service=SERVICE
+)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.coordinator import news, reminders, sentences, view
+from holdfast.coordinator import history, sentences
 from holdfast.coordinator.admission import LEFT_OVER, refusal
 from holdfast.coordinator.budget import charge_failure
 from holdfast.coordinator.events import (
@@ -34,9 +34,22 @@ from holdfast.coordinator.events import (
     Save,
     SealAllowed,
 )
-from holdfast.coordinator.messages import Ack, Beat, Broken, Fail, Join, Phase, Place, Rejected, Replace, Resend
+from holdfast.coordinator.messages import (
+    Ack,
+    Beat,
+    Broken,
+    Fail,
+    Join,
+    Phase,
+    Place,
+    Rejected,
+    Replace,
+    Resend,
+    RoundId,
+    Sealed,
+)
 from holdfast.coordinator.rounds import Rounds
-from holdfast.coordinator.state import Node, Stage
+from holdfast.coordinator.state import Node, Round, Stage
 from holdfast.machine import Tick
 from holdfast.wire.address import is_loopback
 
@@ -86,7 +99,7 @@ class RunMachine(Rounds):
 
     def snapshot(self) -> dict[str, Any]:
         """Describe the run as plain data."""
-        return view.describe(self)
+        return sentences.snapshot(self)
 
     def report(self, now: float) -> dict[str, Any]:
         """Describe the run for a person who asks at this moment."""
@@ -138,7 +151,7 @@ class RunMachine(Rounds):
         running = round_ is not None and node.spec.node in round_.places and round_.broken is None
         if join.ask == node.sealed_ask:
             # It has not heard yet of the round that answers this ask; if that is over, it never shall.
-            self._tell((node.spec.node,), reminders.answer(node, round_, running))
+            self._tell((node.spec.node,), answer_again(node, round_, running))
             return
         if running:
             self._set_phase(node, Phase.WAITING, now)
@@ -155,7 +168,7 @@ class RunMachine(Rounds):
         node.ask = join.ask
         if round_ is None or place.round != round_.id:
             self._set_phase(node, Phase.STOPPING, now)
-            self._tell((node.spec.node,), reminders.left_behind(place.round, round_))
+            self._tell((node.spec.node,), left_behind(place.round, round_))
             return
         node.sealed_ask = join.ask
         if round_.broken is not None:
@@ -182,7 +195,7 @@ class RunMachine(Rounds):
         if (node := self.roster.hear(name, beat.seq, now)) is None:
             return
         node.note = beat.note[:NOTE_CHARS_MAX]
-        if (reminder := reminders.after_beat(node, beat, self.round)) is not None:
+        if (reminder := after_beat(node, beat, self.round)) is not None:
             self._tell((name,), reminder)
         missed = self.history.since(beat.known)
         self._tell((name,), Ack(self.sentence(now, name), self.nodes_waiting, missed))
@@ -209,7 +222,7 @@ class RunMachine(Rounds):
         ):
             return
         if self._obey(charge_failure(replace.cause, now - round_.sealed_at, self.spent, settings)):
-            self._note(news.worker_replaced(node, replace.cause, round_, self.restarts_used))
+            self._note(history.worker_replaced(node, replace.cause, round_, self.restarts_used))
             self._out.append(Save(self.record()))
 
     def _on_done(self, event: NodeDone, now: float) -> None:
@@ -233,3 +246,38 @@ class RunMachine(Rounds):
         if self.settings is None or (not self.nodes and self.round is None):
             self.settings = join.settings
         return self.roster.add(join, now, earlier=earlier)
+
+
+# -- what a node is told again ------------------------------------------------------------------------------------
+#
+# A node says with every beat what it believes. Where that differs from what is so, one side has missed something:
+# either the node is told again, or it is asked for a `Join` that says all.
+
+
+def after_beat(node: Node, beat: Beat, round_: Round | None) -> Sealed | Broken | Resend | None:
+    """Return what a node's beat shows to be missing on either side, or None."""
+    if beat.phase is Phase.WAITING:
+        if node.phase is Phase.WAITING and node.ask == beat.ask:
+            return None
+        return answer_again(node, round_, node.phase is Phase.RUNNING) if node.sealed_ask == beat.ask else Resend()
+    if round_ is None or beat.round != round_.id:
+        if beat.round is None or node.phase is Phase.WAITING:
+            return Resend()
+        return None if beat.phase is Phase.STOPPING else left_behind(beat.round, round_)
+    if round_.broken is not None:
+        return None if beat.phase is Phase.STOPPING else Broken(round_.id, round_.broken)
+    return Resend() if beat.phase is not node.phase else None
+
+
+def answer_again(node: Node, round_: Round | None, running: bool) -> Sealed | Resend:
+    """Return what became of a node's ask: the round that answered it or, if that is over, that the ask is void."""
+    if running and round_ is not None:
+        return Sealed(node.sealed_ask, round_.places[node.spec.node])
+    return Resend(void=node.sealed_ask)
+
+
+def left_behind(theirs: RoundId, round_: Round | None) -> Broken:
+    """Return what ends a round that is not, or not any more, the present one."""
+    if round_ is not None and round_.id.number > theirs.number:
+        return Broken(theirs, f"round {theirs.number} is over; round {round_.id.number} went on without this node")
+    return Broken(theirs, f"round {theirs.number} is not known here; the coordinator was restarted without its memory")

@@ -11,9 +11,8 @@ import msgspec
 from holdfast.coordinator.events import Note
 from holdfast.coordinator.machine import Connected, CoordinatorMachine, Disconnected, Received, SaveRun, Send
 from holdfast.coordinator.messages import Ack, Join, Rejected, Sealed
-from holdfast.coordinator.record import RunRecord
 from holdfast.coordinator.run import RunMachine
-from holdfast.coordinator.state import Stage
+from holdfast.coordinator.state import RunRecord, Stage
 from holdfast.sim.network import Connection, Network
 from holdfast.sim.process import Process
 from holdfast.sim.safety import Safety

@@ -8,7 +8,12 @@ _ELASTIC = "torch.distributed.elastic"
 _ADAPTERS = "holdfast.compat.elastic"
 _LOGGER = f"{_ADAPTERS}.logging"
 _UTILS = f"{_ADAPTERS}.utils"
-_MEETING = ("holdfast.rendezvous", "holdfast.rendezvous.dynamic", "holdfast.events", f"{_ADAPTERS}.rendezvous_utils")
+_MEETING = (
+    "holdfast.rendezvous",
+    f"{_ADAPTERS}.dynamic",
+    "holdfast.events",
+    f"{_ADAPTERS}.rendezvous_utils",
+)
 
 #: Packages are views, so that no module of ours gets a child of theirs as an attribute.
 MODULES: Table = {
@@ -46,11 +51,11 @@ MODULES: Table = {
         "holdfast.rendezvous.api", "holdfast.rendezvous.registry", "holdfast.rendezvous", "holdfast.wire.ports"
     ),
     f"{_ELASTIC}.rendezvous.registry": view(
-        "holdfast.rendezvous.registry", "holdfast.rendezvous", "holdfast.rendezvous.dynamic"
+        "holdfast.rendezvous.registry", "holdfast.rendezvous", f"{_ADAPTERS}.dynamic"
     ),
-    f"{_ELASTIC}.rendezvous.dynamic_rendezvous": view("holdfast.rendezvous.dynamic", *_MEETING),
+    f"{_ELASTIC}.rendezvous.dynamic_rendezvous": view(f"{_ADAPTERS}.dynamic", *_MEETING),
     f"{_ELASTIC}.rendezvous.c10d_rendezvous_backend": view(
-        "holdfast.rendezvous.store_backend", *_MEETING, create_backend="holdfast.torch.c10d:create_backend"
+        f"{_ADAPTERS}.store_backend", *_MEETING, create_backend="holdfast.torch.c10d:create_backend"
     ),
     f"{_ELASTIC}.rendezvous.static_tcp_rendezvous": view(
         "holdfast.rendezvous.static", *_MEETING, create_rdzv_handler="holdfast.rendezvous.static:create_handler"
@@ -61,9 +66,9 @@ MODULES: Table = {
         *_MEETING,
         create_rdzv_handler="holdfast.rendezvous.etcd:create_handler",
     ),
-    f"{_ELASTIC}.rendezvous.etcd_rendezvous_backend": view("holdfast.rendezvous.etcd_backend", *_MEETING),
+    f"{_ELASTIC}.rendezvous.etcd_rendezvous_backend": view(f"{_ADAPTERS}.etcd_backend", *_MEETING),
     f"{_ELASTIC}.rendezvous.etcd_server": view(
-        "holdfast.rendezvous.etcd_server", find_free_port="holdfast.wire.ports:get_socket_with_port"
+        f"{_ADAPTERS}.etcd_server", find_free_port="holdfast.wire.ports:get_socket_with_port"
     ),
     f"{_ELASTIC}.rendezvous.etcd_store": "holdfast.store.etcd",
     f"{_ELASTIC}.rendezvous.utils": f"{_ADAPTERS}.rendezvous_utils",

@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.coordinator.messages import Beat, Broken, NodeSpec, Phase, Place, Resend, RoundId, Sealed
-from holdfast.coordinator.reminders import after_beat, left_behind
+from holdfast.coordinator.run import after_beat, left_behind
 from holdfast.coordinator.state import Node, Round
 
 ROUND, OLDER, UNKNOWN = RoundId(3, "c"), RoundId(2, "b"), RoundId(4, "x")

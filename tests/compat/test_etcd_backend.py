@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.compat.elastic.dynamic import create_handler
+from holdfast.compat.elastic.etcd_backend import EtcdRendezvousBackend, create_backend
+from holdfast.compat.elastic.etcd_server import BINARY_VARIABLE, EtcdServer, stop_etcd
 from holdfast.errors import RendezvousConnectionError, StoreTimeoutError, Unavailable, UsageError
 from holdfast.rendezvous import RendezvousParameters
-from holdfast.rendezvous.dynamic import create_handler
-from holdfast.rendezvous.etcd_backend import EtcdRendezvousBackend, create_backend
 from holdfast.rendezvous.etcd_gateway import Gateway
-from holdfast.rendezvous.etcd_server import BINARY_VARIABLE, EtcdServer, stop_etcd
 from holdfast.store.agree import barrier
 from holdfast.store.etcd import EtcdStore
 from holdfast.wire.address import Endpoint

@@ -16,6 +16,14 @@ from typing import Any
 
 import pytest
 
+from holdfast.compat.elastic.dynamic import (
+    DynamicRendezvousHandler,
+    RendezvousBackend,
+    RendezvousTimeout,
+    Token,
+    create_handler,
+)
+from holdfast.compat.elastic.store_backend import C10dRendezvousBackend
 from holdfast.errors import (
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -24,14 +32,6 @@ from holdfast.errors import (
     UsageError,
 )
 from holdfast.rendezvous import RendezvousInfo, RendezvousParameters
-from holdfast.rendezvous.dynamic import (
-    DynamicRendezvousHandler,
-    RendezvousBackend,
-    RendezvousTimeout,
-    Token,
-    create_handler,
-)
-from holdfast.rendezvous.store_backend import C10dRendezvousBackend
 from holdfast.store import MemoryStore
 from holdfast.testing.store_server import StoreServer
 
@@ -283,9 +283,9 @@ AGENT = """
 import json, sys
 from pathlib import Path
 from holdfast.agent import LocalElasticAgent, WorkerSpec
-from holdfast.rendezvous.dynamic import DynamicRendezvousHandler
+from holdfast.compat.elastic.dynamic import DynamicRendezvousHandler
 from holdfast.store import StoreClient
-from tests.rendezvous.test_dynamic import InFile, work
+from tests.compat.test_dynamic import InFile, work
 
 if __name__ == "__main__":
     store = StoreClient.connect(sys.argv[2], "run/1", secret=b"")

@@ -8,9 +8,9 @@ from __future__ import annotations
 import contextlib
 from datetime import timedelta
 
+from holdfast.compat.elastic.dynamic import RendezvousBackend, Token
 from holdfast.errors import RendezvousConnectionError, Unavailable, UsageError
 from holdfast.rendezvous.api import RendezvousParameters
-from holdfast.rendezvous.dynamic import RendezvousBackend, Token
 from holdfast.rendezvous.etcd_gateway import DEFAULT_PORT, Gateway
 from holdfast.store.etcd import EtcdStore
 from holdfast.wire.address import parse_endpoint

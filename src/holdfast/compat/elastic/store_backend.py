@@ -6,8 +6,8 @@ import binascii
 from base64 import b64decode, b64encode
 from typing import Any
 
+from holdfast.compat.elastic.dynamic import RendezvousBackend, Token
 from holdfast.errors import RendezvousConnectionError, RendezvousStateError, Unavailable, UsageError
-from holdfast.rendezvous.dynamic import RendezvousBackend, Token
 
 __all__ = ["DEFAULT_PORT", "C10dRendezvousBackend"]
 

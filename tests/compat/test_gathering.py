@@ -6,8 +6,8 @@ import random
 
 import pytest
 
+from holdfast.compat.elastic.gathering import Action, Done, Gathering, GatheringMachine, Node, Rules, Wait, Write
 from holdfast.errors import RendezvousClosedError, RendezvousStateError
-from holdfast.rendezvous.gathering import Action, Done, Gathering, GatheringMachine, Node, Rules, Wait, Write
 
 
 class Text:

@@ -1,7 +1,7 @@
 """A rendezvous over any backend that can keep one text and say whether it has changed: TorchElastic's pluggable kind.
 
-`holdfast.rendezvous.gathering` decides; this reads, writes, waits, and beats in a thread of its own. What is kept is
-JSON, never a pickle. The native backend pushes and needs none of this; here everybody polls.
+`gathering` decides; this reads, writes, waits, and beats in a thread of its own. What is kept is JSON, never a pickle.
+The native backend pushes and needs none of this; here every node polls.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from datetime import timedelta
 from itertools import count
 from typing import Any
 
+from holdfast.compat.elastic.gathering import Action, Done, Gathering, GatheringMachine, Node, Rules, Wait, Write
 from holdfast.errors import HoldfastError, RendezvousError, RendezvousTimeoutError, UsageError
 from holdfast.facts import facts
 from holdfast.rendezvous.api import RendezvousHandler, RendezvousInfo, RendezvousParameters, RendezvousStoreInfo
-from holdfast.rendezvous.gathering import Action, Done, Gathering, GatheringMachine, Node, Rules, Wait, Write
 from holdfast.store.prefix import PrefixStore
 
 #: How often a node that waits looks again.
