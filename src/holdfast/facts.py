@@ -15,6 +15,7 @@ from holdfast.text import clean, clean_data
 _log = logging.getLogger("holdfast")
 
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
+LEVELS = {"debug": DEBUG, "info": INFO, "warning": WARNING, "error": ERROR}
 
 Listener = Callable[["Fact"], None]
 
@@ -35,6 +36,11 @@ class Fact:
     timestamp: float = 0.0
     #: Its place in the history of the run, the same on every node; None for what concerns only this process.
     number: int | None = None
+
+
+def level_name(level: int) -> str:
+    """Name a level, as in `warning`."""
+    return next((name for name, least in reversed(LEVELS.items()) if level >= least), "debug")
 
 
 class FactBook:

@@ -61,8 +61,8 @@ def agent_ends() -> None:
 
 
 def _open_journal(path: Path) -> None:
-    from holdfast.events.context import RunContext
     from holdfast.events.journal import Journal
+    from holdfast.events.platform import RunContext
 
     context = RunContext(
         run=os.environ["TORCHELASTIC_RUN_ID"],

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast import guest
-from holdfast.events.context import RunContext
-from holdfast.events.feed import EventFeed
 from holdfast.events.journal import FILE_NAME, Journal
+from holdfast.events.platform import RunContext
+from holdfast.events.recording import EventFeed
 from holdfast.metrics.platform import PlatformMetrics
 
 if TYPE_CHECKING:

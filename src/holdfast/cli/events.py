@@ -13,12 +13,11 @@ import click
 
 from holdfast.cli.names import complete_runs, find_run, job_without_journal
 from holdfast.errors import UsageError
-from holdfast.events.entry import LEVELS
 from holdfast.events.finding import Story, UnknownRun, find_story
-from holdfast.events.index import recent_runs
-from holdfast.events.liveness import live_run
+from holdfast.events.index import live_run, recent_runs
 from holdfast.events.story import Columns, Filters, Told, after_start
 from holdfast.events.times import parse_time
+from holdfast.facts import LEVELS
 
 #: How often a followed file is looked at.
 LOOK_S = 0.2

@@ -123,7 +123,7 @@ def job_without_journal(text: str) -> str:
 
 def endpoint_of(run: str) -> str:
     """Return where the coordinator of a run was when its agent on this host started; empty where that is not known."""
-    from holdfast.events.reading import JournalReader
+    from holdfast.events.journal import JournalReader
 
     for noted in reversed(index.journals_of(run)):
         try:

@@ -13,15 +13,13 @@ from typing import Any
 
 import msgspec
 
-from holdfast.events.context import RunContext
-from holdfast.facts import DEBUG, ERROR, INFO, WARNING, Fact
+from holdfast.events.platform import RunContext
+from holdfast.facts import Fact, level_name
 from holdfast.text import clean, clean_data
 
 VERSION = 1
 #: How many cluster facts are remembered so that none is written twice; a coordinator repeats only recent ones.
 NUMBERS_REMEMBERED_MAX = 100_000
-
-LEVELS = {"debug": DEBUG, "info": INFO, "warning": WARNING, "error": ERROR}
 
 #: What the journal itself says; the last line of one that was closed, and of one that is full.
 CLOSED, FULL = "journal_closed", "journal_full"
@@ -92,11 +90,6 @@ def decode(line: bytes) -> Entry | None:
         return _decoder.decode(line)
     except (msgspec.MsgspecError, ValueError):
         return None
-
-
-def level_name(level: int) -> str:
-    """Name a level, as in `warning`."""
-    return next((name for name, least in reversed(LEVELS.items()) if level >= least), "debug")
 
 
 class Sieve:

@@ -11,10 +11,8 @@ from pathlib import Path
 
 from holdfast.errors import UsageError
 from holdfast.events.entry import CLOSED, Entry, Line
-from holdfast.events.index import journals_of, recent_runs
-from holdfast.events.journal import FILE_NAME
-from holdfast.events.liveness import is_writing
-from holdfast.events.reading import JournalReader
+from holdfast.events.index import is_writing, journals_of, recent_runs
+from holdfast.events.journal import FILE_NAME, JournalReader
 from holdfast.events.story import Merger, Told
 from holdfast.home import expand
 from holdfast.quantities import ago

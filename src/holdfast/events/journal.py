@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from holdfast.errors import HoldfastError
 from holdfast.events import entry as entries
-from holdfast.events.context import RunContext
-from holdfast.events.entry import Entry, Sieve
+from holdfast.events.entry import Entry, Line, Sieve
 from holdfast.events.index import note_journal
-from holdfast.events.linefile import LineFile
-from holdfast.events.reading import JournalReader
+from holdfast.events.platform import RunContext
 from holdfast.facts import Fact, facts
 from holdfast.outbox import CLOSE_TIMEOUT_S, Outbox
+from holdfast.sinks import LineFile
 
 FILE_NAME = "journal.jsonl"
 JOURNAL_BYTES_MAX = 64 << 20
@@ -28,6 +27,9 @@ JOURNAL_BYTES_MAX = 64 << 20
 END_BYTES_MAX = 1 << 20
 #: How many lines wait for a journal that has no file yet: the log folder is made with the first attempt.
 LINES_WAITING_MAX = 10_000
+READ_BYTES = 1 << 20
+#: A longer line is not one of ours.
+LINE_BYTES_MAX = 64 << 20
 
 
 class Journal:
@@ -149,3 +151,37 @@ class Journal:
                 "journal_unlisted",
                 f"`holdfast events {self._context.run}` will not find {path}; name the file instead: {error}",
             )
+
+
+class JournalReader:
+    """Reads a journal's lines, and later those that were added; what cannot be read is counted and skipped."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.unreadable = 0
+        self._offset = 0
+        self._rest = b""
+
+    def read(self) -> Iterator[Line]:
+        """Yield the whole lines since the last time; raises `OSError`."""
+        with self.path.open("rb") as file:
+            file.seek(self._offset)
+            while chunk := file.read(READ_BYTES):
+                self._offset += len(chunk)
+                *texts, self._rest = (self._rest + chunk).split(b"\n")
+                if len(self._rest) > LINE_BYTES_MAX:
+                    self._rest = b""
+                yield from self._lines(texts)
+
+    @property
+    def torn(self) -> bool:
+        """Whether the file ends in the middle of a line: of a crash, or of one that is being written."""
+        return bool(self._rest)
+
+    def _lines(self, texts: list[bytes]) -> Iterator[Line]:
+        for text in texts:
+            entry = entries.decode(text) if text.strip() else None
+            if entry is not None:
+                yield Line(entry, text)
+            elif text.strip():
+                self.unreadable += 1

@@ -8,17 +8,48 @@ second is no event.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.events.api import Event, EventMetadataValue, EventSource
-from holdfast.events.context import RunContext
-from holdfast.events.entry import level_name
-from holdfast.facts import Fact
+from holdfast.facts import Fact, level_name
 
 STATUS_PREFIX = "torchelastic.worker.status."
 PREFIX = "holdfast."
 #: Of a worker's state these go into TorchElastic's nested `metadata`, which is JSON in a string.
 _NESTED = ("local_rank", "role_rank", "role_world_size")
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """Where events and journal lines come from: the run, the agent, and its state according to its own facts."""
+
+    run: str
+    host: str
+    pid: int
+    node: str = ""
+    role: str = ""
+    rdzv_backend: str = ""
+    entrypoint: str = ""
+    group_rank: int | None = None
+    group_world_size: int | None = None
+    restarts_used: int = 0
+
+    def after(self, fact: Fact) -> RunContext:
+        """Return what is known once a fact has happened."""
+        if fact.kind != "workers_started":
+            return self
+        data = fact.data
+        return replace(
+            self,
+            group_rank=data.get("group_rank", self.group_rank),
+            group_world_size=data.get("group_world_size", self.group_world_size),
+            restarts_used=data.get("restarts_used", self.restarts_used),
+        )
+
+    def concerns(self, fact: Fact) -> bool:
+        """Whether a fact belongs to this run; a coordinator in the same process may serve others."""
+        return str(fact.data.get("run", self.run)) == self.run
 
 
 def event_of(fact: Fact, context: RunContext) -> Event | None:

@@ -15,7 +15,8 @@ from fnmatch import fnmatchcase
 from math import inf
 from typing import Any
 
-from holdfast.events.entry import CLOSED, LEVELS, Entry, Line, Sieve
+from holdfast.events.entry import CLOSED, Entry, Line, Sieve
+from holdfast.facts import LEVELS
 from holdfast.printable import printable
 
 #: A node whose clock is ahead by no more than this is taken to have heard of a cluster fact late.

@@ -7,7 +7,7 @@
 
 By default nobody listens and a value costs next to nothing. A program chooses in code with `configure`; the flag
 `--metrics` of `holdfast launch` and the variable `HOLDFAST_METRICS` choose for the agent and all its workers
-(`holdfast.metrics.choose`).
+(`holdfast.metrics.chosen`).
 """
 
 from holdfast.metrics.api import (

@@ -1,12 +1,12 @@
 """What programs use: streams to add values to, handlers that take them, and `configure`, which joins the two.
 
-Two parties choose where values go. The *program* does with `configure`, for one group or for all. The *launch* does
-with `--metrics` or `HOLDFAST_METRICS`; in a worker that is looked at when the first value is added. What the program
-says about a group holds; the launch decides about the rest. `_routes` holds both choices and is replaced as a whole, so
-a stream knows by one comparison whether the handler it remembers is still the right one.
+Where values go is decided in two places. The *program* calls `configure`, for one group or for all. The *launch* has
+`--metrics` or `HOLDFAST_METRICS`, which a worker reads when it adds its first value. The program's choice for a group
+comes first. `_routes` holds both choices and is replaced as a whole, so a stream knows by one comparison whether the
+handler that it remembers is still the right one.
 
-A program's handler is called at once, on the thread that adds the value. If it raises, that is reported once and
-goes no further: telling about a training must never disturb it.
+A program's handler is called on the thread that adds the value. Its first exception is reported and none of them
+reaches the caller: metrics must never disturb training.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypeVar, overload
+
+if TYPE_CHECKING:
+    from holdfast.sinks import Guarded
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -165,7 +168,7 @@ def initialize_metrics(cfg: MetricsConfig | None = None) -> None:
     sinks = cfg.params.get("sinks", "") if cfg is not None else ""
     sinks = sinks or os.environ.get("HOLDFAST_METRICS", "")
     if sinks:
-        from holdfast.metrics.choose import configure_from
+        from holdfast.metrics.chosen import configure_from
 
         configure_from([sinks])
 
@@ -203,32 +206,14 @@ def _measured(function: Callable[P, R], name: str, group: str) -> Callable[P, R]
 _Emit = Callable[[MetricData], None]
 
 
-class _Guarded:
-    """A program's handler; what it raises is reported once and goes no further."""
-
-    __slots__ = ("_emit", "_reported", "handler")
-
-    def __init__(self, handler: MetricHandler) -> None:
-        self.handler = handler
-        self._emit = handler.emit
-        self._reported = False
-
-    def __call__(self, data: MetricData) -> None:
-        try:
-            self._emit(data)
-        except Exception as error:  # noqa: BLE001 - a stranger's handler may raise anything
-            if not self._reported:
-                self._reported = True
-                name = type(self.handler).__name__
-                _warn(f"the metric handler {name} raised {error!r}; it goes on being called and is not reported again")
-
-
 class _Routes:
     """Who gets the values of which group; never changed, only replaced."""
 
     __slots__ = ("default", "groups", "launch")
 
-    def __init__(self, groups: dict[str, _Guarded], default: _Guarded | None, launch: Launch | None) -> None:
+    def __init__(
+        self, groups: dict[str, Guarded[MetricData]], default: Guarded[MetricData] | None, launch: Launch | None
+    ) -> None:
         self.groups = groups
         self.default = default
         #: What the launch chose; None while nobody has looked.
@@ -249,10 +234,13 @@ _changing = threading.RLock()
 _routes = _Routes({}, None, None)
 
 
-def _guarded(handler: MetricHandler) -> _Guarded:
+def _guarded(handler: MetricHandler) -> Guarded[MetricData]:
     """Return the guard of a handler; one handler has one, so that it is reported once whatever it is configured for."""
+    from holdfast.sinks import Guarded  # a program that configures nothing does not need it
+
     known = (*_routes.groups.values(), _routes.default)
-    return next((guard for guard in known if guard is not None and guard.handler is handler), None) or _Guarded(handler)
+    found = (guard for guard in known if guard is not None and guard.handler is handler)
+    return next(found, None) or Guarded("metric handler", handler, handler.emit)
 
 
 class Launch(Protocol):
@@ -291,7 +279,7 @@ def _emit_first(data: MetricData) -> None:
             launch: Launch | None = None
             if "HOLDFAST_METRICS" in os.environ:
                 try:
-                    from holdfast.metrics.worker import chosen_for_worker
+                    from holdfast.metrics.chosen import chosen_for_worker
 
                     launch = chosen_for_worker()
                 except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on

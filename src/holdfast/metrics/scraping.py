@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import UsageError
 from holdfast.facts import facts
-from holdfast.metrics import source, specs
+from holdfast.metrics import source
 from holdfast.metrics.api import PLATFORM_GROUP, MetricStream
 from holdfast.metrics.platform import PlatformMetrics
-from holdfast.metrics.specs import Spec
+from holdfast.sinks import Choice, join
 
 if TYPE_CHECKING:
     from holdfast.metrics.chosen import Metrics
@@ -54,15 +54,17 @@ class Scraping:
 
     def worker_environment(self, chosen: Metrics | None, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
         """Return the variables by which workers find the sinks that were chosen, and hand their values to us too."""
+        from holdfast.metrics.chosen import KIND
+
         before = chosen.worker_environment() if chosen is not None else {}
         if self._relay is None:
             return before
         try:
-            wanted = specs.parse([before.get(source.METRICS_VARIABLE) or environ.get(source.METRICS_VARIABLE, "")])
+            wanted = KIND.parse([before.get(source.METRICS_VARIABLE) or environ.get(source.METRICS_VARIABLE, "")])
         except UsageError:  # it is each worker's to tell
             return before
         return {
-            source.METRICS_VARIABLE: specs.join([*wanted, *_additions(wanted)]),
+            source.METRICS_VARIABLE: join([*wanted, *_additions(wanted)]),
             source.SOCKET_VARIABLE: str(self._relay.path),
         }
 
@@ -77,9 +79,11 @@ class Scraping:
         return render(self._handler.registry), CONTENT_TYPE
 
 
-def _additions(wanted: Sequence[Spec]) -> list[Spec]:
+def _additions(wanted: Sequence[Choice]) -> list[Choice]:
     """Return what to add so that every group is scraped, except where the user wants its values forgotten."""
     groups: dict[str | None, list[str]] = {None: []}
-    for spec in wanted:
-        groups.setdefault(spec.group, []).append(spec.sink)
-    return [Spec(group, SINK) for group, sinks in groups.items() if SINK not in sinks and set(sinks) != {"null"}]
+    for choice in wanted:
+        groups.setdefault(choice.group, []).append(choice.name)
+    return [
+        Choice(SINK, group=group) for group, sinks in groups.items() if SINK not in sinks and set(sinks) != {"null"}
+    ]

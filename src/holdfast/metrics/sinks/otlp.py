@@ -13,13 +13,12 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from typing import Any
-from urllib.parse import urlsplit
 
 from holdfast.errors import Unavailable, UsageError
 from holdfast.metrics.api import MetricData, MetricHandler
 from holdfast.metrics.names import BUCKETS_MS, is_duration, number, otel_name
 from holdfast.metrics.source import Source, current
+from holdfast.sinks import otlp_endpoint
 
 PATH = "/v1/metrics"
 EXPORT_TIMEOUT_S = 5.0
@@ -29,19 +28,7 @@ INSTRUMENTS_MAX = 2_000
 
 def create_handler(argument: str) -> MetricHandler:
     """Return a handler that exports to the endpoint named by the argument."""
-    return OtlpMetricHandler(full_endpoint(argument), current())
-
-
-def full_endpoint(text: str) -> str | None:
-    """Return the address to post to; None where the SDK's own variables decide."""
-    if not text:
-        return None
-    if "://" not in text:
-        text = f"http://{text}"
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError(f"'{text}' is no OTLP endpoint: write otlp:http://HOST:4318")
-    return text.rstrip("/") + PATH if parts.path in ("", "/") else text
+    return OtlpMetricHandler(otlp_endpoint(argument, PATH), current())
 
 
 def resource_of(source: Source) -> dict[str, str | int]:
@@ -70,15 +57,19 @@ class OtlpMetricHandler(MetricHandler):
     gather_s = 5.0
 
     def __init__(self, endpoint: str | None, source: Source) -> None:
-        sdk = _import_sdk()
+        try:
+            from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+            from opentelemetry.sdk.metrics import MeterProvider
+            from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricExportResult
+            from opentelemetry.sdk.resources import Resource
+        except ImportError as error:
+            raise UsageError("the metrics sink 'otlp' needs OpenTelemetry: pip install 'holdfast[otel]'") from error
         _quieten()
-        self._success = sdk.MetricExportResult.SUCCESS
-        self._exporter = sdk.OTLPMetricExporter(endpoint=endpoint, timeout=EXPORT_TIMEOUT_S)
-        self._reader = sdk.InMemoryMetricReader()
-        self._provider = sdk.MeterProvider(
-            metric_readers=[self._reader],
-            resource=sdk.Resource.create(resource_of(source)),
-            shutdown_on_exit=False,
+        self._success = MetricExportResult.SUCCESS
+        self._exporter = OTLPMetricExporter(endpoint=endpoint, timeout=EXPORT_TIMEOUT_S)
+        self._reader = InMemoryMetricReader()
+        self._provider = MeterProvider(
+            metric_readers=[self._reader], resource=Resource.create(resource_of(source)), shutdown_on_exit=False
         )
         self._meter = self._provider.get_meter("holdfast.metrics")
         self._takers: dict[str, _Take] = {}
@@ -112,8 +103,8 @@ class OtlpMetricHandler(MetricHandler):
             raise UsageError(f"only {INSTRUMENTS_MAX} metrics are exported; '{name}' is not")
         take: _Take
         if is_duration(name):
-            buckets = {"explicit_bucket_boundaries_advisory": BUCKETS_MS}
-            take = self._meter.create_histogram(name, unit="ms", **buckets).record
+            histogram = self._meter.create_histogram(name, unit="ms", explicit_bucket_boundaries_advisory=BUCKETS_MS)
+            take = histogram.record
         else:
             take = self._meter.create_gauge(name).set
         self._takers[name] = take
@@ -136,26 +127,3 @@ def _quieten() -> None:
 
 def _not_ours(_: logging.LogRecord) -> bool:
     return not getattr(_exporting, "now", False)
-
-
-class _Sdk:
-    """The names of the SDK that are used here."""
-
-    def __init__(self) -> None:
-        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-        from opentelemetry.sdk.metrics import MeterProvider
-        from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricExportResult
-        from opentelemetry.sdk.resources import Resource
-
-        self.OTLPMetricExporter: Any = OTLPMetricExporter
-        self.MeterProvider: Any = MeterProvider
-        self.InMemoryMetricReader: Any = InMemoryMetricReader
-        self.MetricExportResult: Any = MetricExportResult
-        self.Resource: Any = Resource
-
-
-def _import_sdk() -> _Sdk:
-    try:
-        return _Sdk()
-    except ImportError as error:
-        raise UsageError("the metrics sink 'otlp' needs OpenTelemetry: pip install 'holdfast[otel]'") from error

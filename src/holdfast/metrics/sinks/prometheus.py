@@ -23,6 +23,7 @@ from holdfast.errors import UsageError
 from holdfast.metrics.api import MetricData, MetricHandler
 from holdfast.metrics.names import BUCKETS_MS, is_duration, number, prometheus_name
 from holdfast.metrics.source import SOCKET_VARIABLE, current_rank
+from holdfast.sinks import refuse_argument
 
 #: The exposition format that `render` writes, for the answer's Content-Type.
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -35,8 +36,7 @@ _HISTOGRAM_ENDINGS = ("bucket", "count", "sum", "created")
 
 def create_handler(argument: str) -> MetricHandler:
     """Return the handler to scrape in an agent, and in a worker the one that hands values to its agent."""
-    if argument:
-        raise UsageError("the metrics sink 'prometheus' takes no argument: it is scraped from the health port")
+    refuse_argument("metrics sink", "prometheus", argument, "it is scraped from the health port")
     if current_rank() is None:
         return PrometheusMetricHandler()
     path = os.environ.get(SOCKET_VARIABLE)

@@ -1,24 +1,72 @@
-"""`otlp:ENDPOINT`: every event as a log record of OpenTelemetry, over OTLP/HTTP, with the official SDK."""
+"""Our event handlers: `null`, `console`, `jsonl:PATH` and `otlp:ENDPOINT`. They are plugins like any other."""
 
 from __future__ import annotations
 
 import logging
 import os
 import socket
+import sys
 from typing import Any
-from urllib.parse import urlsplit
 
 from holdfast.errors import Unavailable, UsageError
-from holdfast.events.api import Event, EventHandler, EventSource
+from holdfast.events.api import Event, EventHandler, EventSource, NullEventHandler
+from holdfast.sinks import open_lines, otlp_endpoint, refuse_argument
 
+NOUN = "event handler"
 EXPORT_TIMEOUT_S = 5.0
 LOGS_PATH = "/v1/logs"
 
 
-class OtlpEventHandler(EventHandler):
-    """Sends events to a collector, one request each: they are few, and each is there when something breaks next.
+def create_null(argument: str) -> EventHandler:
+    """Make the handler that ignores events."""
+    refuse_argument(NOUN, "null", argument)
+    return NullEventHandler()
 
-    Without an endpoint the SDK's own variables say where to, as OTEL_EXPORTER_OTLP_ENDPOINT.
+
+def create_console(argument: str) -> EventHandler:
+    """Make the handler that prints events."""
+    refuse_argument(NOUN, "console", argument)
+    return ConsoleEventHandler()
+
+
+def create_jsonl(argument: str) -> EventHandler:
+    """Make the handler that appends events to the file `argument`."""
+    return JsonlEventHandler(argument)
+
+
+def create_otlp(argument: str) -> EventHandler:
+    """Make the handler that sends events to the OpenTelemetry collector at `argument`."""
+    return OtlpEventHandler(argument)
+
+
+class ConsoleEventHandler(EventHandler):
+    """Prints every event to stderr as one line of JSON, as TorchElastic does; stdout belongs to the workers."""
+
+    def record(self, event: Event) -> None:
+        """Print one event."""
+        sys.stderr.write(event.serialize() + "\n")
+        sys.stderr.flush()
+
+
+class JsonlEventHandler(EventHandler):
+    """Appends every event as one line of JSON to a file, which several processes may share."""
+
+    def __init__(self, path: str) -> None:
+        self._file = open_lines(NOUN, path)
+
+    def record(self, event: Event) -> None:
+        """Append one event."""
+        self._file.append(event.serialize().encode())
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class OtlpEventHandler(EventHandler):
+    """Sends each event at once, as a log record: events are few, and the next thing that breaks may be this process.
+
+    Without an endpoint the SDK's own variables decide, such as OTEL_EXPORTER_OTLP_ENDPOINT.
     """
 
     def __init__(self, endpoint: str) -> None:
@@ -31,10 +79,10 @@ class OtlpEventHandler(EventHandler):
             raise UsageError(
                 f"the event handler otlp needs OpenTelemetry: pip install 'holdfast[otel]' ({error})"
             ) from None
-        # We report a failure ourselves; without any handler, logging would print the exporter's words to stderr.
+        # We report failures ourselves; without a handler, logging would print those of the exporter to stderr too.
         logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
-        self._endpoint = logs_url(endpoint)
-        self._exporter = _Remembering(OTLPLogExporter(endpoint=self._endpoint or None, timeout=EXPORT_TIMEOUT_S))
+        self._endpoint = otlp_endpoint(endpoint, LOGS_PATH)
+        self._exporter = _Remembering(OTLPLogExporter(endpoint=self._endpoint, timeout=EXPORT_TIMEOUT_S))
         resource = Resource.create(
             {"service.name": "holdfast", "host.name": socket.gethostname(), "process.pid": os.getpid()}
         )
@@ -50,12 +98,12 @@ class OtlpEventHandler(EventHandler):
             raise Unavailable(f"the collector at {self._endpoint or 'the default endpoint'} does not take events")
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._provider.shutdown()
 
 
 class _Remembering:
-    """The exporter, and whether its last export failed, which the SDK only writes to its log."""
+    """An exporter that remembers whether its last export failed, which the SDK only logs."""
 
     def __init__(self, exporter: Any) -> None:
         self._exporter = exporter
@@ -72,26 +120,6 @@ class _Remembering:
 
     def force_flush(self, timeout_millis: int = 10_000) -> bool:
         return bool(self._exporter.force_flush(timeout_millis))
-
-
-def create_handler(argument: str) -> EventHandler:
-    """Make the handler that sends events to the collector at `argument`."""
-    return OtlpEventHandler(argument)
-
-
-def logs_url(endpoint: str) -> str:
-    """Complete an endpoint: `host:4318` and `http://host:4318` get OTLP's own path for logs."""
-    if not endpoint:
-        return ""
-    url = endpoint if "://" in endpoint else f"http://{endpoint}"
-    try:
-        parts = urlsplit(url)
-        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        valid = False
-    if not valid:
-        raise UsageError(f"'{endpoint}' is no OTLP endpoint: write otlp:http://HOST:4318")
-    return url.rstrip("/") + LOGS_PATH if parts.path in ("", "/") else url
 
 
 def _as_log_record(event: Event) -> Any:
