@@ -26,7 +26,7 @@ from holdfast.facts import Fact, facts
 from holdfast.failures import Failure, Kind, ProcessFailure
 from holdfast.failures.stacks import Stack
 from holdfast.failures.verdict import root_cause
-from holdfast.health import PORT_VARIABLE, HealthCheckServer, Pulse, create_healthcheck_server, parse_health_port
+from holdfast.health import PORT_VARIABLE, HealthCheckServer, LastProgress, create_healthcheck_server, parse_health_port
 from holdfast.metrics.api import installed
 from holdfast.metrics.chosen import Metrics
 from holdfast.rendezvous.native import HoldfastRendezvousHandler
@@ -123,7 +123,7 @@ class LocalElasticAgent(SimpleElasticAgent):
             self._meeting.questions.answerer = self._hangs.answer
         self._scraping: Scraping | None = None
         self._health = health_check_server or self._make_health(options.health)
-        if isinstance(given := getattr(health_check_server, "alive_callback", None), Pulse):
+        if isinstance(given := getattr(health_check_server, "alive_callback", None), LastProgress):
             self._pulse = given
         self._failures: dict[int, Failure] = {}
 

@@ -56,7 +56,7 @@ from holdfast.coordinator.messages import Cause
 from holdfast.coordinator.ranks import Numbers
 from holdfast.errors import RendezvousGracefulExitError
 from holdfast.facts import Fact, facts
-from holdfast.health import HealthCheckServer, Pulse
+from holdfast.health import HealthCheckServer, LastProgress
 from holdfast.machine import Tick
 from holdfast.quantities import count
 from holdfast.rendezvous import RendezvousInfo, RendezvousStoreInfo, as_rendezvous_info
@@ -93,7 +93,7 @@ class SimpleElasticAgent(StatusEvents, ElasticAgent):
         self._teller = Teller(self._worker_group)
         self._observers = Observers(spec, self._meeting.node)
         #: When the loop last came round; whoever watches the agent asks it.
-        self._pulse = Pulse()
+        self._pulse = LastProgress()
         self._health: HealthCheckServer | None = None
         #: Names of the signals that end the agent; None means what the environment says, or the default.
         self.signals_to_handle: str | None = None

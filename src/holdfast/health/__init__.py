@@ -12,15 +12,15 @@ from holdfast.lazy import attach
 if TYPE_CHECKING:
     from holdfast.health.address import PORT_VARIABLE as PORT_VARIABLE
     from holdfast.health.address import parse_health_port as parse_health_port
-    from holdfast.health.limits import Limits as Limits
-    from holdfast.health.pulse import Pulse as Pulse
+    from holdfast.health.last_progress import LastProgress as LastProgress
+    from holdfast.health.protocol import Limits as Limits
     from holdfast.health.server import HealthCheckServer as HealthCheckServer
     from holdfast.health.server import create_healthcheck_server as create_healthcheck_server
 else:
     __getattr__, __dir__, __all__ = attach(
         __name__,
         address="PORT_VARIABLE parse_health_port",
-        limits="Limits",
-        pulse="Pulse",
+        protocol="Limits",
+        last_progress="LastProgress",
         server="HealthCheckServer create_healthcheck_server",
     )

@@ -1,4 +1,4 @@
-"""Vitals: when each part of the agent last moved, and whether that is recent enough. Pure."""
+"""Liveness: when each part of the agent last moved, and whether that is recent enough. Pure."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ class Part(NamedTuple):
     """One part of the agent that must keep moving."""
 
     name: str
-    #: This host's monotonic seconds; the same clock in every process of it.
+    #: Monotonic seconds: one clock for all processes of a host.
     moved_at: float
-    #: Why it cannot be said when it moved; empty where it can.
+    #: Why that is unknown; empty where it is known.
     trouble: str = ""
 
 
-class Vitals(NamedTuple):
-    """What is known of all parts, and the silence that each is allowed."""
+class Liveness(NamedTuple):
+    """All parts of the agent, and how long each may go without moving."""
 
     parts: tuple[Part, ...]
     timeout_s: float
-    #: Whether the agent's process is stopped, as by SIGSTOP; only looked at where something is wrong.
+    #: Whether the agent's process is stopped, as by SIGSTOP; looked up only where something is wrong.
     stopped: bool = False
 
     def trouble(self, now: float) -> str:
-        """Say in a sentence what has stopped moving; empty while all is well."""
+        """Return a sentence that names the parts that stopped moving; empty while all of them move."""
         found = [each for each in (self._trouble_of(part, now) for part in self.parts) if each]
         if found and self.stopped:
             found.append("the agent's process is stopped")
         return "; ".join(found)
 
     def sentence(self, now: float) -> str:
-        """Say how the agent is."""
+        """Return a sentence about the health of the agent."""
         if trouble := self.trouble(now):
             return trouble
         return "; ".join(f"{part.name} moved {_seconds(now - part.moved_at)} ago" for part in self.parts)

@@ -1,17 +1,16 @@
-"""The porter: a small process that answers at the health port on behalf of the agent.
+"""The health process: a small process that answers at the health port on behalf of the agent.
 
-Why a process of its own: a thread in the agent cannot answer when the agent's process is stopped or some C code holds
-the interpreter's lock, which is when the answer matters most; and while the agent carries the output of many workers, a
-thread would wait its turn for that lock.
+Why a process of its own: a thread in the agent cannot answer while the agent is stopped or C code holds the
+interpreter's lock, which is when the answer matters most. While the agent copies the output of many workers, a thread
+would also wait for that lock.
 
-Started by its path (`python -S .../porter.py SETTINGS`) with the listening socket and a socket to the agent. It imports
-little, holds no secrets, has no environment, and lives exactly as long as the agent: it ends when the agent closes the
-socket or dies in whatever way. One loop, no threads; a client that is slow waits for itself only.
+Started by its path (`python -S .../health_process.py SETTINGS`) with the listening socket and a socket to the agent. It
+imports little, holds no secrets and has no environment. It ends when the agent closes the socket or dies. One loop, no
+threads; a slow client delays no other client.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import select
@@ -20,20 +19,19 @@ import socket
 import sys
 import time
 from collections import OrderedDict, deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 if __name__ == "__main__":
-    # Run by path: our folder must not shadow the standard library, nor must whatever lies beside our package.
+    # Run by path: neither our folder nor what lies beside our package may shadow the standard library.
     _folder = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib takes longer than all the rest
     if sys.path[:1] == [_folder]:
         del sys.path[0]
     sys.path.append(os.path.dirname(os.path.dirname(_folder)))  # noqa: PTH120
 
-from holdfast.health import desk
-from holdfast.health.frames import FrameCutter, pack
+from holdfast.health import routes
 from holdfast.health.http import BadRequest, Reply, Request, RequestReader, render
-from holdfast.health.limits import Limits
-from holdfast.health.vitals import Part, Vitals
+from holdfast.health.liveness import Liveness, Part
+from holdfast.health.protocol import FrameCutter, Limits, Settings, pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,20 +48,9 @@ LINGER_S = 1.0
 LINGER_BYTES_MAX = 256 * 1024
 #: Descriptors that are not clients.
 FILES_RESERVED = 32
-#: Of our own mistakes, so many are told to the agent, each with the end of its traceback.
+#: How many of our own mistakes are reported to the agent, each with the end of its traceback.
 MISTAKES_TOLD_MAX = 10
 MISTAKE_CHARACTERS_MAX = 4000
-
-
-class Settings(NamedTuple):
-    """What the agent tells its porter at the start."""
-
-    agent: int
-    control: int
-    listener: int
-    timeout_s: float
-    policy: desk.Policy
-    limits: Limits
 
 
 class Client:
@@ -93,14 +80,14 @@ class Client:
         return not (self.out or self.waits_for or self.closing)
 
 
-class Porter:
+class HealthProcess:
     """The loop over the listener, the agent and the clients."""
 
     def __init__(self, settings: Settings) -> None:
         self._limits = settings.limits
         self._agent = settings.agent
         self._policy = settings.policy
-        self._vitals = Vitals((), settings.timeout_s)
+        self._liveness = Liveness((), settings.timeout_s)
         self._listener = socket.socket(fileno=settings.listener)
         self._control = socket.socket(fileno=settings.control)
         self._frames = FrameCutter()
@@ -117,7 +104,7 @@ class Porter:
 
     def run(self) -> None:
         """Serve until the agent is gone."""
-        self._hear()  # the agent speaks first: nobody is answered before we know how it is
+        self._hear()  # the agent speaks first: no client is answered before its state is known
         self._watch(self._listener, self._accept)
         self._watch(self._control, self._hear)
         self._watch_agent()
@@ -138,7 +125,7 @@ class Porter:
                 self._sweep(now)
 
     def _guarded(self, client: Client, act: Callable[..., None], *arguments: Any) -> None:
-        """Do something for a client. A mistake of ours costs that client its connection; the agent is told of it."""
+        """Do something for a client. A mistake of ours closes that connection and is reported to the agent."""
         try:
             act(*arguments)
         except Exception:  # noqa: BLE001 - whatever it is, the others are still answered
@@ -146,7 +133,7 @@ class Porter:
             self._report()
 
     def _report(self) -> None:
-        """Tell the agent of the exception that is being handled, a few times at most."""
+        """Report the exception that is being handled to the agent, a few times at most."""
         self._mistakes += 1
         if self._mistakes > MISTAKES_TOLD_MAX:
             return
@@ -157,7 +144,7 @@ class Porter:
             if self._control.send(frame) < len(frame):
                 sys.exit("half a frame was sent: the agent does not read")
         except BlockingIOError:
-            pass  # it has not read for long, which shows in its vitals
+            pass  # it has not read for long, which its liveness shows
 
     # -- the agent -------------------------------------------------------------------------------------------------
 
@@ -167,7 +154,7 @@ class Porter:
         self._epoll.register(sock.fileno(), select.EPOLLIN)
 
     def _watch_agent(self) -> None:
-        """End with the agent even where somebody else holds the other end of the control socket, as a fork does."""
+        """End with the agent even where another process holds the other end of the control socket, as a fork does."""
         pidfd = os.pidfd_open(os.getppid())
         if os.getppid() != self._agent:
             sys.exit(0)  # it was gone before we looked
@@ -175,7 +162,7 @@ class Porter:
         self._epoll.register(pidfd, select.EPOLLIN)
 
     def _hear(self) -> None:
-        """Take in what the agent says; its silence for ever ends the process."""
+        """Read what the agent sends; end when it has closed the socket."""
         try:
             data = self._control.recv(CONTROL_BYTES)
         except BlockingIOError:
@@ -186,7 +173,7 @@ class Porter:
             sys.exit(0)
         for head, body in self._frames.feed(data):
             if "parts" in head:
-                self._vitals = self._vitals._replace(parts=tuple(Part(*part) for part in head["parts"]))
+                self._liveness = self._liveness._replace(parts=tuple(Part(*part) for part in head["parts"]))
             else:
                 self._told(head, body)
 
@@ -198,11 +185,11 @@ class Porter:
 
     def _pass_on(self, client: Client, head: dict[str, Any], body: bytes) -> None:
         assert client.request is not None
-        self._reply(client, client.request, desk.told(client.request, head, body))
+        self._reply(client, client.request, routes.agents_reply(client.request, head, body))
         self._serve(client)
 
     def _ask(self, kind: str) -> None:
-        """Ask the agent, unless it is at it already: however many clients there are, it answers once at a time."""
+        """Ask the agent, unless it is answering this already: many clients get one answer."""
         if kind in self._open:
             return
         try:
@@ -213,9 +200,9 @@ class Porter:
         except OSError:
             sys.exit(0)
 
-    def _look(self, now: float) -> Vitals:
-        vitals = self._vitals
-        return vitals._replace(stopped=_is_stopped(self._agent)) if vitals.trouble(now) else vitals
+    def _look(self, now: float) -> Liveness:
+        liveness = self._liveness
+        return liveness._replace(stopped=_is_stopped(self._agent)) if liveness.trouble(now) else liveness
 
     # -- clients ---------------------------------------------------------------------------------------------------
 
@@ -252,7 +239,7 @@ class Porter:
         self._serve(client)
 
     def _read(self, client: Client) -> bool:
-        """Take in what arrived; says whether the connection lives on."""
+        """Read what arrived; return whether the connection stays open."""
         try:
             data = client.sock.recv(RECV_BYTES)
         except BlockingIOError:
@@ -298,7 +285,7 @@ class Porter:
 
     def _handle(self, client: Client, request: Request) -> None:
         now = time.monotonic()
-        answer = desk.answer(request, self._look(now), self._policy, now)
+        answer = routes.answer(request, self._look(now), self._policy, now)
         if isinstance(answer, Reply):
             self._reply(client, request, answer)
         else:
@@ -307,7 +294,7 @@ class Porter:
             self._ask(answer.kind)
 
     def _refuse(self, client: Client, status: int, sentence: str) -> None:
-        self._reply(client, Request("GET", "/"), desk.refusal(None, status, sentence))
+        self._reply(client, Request("GET", "/"), routes.refusal(None, status, sentence))
 
     def _reply(self, client: Client, request: Request, reply: Reply) -> None:
         client.request, client.waits_for = None, ""
@@ -345,7 +332,7 @@ class Porter:
             self._drop(client)
 
     def _set_interest(self, client: Client) -> None:
-        """Read only from a client that is not owed anything: whoever does not read its answers is not heard."""
+        """Read from a client only after it has read its answers."""
         if client.sock.fileno() < 0:
             return
         if client.out:
@@ -363,7 +350,7 @@ class Porter:
     def _time_out(self, client: Client, now: float) -> None:
         if client.waits_for:
             assert client.request is not None
-            reply = desk.unanswered(client.request, self._look(now), self._limits.answer_timeout_s, now)
+            reply = routes.unanswered(client.request, self._look(now), self._limits.answer_timeout_s, now)
             self._reply(client, client.request, reply)
             self._serve(client)
         elif client.is_reading and not client.reader.is_empty:
@@ -398,11 +385,9 @@ def _is_stopped(pid: int) -> bool:
 def main(text: str) -> None:
     """Serve as the settings say."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
-        # Whoever signals all processes of a job at once still gets answers while the agent ends.
+        # A signal to all processes of a job does not end it: it answers until the agent has ended.
         signal.signal(number, signal.SIG_IGN)
-    agent, control, listener, timeout_s, asked, names, no_metrics, limits = json.loads(text)
-    policy = desk.Policy(frozenset(asked), frozenset(names), no_metrics)
-    Porter(Settings(agent, control, listener, timeout_s, policy, Limits(*limits))).run()
+    HealthProcess(Settings.decode(text)).run()
 
 
 if __name__ == "__main__":

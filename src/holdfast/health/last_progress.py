@@ -1,4 +1,4 @@
-"""The pulse: when something last moved, as an alive callback."""
+"""When a loop last made progress, as the alive callback of a health server."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class Pulse:
-    """An alive callback for whoever has a loop: `beat` each time round, and be excused from waits that may be long.
+class LastProgress:
+    """An alive callback for a loop: call `beat` in each turn, and wrap waits that may be long in `excused`.
 
-    Until the first beat it counts as alive: nothing has begun that could hang. It is kept by the monotonic clock, so a
-    wall clock that is set does not look like silence.
+    Before the first beat it counts as alive: nothing has begun that could hang. It uses the monotonic clock, so setting
+    the wall clock does not look like silence.
     """
 
     def __init__(self) -> None:
@@ -24,12 +24,12 @@ class Pulse:
         self._guard = threading.Lock()
 
     def beat(self) -> None:
-        """Say that it moves; callable from any thread."""
+        """Record progress; callable from any thread."""
         self._moved_at = time.monotonic()
 
     @contextmanager
     def excused(self) -> Iterator[None]:
-        """Count as moving while inside a call that may rightly block for long, such as somebody else's rendezvous."""
+        """Count as alive inside a call that may rightly block for long, such as a user's rendezvous."""
         with self._guard:
             self._excuses += 1
         try:
@@ -40,6 +40,6 @@ class Pulse:
                 self._excuses -= 1
 
     def __call__(self) -> float:
-        """Return the wall-clock time at which it last moved."""
+        """Return the wall-clock time of the last progress."""
         now, moved_at = time.monotonic(), self._moved_at
         return time.time() - (0.0 if moved_at is None or self._excuses else now - moved_at)

@@ -1,9 +1,8 @@
-"""The porter's process as the agent sees it: started, spoken to, replaced where it dies, ended."""
+"""The agent's handle on the health process: start it, talk to it, replace it if it dies, end it."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import socket
@@ -11,34 +10,30 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.errors import Unavailable
-from holdfast.health.frames import FrameCutter, pack
+from holdfast.health.protocol import FrameCutter, Limits, Policy, Settings, pack
 
-if TYPE_CHECKING:
-    from holdfast.health.desk import Policy
-    from holdfast.health.limits import Limits
-
-PORTER = str(Path(__file__).with_name("porter.py"))
-#: All that the interpreter itself may need to start; nothing else of our environment is the porter's business.
+PROGRAM = str(Path(__file__).with_name("health_process.py"))
+#: All that the interpreter itself may need to start; the health process gets nothing else of our environment.
 ENVIRONMENT = ("LD_LIBRARY_PATH", "PYTHONHOME")
 RECV_BYTES = 4096
 STOP_TIMEOUT_S = 2.0
-LAST_WORDS_BYTES = 4000
+LAST_OUTPUT_BYTES = 4000
 
 
-class PorterProcess:
-    """One porter at a time on one listening socket, which it takes over and closes in the end."""
+class ProcessHandle:
+    """One health process at a time on one listening socket, which this handle owns and closes."""
 
     def __init__(self, listener: socket.socket, timeout_s: float, policy: Policy, limits: Limits) -> None:
         self._listener = listener
-        self._settings = (timeout_s, sorted(policy.asked), sorted(policy.names), policy.no_metrics, limits)
+        self._timeout_s, self._policy, self._limits = timeout_s, policy, limits
         self._sending = threading.Lock()
-        #: Held while the process is being replaced or ended, never while anything is waited for on the socket.
+        #: Held while the process is being replaced or ended, never while waiting for the socket.
         self._changing = threading.Lock()
         self._ended = False
-        #: What an earlier one wrote is not told again.
+        #: The output of an earlier process is not reported again.
         self._read_up_to = 0
         self._output = os.memfd_create("holdfast-health", os.MFD_CLOEXEC)
         try:
@@ -49,7 +44,7 @@ class PorterProcess:
 
     @property
     def ended(self) -> bool:
-        """Whether it was sent home."""
+        """Whether `end` was called."""
         return self._ended
 
     @property
@@ -58,13 +53,13 @@ class PorterProcess:
         return self._process.pid
 
     def send(self, head: dict[str, Any], body: bytes = b"") -> None:
-        """Tell it something; does nothing where it is gone, which `wait_words` notices."""
+        """Send a frame; does nothing if the process is gone, which `wait_frames` notices."""
         frame = pack(head, body)
         with self._sending, contextlib.suppress(OSError):
             self._control.sendall(frame)
 
-    def wait_words(self, timeout_s: float) -> list[dict[str, Any]] | None:
-        """Wait until it says something or the time is up; returns what it says, or None when it is gone."""
+    def wait_frames(self, timeout_s: float) -> list[dict[str, Any]] | None:
+        """Wait for frames or the timeout; return their heads, or None when the process is gone."""
         poller = select.poll()
         try:
             poller.register(self._control.fileno(), select.POLLIN)
@@ -76,44 +71,46 @@ class PorterProcess:
         return [head for head, _ in self._frames.feed(data)] if data else None
 
     def replace(self) -> bool:
-        """Start another one where this one has died; says whether it did: not after `hang_up`."""
+        """Start another process if this one has died; return whether it did: not after `end`."""
         with self._changing:
             if self._ended:
                 return False
-            self._end()
+            self._stop()
             with self._sending:
                 self._control.close()
                 self._start()
             return True
 
-    def last_words(self) -> str:
-        """Return the end of what the dead one wrote, which is its traceback where there was an error."""
+    def last_output(self) -> str:
+        """Return the end of what the dead process wrote: its traceback, if there was an error."""
         size = os.fstat(self._output).st_size
-        begin = max(self._read_up_to, size - LAST_WORDS_BYTES)
+        begin = max(self._read_up_to, size - LAST_OUTPUT_BYTES)
         self._read_up_to = size
-        return os.pread(self._output, LAST_WORDS_BYTES, begin).decode(errors="replace").strip()
+        return os.pread(self._output, LAST_OUTPUT_BYTES, begin).decode(errors="replace").strip()
 
-    def hang_up(self) -> None:
-        """End it and listen no more; whoever waits for it or is stuck in sending returns."""
+    def end(self) -> None:
+        """End the process and close the listener; calls that wait for it or are stuck in sending return."""
         with self._changing:
             if not self._ended:
                 self._ended = True
-                self._end()
+                self._stop()
                 self._listener.close()
 
     def close(self) -> None:
-        """Give back what is held; nobody may use this any more."""
-        self.hang_up()
+        """End the process and close everything; the handle cannot be used any more."""
+        self.end()
         self._control.close()
         os.close(self._output)
 
     def _start(self) -> None:
         self._frames = FrameCutter()
         self._control, theirs = socket.socketpair()
-        settings = [os.getpid(), theirs.fileno(), self._listener.fileno(), *self._settings]
+        settings = Settings(
+            os.getpid(), theirs.fileno(), self._listener.fileno(), self._timeout_s, self._policy, self._limits
+        )
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-S", PORTER, json.dumps(settings)],
+                [sys.executable, "-S", PROGRAM, settings.encode()],
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,
                 stderr=self._output,
@@ -128,7 +125,7 @@ class PorterProcess:
         finally:
             theirs.close()
 
-    def _end(self) -> None:
+    def _stop(self) -> None:
         with contextlib.suppress(OSError):
             self._control.shutdown(socket.SHUT_RDWR)
         try:

@@ -1,8 +1,8 @@
-"""The desk: what each request is answered with. Pure.
+"""Routes: the answer to each request. Pure.
 
-What the porter knows itself (whether the agent moves) is answered at once. What only the agent knows (its status,
-whether it is in a round, its metrics) becomes a question to it, answered when the agent has, refused when it has not in
-time.
+The health process itself knows whether the agent moves, and answers that at once. Its status, its metrics and whether
+it is in a round only the agent knows: such a request becomes a question to the agent, and is refused if the agent does
+not answer in time.
 """
 
 from __future__ import annotations
@@ -11,42 +11,30 @@ import json
 from typing import Any, NamedTuple
 
 from holdfast.health.http import JSON, TEXT, Reply, Request
-from holdfast.health.vitals import Vitals
+from holdfast.health.liveness import Liveness
+from holdfast.health.protocol import ANY_HOST, Policy
 
 METHODS = "GET, HEAD"
 ENDPOINTS = {
     "/healthz": "200 while the agent moves, 503 and the reason otherwise",
-    "/readyz": "200 in a round, 503 and what is waited for otherwise",
+    "/readyz": "200 in a round, 503 and what the agent waits for otherwise",
     "/metrics": "metrics for Prometheus",
     "/status": "the agent's state as JSON",
 }
-#: Where the agent must be asked, and the name of the question.
+#: The paths that only the agent can answer, and the name of each question.
 QUESTIONS = {"/readyz": "ready", "/metrics": "metrics", "/status": "status"}
-NO_METRICS = "there are no metrics here: this server was given none"
-ANY_HOST = "*"
 
 
 class Question(NamedTuple):
-    """What must be asked of the agent before the request can be answered."""
+    """A question to the agent that must be answered first."""
 
     kind: str
 
 
-class Policy(NamedTuple):
-    """What the agent has decided for its server at the start."""
-
-    #: The questions that the agent takes.
-    asked: frozenset[str] = frozenset()
-    #: The names that are answered to; `*` for all.
-    names: frozenset[str] = frozenset([ANY_HOST])
-    #: Why there are no metrics, where there are none.
-    no_metrics: str = NO_METRICS
-
-
-def answer(request: Request, vitals: Vitals, policy: Policy, now: float) -> Reply | Question:
-    """Answer a request or say what to ask of the agent."""
+def answer(request: Request, liveness: Liveness, policy: Policy, now: float) -> Reply | Question:
+    """Return the reply to a request, or the question to ask the agent."""
     if not is_known(request.host, policy.names):
-        # The names are not listed: a page that was led here could read them.
+        # The names are not listed: the web page that led the client here could read them.
         return refusal(
             request,
             421,
@@ -64,12 +52,12 @@ def answer(request: Request, vitals: Vitals, policy: Policy, now: float) -> Repl
         return Question(kind)
     if kind == "metrics":
         return refusal(request, 404, policy.no_metrics)
-    # Who was given no way to say when it is ready is ready while it is alive.
-    return _say(request, not vitals.trouble(now), "ready" if kind else "alive", vitals.sentence(now))
+    # A server without a `ready` callback is ready while it is alive.
+    return _say(request, not liveness.trouble(now), "ready" if kind else "alive", liveness.sentence(now))
 
 
 def is_known(host: str, names: frozenset[str]) -> bool:
-    """Whether a host that a client names is this one: by address, by a known name, or by none at all."""
+    """Whether the host that a client names is this one: by address, by a known name, or without a name."""
     if not host or ANY_HOST in names or host.startswith("["):
         return True
     parts = host.split(".")
@@ -77,8 +65,8 @@ def is_known(host: str, names: frozenset[str]) -> bool:
     return is_address or host.rstrip(".") in names
 
 
-def told(request: Request, head: dict[str, Any], body: bytes) -> Reply:
-    """Turn what the agent answered into a reply."""
+def agents_reply(request: Request, head: dict[str, Any], body: bytes) -> Reply:
+    """Return the reply that the agent's answer makes."""
     if "error" in head:
         return refusal(request, 500, head["error"])
     if head["answer"] == "ready":
@@ -86,18 +74,18 @@ def told(request: Request, head: dict[str, Any], body: bytes) -> Reply:
     return Reply(200, head["type"], body)
 
 
-def unanswered(request: Request, vitals: Vitals, timeout_s: float, now: float) -> Reply:
-    """Refuse what the agent did not answer in time."""
-    trouble = vitals.trouble(now)
+def unanswered(request: Request, liveness: Liveness, timeout_s: float, now: float) -> Reply:
+    """Return the refusal of a request that the agent did not answer in time."""
+    trouble = liveness.trouble(now)
     sentence = f"the agent did not answer within {timeout_s:g} s" + (f": {trouble}" if trouble else "")
     if request.path == "/status":
-        content = {"alive": not trouble, "health": vitals.sentence(now), "error": sentence}
+        content = {"alive": not trouble, "health": liveness.sentence(now), "error": sentence}
         return Reply(503, JSON, _json(content))
     return refusal(request, 503, sentence)
 
 
 def refusal(request: Request | None, status: int, sentence: str, allow: str = "") -> Reply:
-    """Say no in a sentence, in the form that the client wants."""
+    """Return a refusal with its reason, as JSON where the client wants that."""
     if request is not None and request.wants_json:
         return Reply(status, JSON, _json({"error": sentence}), allow)
     return Reply(status, TEXT, f"{sentence}\n".encode(errors="backslashreplace"), allow)

@@ -6,23 +6,26 @@ import json
 
 import pytest
 
-from holdfast.health import desk
-from holdfast.health.desk import Policy, Question
+from holdfast.health import routes
 from holdfast.health.http import Reply, Request
-from holdfast.health.vitals import Part, Vitals
+from holdfast.health.liveness import Liveness, Part
+from holdfast.health.protocol import Policy
+from holdfast.health.routes import Question
 
 ALL = frozenset(["status", "ready", "metrics"])
 NOW = 1000.0
-WELL = Vitals((Part("the agent's loop", NOW - 0.5), Part("the watchdog", NOW - 12)), 60)
-ILL = Vitals((Part("the agent's loop", NOW - 0.5), Part("the watchdog", NOW - 75)), 60)
+WELL = Liveness((Part("the agent's loop", NOW - 0.5), Part("the watchdog", NOW - 12)), 60)
+ILL = Liveness((Part("the agent's loop", NOW - 0.5), Part("the watchdog", NOW - 75)), 60)
 
 
-def answer(path: str, vitals: Vitals = WELL, asked: frozenset[str] = ALL, *, json: bool = False) -> Reply | Question:
-    return desk.answer(Request("GET", path, wants_json=json), vitals, Policy(asked), NOW)
+def answer(
+    path: str, liveness: Liveness = WELL, asked: frozenset[str] = ALL, *, json: bool = False
+) -> Reply | Question:
+    return routes.answer(Request("GET", path, wants_json=json), liveness, Policy(asked), NOW)
 
 
-def reply(path: str, vitals: Vitals = WELL, asked: frozenset[str] = ALL, *, json: bool = False) -> Reply:
-    found = answer(path, vitals, asked, json=json)
+def reply(path: str, liveness: Liveness = WELL, asked: frozenset[str] = ALL, *, json: bool = False) -> Reply:
+    found = answer(path, liveness, asked, json=json)
     assert isinstance(found, Reply)
     return found
 
@@ -46,13 +49,13 @@ def test_a_stopped_process_is_named_as_the_reason() -> None:
 
 
 def test_a_part_that_cannot_be_asked_counts_as_not_moving() -> None:
-    vitals = Vitals((Part("the agent's loop", NOW, "asking when the agent's loop last moved raised KeyError"),), 60)
+    liveness = Liveness((Part("the agent's loop", NOW, "asking when the agent's loop last moved raised KeyError"),), 60)
 
-    assert reply("/healthz", vitals).status == 503
+    assert reply("/healthz", liveness).status == 503
 
 
 def test_silence_of_exactly_the_timeout_is_still_allowed() -> None:
-    assert reply("/healthz", Vitals((Part("it", NOW - 60),), 60)).status == 200
+    assert reply("/healthz", Liveness((Part("it", NOW - 60),), 60)).status == 200
 
 
 def test_json_is_given_to_who_asks_for_it() -> None:
@@ -73,7 +76,7 @@ def test_without_a_way_to_tell_ready_means_alive() -> None:
 
 
 def test_metrics_that_are_missing_say_why() -> None:
-    found = desk.answer(Request("GET", "/metrics"), WELL, Policy(no_metrics="pip install it"), NOW)
+    found = routes.answer(Request("GET", "/metrics"), WELL, Policy(no_metrics="pip install it"), NOW)
 
     assert isinstance(found, Reply)
     assert found.status == 404
@@ -87,7 +90,7 @@ NAMES = frozenset(["localhost", "node7", "node7.cluster"])
     "host", ["", "localhost", "localhost.", "node7", "node7.cluster", "127.0.0.1", "10.1.2.3", "[::1]", "[fe80::1]"]
 )
 def test_addresses_and_known_names_are_answered(host: str) -> None:
-    found = desk.answer(Request("GET", "/healthz", host=host), WELL, Policy(names=NAMES), NOW)
+    found = routes.answer(Request("GET", "/healthz", host=host), WELL, Policy(names=NAMES), NOW)
 
     assert isinstance(found, Reply)
     assert found.status == 200
@@ -100,7 +103,7 @@ def test_addresses_and_known_names_are_answered(host: str) -> None:
 @pytest.mark.parametrize("path", ["/", "/healthz", "/status", "/metrics", "/nothing"])
 def test_other_names_are_refused_without_telling_anything(host: str, path: str) -> None:
     """A page whose name leads here must learn nothing, not even what this host is called."""
-    found = desk.answer(Request("GET", path, host=host), WELL, Policy(ALL, NAMES), NOW)
+    found = routes.answer(Request("GET", path, host=host), WELL, Policy(ALL, NAMES), NOW)
 
     assert isinstance(found, Reply)
     assert found.status == 421
@@ -110,12 +113,12 @@ def test_other_names_are_refused_without_telling_anything(host: str, path: str) 
 
 
 def test_every_name_is_answered_where_the_user_says_so() -> None:
-    assert desk.is_known("evil.example", frozenset(["*"]))
+    assert routes.is_known("evil.example", frozenset(["*"]))
 
 
 def test_the_index_lists_every_endpoint() -> None:
-    assert all(path.encode() in reply("/").body for path in desk.ENDPOINTS)
-    assert set(json.loads(reply("/", json=True).body)) == set(desk.ENDPOINTS)
+    assert all(path.encode() in reply("/").body for path in routes.ENDPOINTS)
+    assert set(json.loads(reply("/", json=True).body)) == set(routes.ENDPOINTS)
 
 
 def test_an_unknown_path_is_told_what_there_is() -> None:
@@ -128,7 +131,7 @@ def test_an_unknown_path_is_told_what_there_is() -> None:
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "get"])
 def test_other_methods_are_told_which_are_answered(method: str) -> None:
-    found = desk.answer(Request(method, "/healthz"), WELL, Policy(ALL), NOW)
+    found = routes.answer(Request(method, "/healthz"), WELL, Policy(ALL), NOW)
 
     assert isinstance(found, Reply)
     assert (found.status, found.allow) == (405, "GET, HEAD")
@@ -137,13 +140,13 @@ def test_other_methods_are_told_which_are_answered(method: str) -> None:
 def test_who_waits_for_a_round_is_not_ready_and_says_for_what() -> None:
     waiting = {"answer": "ready", "ok": False, "sentence": "2 of 4 nodes; last call in 3 s"}
 
-    found = desk.told(Request("GET", "/readyz"), waiting, b"")
+    found = routes.agents_reply(Request("GET", "/readyz"), waiting, b"")
 
     assert (found.status, found.body) == (503, b"2 of 4 nodes; last call in 3 s\n")
 
 
 def test_an_agent_that_does_not_answer_makes_it_503_with_what_is_known() -> None:
-    found = desk.unanswered(Request("GET", "/status"), ILL, 2.0, NOW)
+    found = routes.unanswered(Request("GET", "/status"), ILL, 2.0, NOW)
 
     assert found.status == 503
     assert json.loads(found.body) == {
