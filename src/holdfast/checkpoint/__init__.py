@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.checkpointer import Checkpointer as Checkpointer
     from holdfast.checkpoint.checkpointer import Restored as Restored
     from holdfast.checkpoint.choose import Choice as Choice
+    from holdfast.checkpoint.choose import Every as Every
     from holdfast.checkpoint.classic import Checkpoint as Checkpoint
     from holdfast.checkpoint.classic import CheckpointManager as CheckpointManager
     from holdfast.checkpoint.classic import CheckpointUtil as CheckpointUtil
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.classic import set_checkpoint_manager as set_checkpoint_manager
     from holdfast.checkpoint.dcp import read_dcp as read_dcp
     from holdfast.checkpoint.dcp import write_dcp as write_dcp
-    from holdfast.checkpoint.errors import Gone as Gone
-    from holdfast.checkpoint.errors import Torn as Torn
+    from holdfast.checkpoint.errors import CorruptShardError as CorruptShardError
+    from holdfast.checkpoint.errors import ShardMissingError as ShardMissingError
     from holdfast.checkpoint.layout import FlatSlice as FlatSlice
     from holdfast.checkpoint.layout import pack as pack
     from holdfast.checkpoint.layout import unpack as unpack
@@ -36,29 +37,26 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.neighbour import NeighbourTier as NeighbourTier
     from holdfast.checkpoint.notices import Notice as Notice
     from holdfast.checkpoint.notices import Notices as Notices
-    from holdfast.checkpoint.policy import Every as Every
     from holdfast.checkpoint.ranges import deal_evenly as deal_evenly
-    from holdfast.checkpoint.standard import standard_tiers as standard_tiers
     from holdfast.checkpoint.storage import StorageTier as StorageTier
     from holdfast.checkpoint.tier import Tier as Tier
+    from holdfast.checkpoint.tier import standard_tiers as standard_tiers
     from holdfast.checkpoint.vault import Vault as Vault
 else:
     __getattr__, __dir__, __all__ = attach(
         __name__,
         checkpointer="Checkpointer Restored",
-        choose="Choice",
+        choose="Choice Every",
         classic="Checkpoint CheckpointManager CheckpointUtil FileSystemCheckpointManager "
         "get_checkpoint_manager set_checkpoint_manager",
         dcp="read_dcp write_dcp",
-        errors="Gone Torn",
+        errors="ShardMissingError CorruptShardError",
         layout="FlatSlice pack unpack",
         memory="MemoryTier",
         neighbour="NeighbourTier",
         notices="Notice Notices",
-        policy="Every",
         ranges="deal_evenly",
-        standard="standard_tiers",
         storage="StorageTier",
-        tier="Tier",
+        tier="Tier standard_tiers",
         vault="Vault",
     )

@@ -22,13 +22,12 @@ from types import TracebackType
 from typing import Any, Literal
 
 from holdfast.checkpoint import snapshot, telling
-from holdfast.checkpoint.choose import Choice, Group, choose, distance
+from holdfast.checkpoint.checksums import checksum
+from holdfast.checkpoint.choose import Choice, Every, Group, choose, distance
 from holdfast.checkpoint.keys import Entry, Key, make_origin
 from holdfast.checkpoint.loading import load_dealt, load_whole
 from holdfast.checkpoint.memory import MemoryTier
-from holdfast.checkpoint.policy import Every
 from holdfast.checkpoint.ranges import Deal, deal_evenly
-from holdfast.checkpoint.sums import sum_up
 from holdfast.checkpoint.tier import Shard, Tier
 from holdfast.errors import HoldfastError, UsageError
 
@@ -232,7 +231,7 @@ class Checkpointer:
         if not job.tiers:
             return
         state = job.buffer.state(job.nbytes)
-        sums = sum_up(state)
+        sums = checksum(state)
         for tier in job.tiers:
             began = time.monotonic()
             try:

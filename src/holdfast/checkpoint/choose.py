@@ -1,4 +1,4 @@
-"""Which checkpoint to take and which to let go, from what is known of the shards in all tiers together. Pure."""
+"""When to save a checkpoint, which one to restore, and which ones may be deleted. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.checkpoint.keys import Entry, Key
+from holdfast.errors import UsageError
 
 #: Where a shard is read from first.
 NEAREST = ("memory", "neighbour", "storage")
@@ -132,3 +133,32 @@ def _shards(numbers: Sequence[int]) -> str:
     named = ", ".join(str(number) for number in numbers[:NAMED_MAX])
     more = f" and {len(numbers) - NAMED_MAX} more" if len(numbers) > NAMED_MAX else ""
     return f"shard{'s' if len(numbers) > 1 else ''} {named}{more}"
+
+
+class Every:
+    """Decides when a checkpoint is due: every so many steps or minutes, whichever comes first.
+
+    Steps are the same on every worker; minutes are not. Where each worker saves its own shard, count in steps, or let
+    one worker decide for all.
+    """
+
+    def __init__(self, steps: int | None = None, minutes: float | None = None) -> None:
+        if (steps is None and minutes is None) or (steps is not None and steps < 1):
+            raise UsageError("say how often to save: Every(steps=100), Every(minutes=5), or both")
+        self.steps = steps
+        self.minutes = minutes
+        self._step: int | None = None
+        self._at: float | None = None
+
+    def is_due(self, step: int, now: float) -> bool:
+        """Return whether to save a checkpoint of this step; the first call starts the count."""
+        if self._step is None or self._at is None:
+            self._step, self._at = step, now
+            return False
+        if self.steps is not None and step // self.steps > self._step // self.steps:
+            return True
+        return self.minutes is not None and now - self._at >= self.minutes * 60
+
+    def saved(self, step: int, now: float) -> None:
+        """Start counting from here."""
+        self._step, self._at = step, now

@@ -15,10 +15,10 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from holdfast.checkpoint.errors import Gone
+from holdfast.checkpoint.checksums import Checksums
+from holdfast.checkpoint.errors import ShardMissingError
 from holdfast.checkpoint.keys import Entry, Key
 from holdfast.checkpoint.slots import SUFFIX, Slot, SlotReader, is_mapped, read_record, scan
-from holdfast.checkpoint.sums import Sums
 from holdfast.errors import UsageError
 from holdfast.filenames import file_name
 from holdfast.private import PrivateFolder, find_private, make_private, own_folder, user_folder_name
@@ -172,7 +172,7 @@ class MemoryTier:
         """Training goes on from a step: what this shard has of later ones is void."""
         self.shelf(shard).forget_after(step)
 
-    def save(self, key: Key, state: memoryview, sums: Sums) -> None:
+    def save(self, key: Key, state: memoryview, sums: Checksums) -> None:
         """Keep a shard by a copy of its own."""
         del sums
         slot = self.take(key.shard, len(state))
@@ -231,11 +231,11 @@ class MemoryTier:
 
 
 def open_slot(folder: Path, key: Key) -> SlotReader:
-    """Map a state of a folder; raises `Gone`."""
+    """Map a state of a folder; raises `ShardMissingError`."""
     for path, record in scan(folder).items():
         if record.key == key:
             return SlotReader(path, key)
-    raise Gone(f"no memory here holds {key.stem} of step {key.step} any more")
+    raise ShardMissingError(f"no memory here holds {key.stem} of step {key.step} any more")
 
 
 # -- folders ---------------------------------------------------------------------------------------------------------

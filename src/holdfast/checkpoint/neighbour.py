@@ -10,11 +10,10 @@ import zlib
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from holdfast.checkpoint.errors import Gone, Torn
+from holdfast.checkpoint.checksums import BLOCK_BYTES, Checksums, blocks
+from holdfast.checkpoint.errors import CorruptShardError, ShardMissingError
 from holdfast.checkpoint.keys import Entry, Key
 from holdfast.checkpoint.memory import VAULT_VARIABLE
-from holdfast.checkpoint.neighbours import Vault, choose_neighbours
-from holdfast.checkpoint.sums import BLOCK_BYTES, Sums, blocks
 from holdfast.checkpoint.vault_messages import (
     CODEC,
     Begin,
@@ -27,6 +26,8 @@ from holdfast.checkpoint.vault_messages import (
     Put,
     Read,
     Shards,
+    VaultAddress,
+    choose_neighbours,
     name_of,
 )
 from holdfast.errors import ConnectionLost, HoldfastError, PeerError, Unavailable, UsageError
@@ -58,7 +59,7 @@ class NeighbourTier:
 
     def __init__(
         self,
-        book: Callable[[], list[Vault]],
+        book: Callable[[], list[VaultAddress]],
         me: str = "",
         *,
         secret: bytes,
@@ -82,7 +83,7 @@ class NeighbourTier:
         self._channels: dict[tuple[str, str], Channel[Message]] = {}
         self._shunned: dict[str, float] = {}
 
-    def save(self, key: Key, state: memoryview, sums: Sums) -> None:
+    def save(self, key: Key, state: memoryview, sums: Checksums) -> None:
         """Send a state to the next vaults; one that fails is passed over for the one after it."""
         troubles: list[str] = []
         kept = 0
@@ -122,7 +123,7 @@ class NeighbourTier:
         """Open a shard in the vault that the entry names."""
         vault = next((vault for vault in self._book() if vault.name == entry.place), None)
         if vault is None:
-            raise Gone(f"the vault {entry.place} is no longer there")
+            raise ShardMissingError(f"the vault {entry.place} is no longer there")
         return RemoteShard(
             lambda start, stop: self._ask(vault, Read(name_of(entry.key), start, stop), Block), entry.nbytes, vault.host
         )
@@ -143,7 +144,7 @@ class NeighbourTier:
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
-    def _send(self, vault: Vault, key: Key, state: memoryview, sums: Sums) -> None:
+    def _send(self, vault: VaultAddress, key: Key, state: memoryview, sums: Checksums) -> None:
         """Send a state; a block is on its way while the one before it is put away."""
         assert sums.block_bytes == BLOCK_BYTES
         channel = self._channel(vault, "send")
@@ -164,20 +165,20 @@ class NeighbourTier:
         if isinstance(answer, Failed):
             raise Unavailable(answer.reason)
 
-    def _ask(self, vault: Vault, question: Message, expected: type[A]) -> A:
+    def _ask(self, vault: VaultAddress, question: Message, expected: type[A]) -> A:
         try:
             answer = self._channel(vault, "ask").ask(question, _deadline())
         except ConnectionLost:
             self._part_with(vault, "ask")
             raise
         if isinstance(answer, Failed):
-            raise Gone(answer.reason) if answer.gone else Unavailable(answer.reason)
+            raise ShardMissingError(answer.reason) if answer.gone else Unavailable(answer.reason)
         if not isinstance(answer, expected):
             self._part_with(vault, "ask")
             raise PeerError(f"the vault on {vault.host} answered {type(answer).__name__}")
         return answer
 
-    def _channel(self, vault: Vault, purpose: str) -> Channel[Message]:
+    def _channel(self, vault: VaultAddress, purpose: str) -> Channel[Message]:
         channel = self._channels.get((vault.name, purpose))
         if channel is None:
             channel = Channel.connect(
@@ -191,7 +192,7 @@ class NeighbourTier:
             self._channels[vault.name, purpose] = channel
         return channel
 
-    def _part_with(self, vault: Vault, purpose: str) -> None:
+    def _part_with(self, vault: VaultAddress, purpose: str) -> None:
         channel = self._channels.pop((vault.name, purpose), None)
         if channel is not None:
             channel.close()
@@ -216,7 +217,7 @@ class RemoteShard:
             end = min(at + BLOCK_BYTES, stop)
             block = self._ask(at, end)
             if len(block.data) != end - at or zlib.crc32(block.data) != block.crc:
-                raise Torn(f"the vault on {self._host} sent bytes that are not those of the state")
+                raise CorruptShardError(f"the vault on {self._host} sent bytes that are not those of the state")
             data[at - start : end - start] = block.data
         return memoryview(data)
 

@@ -1,15 +1,24 @@
-"""A snapshot: a state copied, while training waits, into memory that is used again for the next one."""
+"""A snapshot: a copy of the state, made while training waits, into memory that the next one uses again."""
 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterable, Sequence
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from holdfast.checkpoint.layout import Leaf, describe, entry, opening, padding, write_header
-from holdfast.checkpoint.parallel import PIECE_BYTES, for_each
 from holdfast.checkpoint.slots import give_back
+
+T = TypeVar("T")
+
+#: Memory is cut into pieces of this size, which the threads take in turn.
+PIECE_BYTES = 16 << 20
+THREADS_MAX = 4
+#: Less than this is not worth a second thread.
+PARALLEL_BYTES_MIN = 64 << 20
 
 
 @dataclass
@@ -185,3 +194,34 @@ class PrivatePool:
     def _remove(self, buffer: PrivateBuffer) -> None:
         self._buffers.remove(buffer)
         give_back(buffer.state(buffer.capacity))
+
+
+def for_each(items: Iterable[T], work: Callable[[T], None], nbytes: int) -> None:
+    """Do the work for every item, in several threads if `nbytes` is worth them; raises the first error.
+
+    The threads live only for this call: while it runs, its caller waits and cores are idle.
+    """
+    waiting = list(items)
+    errors: list[Exception] = []
+    lock = threading.Lock()
+
+    def next_one() -> list[T]:
+        with lock:
+            return [waiting.pop()] if waiting and not errors else []
+
+    def run() -> None:
+        while item := next_one():
+            try:
+                work(item[0])
+            except Exception as error:  # noqa: BLE001 - raised again by the caller
+                errors.append(error)
+
+    count = min(THREADS_MAX, len(os.sched_getaffinity(0)), len(waiting)) if nbytes >= PARALLEL_BYTES_MIN else 1
+    helpers = [threading.Thread(target=run, name="holdfast copy", daemon=True) for _ in range(count - 1)]
+    for helper in helpers:
+        helper.start()
+    run()
+    for helper in helpers:
+        helper.join()
+    if errors:
+        raise errors[0]

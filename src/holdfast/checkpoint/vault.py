@@ -19,7 +19,8 @@ from typing import Any
 
 import psutil
 
-from holdfast.checkpoint.errors import Gone
+from holdfast.checkpoint.checksums import BLOCK_BYTES
+from holdfast.checkpoint.errors import ShardMissingError
 from holdfast.checkpoint.keys import Key
 from holdfast.checkpoint.memory import (
     FOLDER_VARIABLE,
@@ -33,9 +34,7 @@ from holdfast.checkpoint.memory import (
     sweep,
     user_folder,
 )
-from holdfast.checkpoint.neighbours import Vault as Listed
 from holdfast.checkpoint.slots import Slot, SlotReader, scan
-from holdfast.checkpoint.sums import BLOCK_BYTES
 from holdfast.checkpoint.vault_messages import (
     CODEC,
     FRAME_BYTES_MAX,
@@ -50,6 +49,7 @@ from holdfast.checkpoint.vault_messages import (
     Put,
     Read,
     Shards,
+    VaultAddress,
     name_of,
 )
 from holdfast.errors import HoldfastError, InternalError, UsageError
@@ -160,7 +160,7 @@ class Vault:
         """Answer one question; whatever goes wrong is told to who asked."""
         try:
             answer = self._answer(peer.session, message)
-        except Gone as gone:
+        except ShardMissingError as gone:
             answer = Failed(str(gone), gone=True)
         except (UsageError, OSError) as error:
             answer = Failed(str(error))
@@ -269,7 +269,7 @@ class Vault:
             # Its owner may be writing the next state into it at this moment.
             session.reader.check()
             is_over = stop >= session.reader.nbytes
-        except Gone:
+        except ShardMissingError:
             session.reader = None
             raise
         if is_over:  # what is mapped takes memory even after it was dropped
@@ -277,11 +277,11 @@ class Vault:
         return Block(data, zlib.crc32(data))
 
 
-def read_book(store: Store) -> list[Listed]:
+def read_book(store: Store) -> list[VaultAddress]:
     """Return the vaults of a run, as they have announced themselves."""
     found = []
     keys = store.list_keys(BOOK_PREFIX)
     for key, value in zip(keys, store.multi_get(keys) if keys else [], strict=True):
         told = json.loads(value)
-        found.append(Listed(str(told["host"]), key.removeprefix(BOOK_PREFIX), str(told["address"])))
+        found.append(VaultAddress(str(told["host"]), key.removeprefix(BOOK_PREFIX), str(told["address"])))
     return found

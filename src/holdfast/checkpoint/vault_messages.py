@@ -1,13 +1,16 @@
-"""What is said between a vault and those who keep states there. Pure.
+"""The protocol between a vault and its clients, and which vaults keep whose copies. Pure.
 
-One question at a time on a connection. A state goes in as `Begin`, blocks in any order, `Commit`; it comes out block by
+One request at a time on a connection. A state is written as `Begin`, blocks in any order, `Commit`; it is read block by
 block. Every block carries its checksum.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from holdfast.checkpoint.checksums import BLOCK_BYTES
 from holdfast.checkpoint.keys import Key
-from holdfast.checkpoint.sums import BLOCK_BYTES
 from holdfast.wire.frames import Codec, Message
 from holdfast.wire.handshake import HANDSHAKE_TYPES
 
@@ -18,7 +21,7 @@ KIND = "vault"
 
 
 class Name(Message, frozen=True, tag=10):
-    """A shard's key."""
+    """The key of a shard."""
 
     step: int
     origin: str
@@ -99,3 +102,32 @@ def name_of(key: Key) -> Name:
 CODEC: Codec[Message] = Codec(
     *HANDSHAKE_TYPES, Begin, Put, Commit, ListShards, Read, Drop, Done, Shards, Block, Failed, service=KIND
 )
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class VaultAddress:
+    """Where a vault is: its host, its name (unique in the run) and its address."""
+
+    host: str
+    name: str
+    address: str
+
+
+def choose_neighbours(me: str, vaults: Iterable[VaultAddress], copies: int = 1) -> list[VaultAddress]:
+    """Return the vaults for the copies of vault `me`: those that follow it in the ring of all vaults, one per host.
+
+    Two copies share a host, or one stays on `me`'s own host, only where there are not enough hosts.
+    """
+    ring = sorted(vaults)
+    at = next((index for index, vault in enumerate(ring) if vault.name == me), None)
+    own_host = ring[at].host if at is not None else None
+    following = [vault for vault in ring[(at or 0) :] + ring[: (at or 0)] if vault.name != me]
+    chosen: list[VaultAddress] = []
+    hosts = {own_host}
+    for vault in following:
+        if vault.host not in hosts:
+            hosts.add(vault.host)
+            chosen.append(vault)
+    # The rest, elsewhere before here.
+    rest = [vault for vault in following if vault not in chosen]
+    return [*chosen, *sorted(rest, key=lambda vault: vault.host == own_host)][:copies]

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from holdfast.checkpoint.choose import Group
-from holdfast.checkpoint.errors import Gone, Torn
+from holdfast.checkpoint.errors import CorruptShardError, ShardMissingError
 from holdfast.checkpoint.keys import Key
 from holdfast.checkpoint.storage import StorageTier
 from holdfast.cli import tables
@@ -105,7 +105,7 @@ def _trouble(tier: StorageTier, keys: list[Key], *, verify: bool) -> str:
                 tier.verify(key)
             else:
                 tier.open(Entry(key, 0, tier.name)).close()
-        except (Torn, Gone, OSError) as error:
+        except (CorruptShardError, ShardMissingError, OSError) as error:
             return str(error)
     return ""
 

@@ -6,25 +6,27 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from holdfast.checkpoint.errors import Torn
+from holdfast.checkpoint.errors import CorruptShardError
 
 BLOCK_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Sums:
-    """How long a state is, and the CRC-32 of each of its blocks."""
+class Checksums:
+    """The size of a state, and the CRC-32 of each of its blocks."""
 
     nbytes: int
     crcs: tuple[int, ...]
     block_bytes: int = BLOCK_BYTES
 
     def check(self, start: int, data: memoryview) -> None:
-        """Raise `Torn` unless these blocks, the first of which begins at `start`, are as they were written."""
+        """Raise `CorruptShardError` unless these blocks, which begin at `start`, are as they were written."""
         assert start % self.block_bytes == 0
         for number, (_, block) in enumerate(blocks(data, self.block_bytes), start // self.block_bytes):
             if number >= len(self.crcs) or zlib.crc32(block) != self.crcs[number]:
-                raise Torn(f"the state is damaged: its bytes from {number * self.block_bytes} on are not as written")
+                raise CorruptShardError(
+                    f"the state is damaged: its bytes from {number * self.block_bytes} on are not as written"
+                )
 
     def around(self, start: int, stop: int) -> tuple[int, int]:
         """Return the range of whole blocks that holds a range of bytes."""
@@ -32,9 +34,9 @@ class Sums:
         return first, min(self.nbytes, stop + -stop % self.block_bytes)
 
 
-def sum_up(state: memoryview, block_bytes: int = BLOCK_BYTES) -> Sums:
+def checksum(state: memoryview, block_bytes: int = BLOCK_BYTES) -> Checksums:
     """Return the checksums of a state."""
-    return Sums(len(state), tuple(zlib.crc32(block) for _, block in blocks(state, block_bytes)), block_bytes)
+    return Checksums(len(state), tuple(zlib.crc32(block) for _, block in blocks(state, block_bytes)), block_bytes)
 
 
 def blocks(data: memoryview, block_bytes: int = BLOCK_BYTES) -> Iterator[tuple[int, memoryview]]:

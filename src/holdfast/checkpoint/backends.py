@@ -14,7 +14,7 @@ from holdfast.errors import UsageError
 _WRITE_BYTES = 8 << 20
 
 
-class Place(Protocol):
+class Backend(Protocol):
     """Files under one root; paths are relative, with slashes."""
 
     def write(self, path: str, data: memoryview) -> None:
@@ -45,17 +45,17 @@ class Place(Protocol):
         """Remove a folder that is empty by now; not an error where it is not."""
 
 
-def place_of(url: str | os.PathLike[str], **options: Any) -> Place:
+def backend_of(url: str | os.PathLike[str], **options: Any) -> Backend:
     """Return the place that a path or URL means; raises `UsageError` where that needs a package that is not here."""
     text = os.fspath(url)
     if "://" not in text and "::" not in text:
-        return LocalPlace(Path(text))
+        return LocalBackend(Path(text))
     if text.startswith("file://") and not options:
-        return LocalPlace(Path(text.removeprefix("file://")))
-    return FsspecPlace(text, **options)
+        return LocalBackend(Path(text.removeprefix("file://")))
+    return FsspecBackend(text, **options)
 
 
-class LocalPlace:
+class LocalBackend:
     """A folder of this host, or of a file system that it has mounted."""
 
     def __init__(self, root: Path) -> None:
@@ -138,7 +138,7 @@ class LocalPlace:
             (self._root / folder).rmdir()
 
 
-class FsspecPlace:
+class FsspecBackend:
     """Any storage that fsspec knows: object stores, HDFS, memory, what plugins add.
 
     An object is seen when its writing ends, so what is published is one small object, written last.
