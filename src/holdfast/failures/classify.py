@@ -85,20 +85,35 @@ def classify(evidence: Evidence) -> Kind:
     return Kind.SIGNAL if evidence.exit_code < 0 else Kind.EXIT
 
 
-def explain(kind: Kind, evidence: Evidence) -> str:
-    """Say in one sentence what happened, for the report's first line."""
-    name = signal_name(evidence.exit_code)
-    ended = f"killed by {name}" if name else f"exited with code {evidence.exit_code}"
+def reason(kind: Kind, evidence: Evidence) -> str:
+    """Return why a process ended, beyond its exit code; empty if the exit code is all that is known."""
     if kind is Kind.OUT_OF_MEMORY:
         return "out of memory: killed by the kernel (SIGKILL, and the kernel counted an out-of-memory kill)"
     if kind is Kind.TIMEOUT:
-        return f"hung; {ended}"
+        return "hung"
     if kind is Kind.STOPPED:
-        return f"stopped by its agent; {ended}"
-    if evidence.error is not None and evidence.error.exit_message:
-        return f"{evidence.error.exit_message} (exit code {evidence.exit_code})"
-    if evidence.error is not None and evidence.error.message:
-        return evidence.error.message
-    if name == "SIGKILL":
-        return "killed by SIGKILL from outside Holdfast (often the kernel's OOM killer: see dmesg)"
-    return ended if name else f"{ended} without a traceback"
+        return "stopped by its agent"
+    if evidence.error is not None and (said := evidence.error.exit_message or evidence.error.message):
+        return said
+    if evidence.exit_code == -signal.SIGKILL:
+        return "from outside Holdfast (often the kernel's OOM killer: see dmesg)"
+    return ""
+
+
+def how_it_ended(exit_code: int) -> str:
+    """Return what an exit code says in words."""
+    name = signal_name(exit_code)
+    return f"killed by {name}" if name else f"exited with code {exit_code}"
+
+
+def explain(kind: Kind, evidence: Evidence) -> str:
+    """Return one sentence about what happened, for the report's first line."""
+    ended, why = how_it_ended(evidence.exit_code), reason(kind, evidence)
+    if not why:
+        return ended if evidence.exit_code < 0 else f"{ended} without a traceback"
+    if kind in (Kind.TIMEOUT, Kind.STOPPED):
+        return f"{why}; {ended}"
+    if evidence.error is not None and evidence.error.exit_message == why:
+        return f"{why} (exit code {evidence.exit_code})"
+    has_words = evidence.error is not None and bool(evidence.error.message)
+    return f"{ended} {why}" if kind is Kind.SIGNAL and not has_words else why
