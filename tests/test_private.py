@@ -20,7 +20,7 @@ from holdfast.private import PrivateFolder, find_private, make_private, own_fold
 from holdfast.timer import beats
 from holdfast.timer.beats import BeatBook
 from holdfast.wire.address import Endpoint
-from holdfast.workers import unnamed
+from holdfast.workers import default_log_dir
 
 OTHER = 54321
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
@@ -350,13 +350,13 @@ def test_log_folders_go_elsewhere_where_another_user_was_first(
     shared: Path, victim: Path, monkeypatch: pytest.MonkeyPatch, plant: Plant
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(shared))
-    monkeypatch.setattr(unnamed, "RUNS_KEPT_MAX", 1)
+    monkeypatch.setattr(default_log_dir, "RUNS_KEPT_MAX", 1)
     plant(shared, victim)
     before = content(victim)
 
     made = []
     for _ in range(3):
-        path, held = unnamed.make_folder("run_")
+        path, held = default_log_dir.make_folder("run_")
         os.close(held)
         made.append(Path(path))
 

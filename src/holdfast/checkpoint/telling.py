@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast import guest
+from holdfast import worker_telemetry
 from holdfast.checkpoint.keys import Key
 from holdfast.facts import DEBUG, INFO, WARNING, Fact, facts
 from holdfast.quantities import size
@@ -65,5 +65,5 @@ def absent(sentence: str, data: dict[str, Any]) -> None:
 
 
 def _tell(fact: Fact) -> None:
-    guest.tell_facts()
+    worker_telemetry.tell_facts()
     facts.publish(fact)

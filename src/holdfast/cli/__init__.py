@@ -88,7 +88,7 @@ class _LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
         if cmd_name not in COMMANDS:
-            from holdfast.cli.added import load_command
+            from holdfast.cli.plugin_commands import load_command
 
             return load_command(cmd_name)
         with UntilImported():
@@ -100,14 +100,14 @@ class _LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
-            from holdfast.cli.added import added_commands
             from holdfast.cli.mistakes import unknown_command
+            from holdfast.cli.plugin_commands import added_commands
 
             raise click.UsageError(unknown_command(args[0], {**COMMANDS, **added_commands()}))
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
-        from holdfast.cli.added import added_commands
+        from holdfast.cli.plugin_commands import added_commands
 
         for title, commands in SECTIONS.items():
             with formatter.section(title):

@@ -190,7 +190,7 @@ def _tell_broken(component: str, error: Exception) -> int:
 
 
 def _submit(runner: Runner, info: AppDryRunInfo[Any], app: AppDef, order: Order) -> int:
-    from holdfast.cli.attend import Interrupts, attend, say
+    from holdfast.cli.follow_job import Interrupts, follow_job, say
 
     is_local = _is_local(order)
     stays = (is_local and not order.detach) or order.wait or order.log
@@ -199,7 +199,7 @@ def _submit(runner: Runner, info: AppDryRunInfo[Any], app: AppDef, order: Order)
         click.echo(handle)
         sys.stdout.flush()
         if stays:
-            return attend(runner, handle, app, interrupts, with_logs=is_local or order.log)
+            return follow_job(runner, handle, app, interrupts, with_logs=is_local or order.log)
     say(f"follow it with: holdfast log -f {handle}")
     return 0
 

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast import guest
+from holdfast import worker_telemetry
 from holdfast.checkpoint.layout import pack, unpack
 from holdfast.errors import UsageError
 from holdfast.facts import Fact, facts
@@ -40,7 +40,7 @@ class Party:
 
     def __init__(self, membership: Membership, operation_timeout_s: float | None = None) -> None:
         self.membership = membership
-        guest.tell_facts()
+        worker_telemetry.tell_facts()
         self._operation_timeout_s = operation_timeout_s
         self._circle: Circle | None = None
         self._ring: Ring | None = None

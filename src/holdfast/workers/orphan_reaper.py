@@ -1,10 +1,10 @@
-"""The keeper: a tiny process that ends a gang's grandchildren when the agent dies without a word.
+"""The orphan reaper: a tiny process that kills a gang's grandchildren if the agent dies before it can.
 
-The kernel ends the workers themselves (parent-death signal), but not what they have started. The keeper is a
-shell that sleeps on a pipe whose other end the agent holds. `drop PID` means that a worker's pid is given back and may
-soon be another process's; `bye` means that all is well and the keeper may go. The end of the pipe means that the agent
-is gone: the keeper kills the workers' process groups and all that carry the gang's token, and removes the gang's
-private folder.
+The kernel kills the workers themselves (parent-death signal), but not the processes that they started. The orphan
+reaper is a shell that reads a pipe whose other end the agent holds. `drop PID` means that a worker is reaped and its
+pid may soon belong to another process; `bye` means that the gang ended well and the reaper may exit. The end of the
+pipe means that the agent is gone: the reaper kills the workers' process groups and all processes that carry the gang's
+token, and removes the gang's private folder.
 """
 
 from __future__ import annotations
@@ -33,18 +33,17 @@ for again in 1 2; do
 done
 """
 
-
 DISMISS_TIMEOUT_S = 2.0
 
 
-class Keeper:
-    """Stands by one gang, from its start until `dismiss`."""
+class OrphanReaper:
+    """The reaper of one gang, from its start until `dismiss`."""
 
     def __init__(self, token: str, groups: Iterable[int], folder: str | None = None) -> None:
         read_end, self._write_end = os.pipe()
         try:
             self._process = subprocess.Popen(
-                ["/bin/sh", "-c", _SCRIPT, "holdfast-keeper", token, " ".join(map(str, groups)), folder or ""],
+                ["/bin/sh", "-c", _SCRIPT, "holdfast-orphan-reaper", token, " ".join(map(str, groups)), folder or ""],
                 stdin=read_end,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -63,12 +62,12 @@ class Keeper:
         return self._process.pid
 
     def drop(self, group: int) -> None:
-        """Tell it to leave this process group alone: the worker that led it is about to be reaped."""
+        """Leave this process group alone: the worker that led it is about to be reaped."""
         with contextlib.suppress(OSError):
             os.write(self._write_end, b"drop %d\n" % group)
 
     def dismiss(self) -> None:
-        """Send it home; it ends at once, and is killed where it does not."""
+        """End the reaper; it is killed if it does not end in time."""
         with contextlib.suppress(OSError):
             os.write(self._write_end, b"bye\n")
         os.close(self._write_end)

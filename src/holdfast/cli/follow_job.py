@@ -1,4 +1,4 @@
-"""Staying with a job: its output as it comes, its end, and Ctrl-C in between."""
+"""Following a job: its output, its end, and Ctrl-C in between."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from types import FrameType
 from typing import Any, TextIO
 
-from holdfast.cli.follow import LogScreen, Who, is_coloured, last_lines, replicas_of
+from holdfast.cli.log_screen import LogScreen, Who, is_coloured, last_lines, replicas_of
 from holdfast.printable import printable
 from holdfast.runner.api import Runner
 from holdfast.runner.errors import JobTimeoutError
@@ -18,15 +18,13 @@ from holdfast.specs import NONE, AppDef, AppState, AppStatus, ReplicaStatus
 LAST_LINES = 10
 #: Failed replicas that are named.
 NAMED_MAX = 8
-#: How the local scheduler tells what a replica wrote last.
-LAST_LINE = "; its last line was: "
 #: How long a cancelled job may take to end before we leave it to its scheduler.
 CANCEL_WAIT_S = 60.0
 _RED, _GREEN, _YELLOW = 31, 32, 33
 
 
 class Interrupted(Exception):
-    """Somebody pressed Ctrl-C or sent SIGTERM."""
+    """The user pressed Ctrl-C, or SIGTERM arrived."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -34,9 +32,9 @@ class Interrupted(Exception):
 
 
 class Interrupts:
-    """Turns SIGINT and SIGTERM into `Interrupted`, but not while a job is being submitted: it would be lost.
+    """Turns SIGINT and SIGTERM into `Interrupted`, but not while a job is being submitted: the job would be lost.
 
-    The first signal is kept until `let_through`; a second one is raised at once.
+    The first signal waits for `let_through`; a second one raises at once.
     """
 
     def __init__(self) -> None:
@@ -55,13 +53,13 @@ class Interrupts:
             signal.signal(number, handler)
 
     def let_through(self) -> None:
-        """Raise what came, and from now on whatever comes."""
+        """Raise `Interrupted` for a signal that came, and for every one from now on."""
         self._open = True
         if self._kept is not None:
             raise Interrupted(self._kept)
 
     def ignore(self) -> None:
-        """Let nothing through any more: whoever presses a third time wants the same as the second."""
+        """Ignore further signals: a third Ctrl-C means the same as the second."""
         for number in self._before:
             signal.signal(number, signal.SIG_IGN)
 
@@ -72,10 +70,10 @@ class Interrupts:
         self._kept = number
 
 
-def attend(runner: Runner, handle: str, app: AppDef, interrupts: Interrupts, *, with_logs: bool) -> int:
-    """Stay with a job until it has ended, and return the exit code that stands for it.
+def follow_job(runner: Runner, handle: str, app: AppDef, interrupts: Interrupts, *, with_logs: bool) -> int:
+    """Follow a job until it has ended, and return the exit code for it.
 
-    Output and what happened go to stderr: stdout belongs to the handle, for whoever wants to keep it.
+    Output and messages go to stderr: stdout has only the handle, for scripts.
     """
     with LogScreen(runner, handle, replicas_of(app) if with_logs else [], sys.stderr) as screen:
         try:
@@ -89,12 +87,12 @@ def attend(runner: Runner, handle: str, app: AppDef, interrupts: Interrupts, *, 
 
 
 def conclude(runner: Runner, handle: str, status: AppStatus | None, *, shown: bool = False) -> int:
-    """Say how a job ended: a line when it went well, the replica that failed and why when it did not.
+    """Print how a job ended, with the replica that failed and why; return the exit code for it.
 
-    With `shown` the replicas' output is on the screen already, and none of it is repeated.
+    With `shown` the replicas' output is on the screen already and is not repeated.
     """
     if status is None:
-        say(f"{handle} is gone; how it ended is not known", _RED)
+        say(f"{handle} is gone; its scheduler does not know how it ended", _RED)
         return 1
     if status.state is AppState.SUCCEEDED:
         say(f"{handle} succeeded", _GREEN)
@@ -111,14 +109,14 @@ def conclude(runner: Runner, handle: str, status: AppStatus | None, *, shown: bo
 
 
 def where_logs_are(runner: Runner, handle: str) -> str:
-    """Say where a job's logs lie, where its scheduler can tell, and which command shows them."""
+    """Return where a job's logs are, if its scheduler knows, and which command shows them."""
     command = f"holdfast log {handle}"
     folder = runner.log_folder(handle)
     return f"logs: {folder} (`{command}` shows them)" if folder else f"logs: {command}"
 
 
 def say(sentence: str, colour: int = 0, out: TextIO | None = None) -> None:
-    """Tell the person at the screen something."""
+    """Print a message for the user."""
     out = out or sys.stderr
     name = f"\x1b[{colour}mholdfast:\x1b[0m" if colour and is_coloured(out) else "holdfast:"
     out.write(f"{name} {printable(sentence)}\n")
@@ -126,7 +124,7 @@ def say(sentence: str, colour: int = 0, out: TextIO | None = None) -> None:
 
 
 def how_it_ended(replica: ReplicaStatus) -> str:
-    """Say what a replica's exit code means."""
+    """Return what a replica's exit code means."""
     code = replica.exit_code
     if code is None:
         return "no exit code is known"
@@ -140,19 +138,19 @@ def how_it_ended(replica: ReplicaStatus) -> str:
 
 
 def _wait_logs(screen: LogScreen, timeout_s: float | None = None) -> None:
-    """Wait for the end of the output; a job whose output cannot be read goes on all the same."""
+    """Wait for the end of the output; a job whose output cannot be read goes on."""
     try:
         screen.wait_end(timeout_s)
     except Interrupted:
         raise
-    except Exception as error:  # noqa: BLE001 - a scheduler of somebody else's may raise anything
+    except Exception as error:  # noqa: BLE001 - a scheduler of another package may raise anything
         say(f"the output cannot be followed: {error}", _YELLOW)
 
 
 def _tell_failure(runner: Runner, handle: str, failed: list[ReplicaStatus], ended: str, *, shown: bool) -> None:
     first = failed[0]
     who = Who(first.role, first.id)
-    traceback = _last_words(first)
+    traceback = _traceback_of(first)
     if not shown and (lines := traceback or last_lines(runner, handle, who, LAST_LINES)):
         say(f"the {'traceback' if traceback else 'last lines'} of {who}:")
         sys.stderr.write("".join(f"  | {line}\n" for line in lines))
@@ -171,8 +169,8 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:NAMED_MAX]) + more
 
 
-def _last_words(replica: ReplicaStatus) -> list[str]:
-    """Return the traceback that a replica's error file holds: it says more than the last lines of many workers."""
+def _traceback_of(replica: ReplicaStatus) -> list[str]:
+    """Return the traceback in a replica's error file: it says more than the last lines of many workers."""
     if replica.structured_error_msg == NONE:
         return []
     try:
@@ -183,21 +181,17 @@ def _last_words(replica: ReplicaStatus) -> list[str]:
 
 
 def _why(replica: ReplicaStatus, *, shown: bool = False) -> str:
-    """Say how a replica ended and why, each once; with `shown` its last line need not come again."""
-    how, cause = how_it_ended(replica), replica.cause
-    if replica.exit_code is None and cause:
-        return f": {cause}"
-    signal_name = how.removeprefix("killed by ")
-    rest = cause.removeprefix(f"exited with code {replica.exit_code}").removeprefix(f"killed by {signal_name}")
-    if rest in ("", " without a traceback") or (shown and rest.startswith(LAST_LINE)):
-        return f" ({how})"
-    if rest.startswith("; "):
-        return f" ({how}): {rest[2:]}"
-    return f" ({how}): {cause}" if rest == cause else f": {cause}"
+    """Return how a replica ended and why, each once; with `shown` its last line is on the screen already."""
+    if replica.exit_code is None and replica.cause:
+        return f": {replica.cause}"
+    reason = replica.cause if replica.reason is None else replica.reason
+    if not reason and replica.last_line and not shown:
+        reason = f"its last line was: {replica.last_line}"
+    return f" ({how_it_ended(replica)}){f': {reason}' if reason else ''}"
 
 
 def _cancel(runner: Runner, handle: str, screen: LogScreen, interrupts: Interrupts, first: Interrupted) -> int:
-    """End the job politely; when asked a second time, at once."""
+    """Cancel the job; kill it at a second Ctrl-C."""
     try:
         say(f"cancelling {handle}; press Ctrl-C again to kill it", _YELLOW)
         runner.cancel(handle)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 PROGRAM = """
-from holdfast import guest, metrics
+from holdfast import worker_telemetry, metrics
 from holdfast.agent import LocalElasticAgent, WorkerSpec
 from holdfast.checkpoint import FileSystemCheckpointManager
 from holdfast.rendezvous import RendezvousParameters, get_rendezvous_handler

@@ -1,7 +1,7 @@
-"""Inside a program that trains: its facts become platform metrics and, in a worker, lines of a journal by its logs.
+"""Telemetry of a training program: its facts become platform metrics and, in a worker, a journal beside its logs.
 
-An agent does this for its own facts. A program that uses our loop or our checkpoints has facts too, and this is done
-for them with the first use of either; a program that uses neither is left alone.
+An agent does this for its own facts. A program that uses our training loop or our checkpoints has facts too: this
+starts with the first use of either. A program that uses neither is left alone.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 _guard = threading.Lock()
 _pid = 0
 _metrics: PlatformMetrics | None = None
-#: How many agents run in this process; they tell every fact that happens here.
+#: How many agents run in this process; an agent reports every fact of its process.
 _agents = 0
 
 
 def tell_facts() -> None:
-    """Begin to tell the facts of this process, a worker or a program on its own; does nothing the second time."""
+    """Start to report the facts of this process, a worker or a program on its own; does nothing the second time."""
     global _pid, _metrics
     with _guard:
         if _pid == os.getpid():
             return
         _pid = os.getpid()
-        if _metrics is None:  # otherwise we are a fork, and our copy of it tells
+        if _metrics is None:  # otherwise this is a fork, and its copy of the object reports
             from holdfast.metrics.platform import PlatformMetrics
 
             _metrics = PlatformMetrics(os.environ.get("ROLE_NAME", "default"))
@@ -38,7 +38,7 @@ def tell_facts() -> None:
                 _metrics.start()
     error_file = Path(os.environ.get("TORCHELASTIC_ERROR_FILE", ""))
     is_worker = "TORCHELASTIC_RUN_ID" in os.environ and "RANK" in os.environ
-    if is_worker and error_file.name == "error.json":  # there is a folder for the logs of this worker
+    if is_worker and error_file.name == "error.json":  # this worker has a log folder
         _open_journal(error_file.with_name("journal.jsonl"))
 
 
@@ -52,7 +52,7 @@ def agent_begins() -> None:
 
 
 def agent_ends() -> None:
-    """Go on telling where no other agent does."""
+    """Report again, unless another agent runs here."""
     global _agents
     with _guard:
         _agents -= 1

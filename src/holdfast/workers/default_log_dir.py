@@ -1,6 +1,6 @@
-"""Log folders of runs whose user named none: all in one temporary folder of this user's, the oldest removed.
+"""The log folder of a run without `--log-dir`: in one temporary folder per user, where the oldest are removed.
 
-A folder is locked for as long as its agent lives. The lock is the proof of life: only what nobody holds is removed.
+An agent holds a lock on its folder for as long as it lives. Only folders without a lock are removed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RUNS_KEPT_MAX = 50
 
 
 def make_folder(prefix: str) -> tuple[str, int]:
-    """Make a fresh folder and return it with a descriptor that holds it until that is closed."""
+    """Make a fresh folder; return it and a descriptor that locks it until the descriptor is closed."""
     try:
         home = make_private(Path(tempfile.gettempdir()), user_folder_name())
     except UsageError:  # another user has made that one first

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.workers import unnamed
+from holdfast.workers import default_log_dir
 
 
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
     """Make folders, each older than the next, under a temporary folder of the test's own."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(unnamed, "RUNS_KEPT_MAX", 2)
+    monkeypatch.setattr(default_log_dir, "RUNS_KEPT_MAX", 2)
     descriptors: list[int] = []
 
     def make_one(*, held: bool = False) -> Path:
-        path, descriptor = unnamed.make_folder("run_")
+        path, descriptor = default_log_dir.make_folder("run_")
         age = 1000 + len(descriptors)
         os.utime(path, (age, age))
         (Path(path) / "attempt_0").mkdir()
