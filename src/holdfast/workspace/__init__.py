@@ -1,9 +1,9 @@
-"""Workspaces: the code of a job, shipped to where it runs without building an image.
+"""Workspaces: the code of a job, shipped without building an image.
 
-api       what a scheduler that ships code has: `WorkspaceMixin`
-shipment  folders copied into a job's own folder; what has not changed since is not copied again
-dir_workspace  folders copied to where a cluster's nodes see them; remote: walks one that lies elsewhere
-ignore ●  which files stay behind
+api       the interface of a scheduler that ships code: `WorkspaceMixin`
+shipment  folders copied into a job's own folder; files that have not changed are not copied again
+dir_workspace  folders copied to a folder that a cluster's nodes can read; walks workspaces of other file systems
+ignore ●  which files are not shipped
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from holdfast.lazy import attach
 if TYPE_CHECKING:
     from holdfast.workspace.api import Workspace as Workspace
     from holdfast.workspace.api import WorkspaceMixin as WorkspaceMixin
+    from holdfast.workspace.dir_workspace import walk_workspace as walk_workspace
     from holdfast.workspace.ignore import Ignore as Ignore
-    from holdfast.workspace.remote import walk_workspace as walk_workspace
     from holdfast.workspace.shipment import Shipped as Shipped
     from holdfast.workspace.shipment import roots as roots
     from holdfast.workspace.shipment import ship as ship
@@ -28,6 +28,6 @@ else:
         __name__,
         api="Workspace WorkspaceMixin",
         ignore="Ignore",
-        remote="walk_workspace",
+        dir_workspace="walk_workspace",
         shipment="Shipped roots ship survey walk",
     )
