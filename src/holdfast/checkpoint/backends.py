@@ -1,4 +1,4 @@
-"""Where storage is: a folder of this host, or anything that fsspec knows by URL."""
+"""Storage backends: a folder of this host, or any URL that fsspec knows."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ class Backend(Protocol):
     """Files under one root; paths are relative, with slashes."""
 
     def write(self, path: str, data: memoryview) -> None:
-        """Write a file that has no name in common with any other; it must last once this has returned."""
+        """Write a new file; it must survive a crash once this has returned."""
 
     def publish(self, path: str, data: bytes) -> None:
-        """Write a small file that is seen whole, in place of the one that may be there, or not at all."""
+        """Write a small file, or replace it; readers see the whole file or the one before."""
 
     def read(self, path: str) -> bytes:
-        """Read a small file; raises `FileNotFoundError` where there is none."""
+        """Read a small file; raises `FileNotFoundError`."""
 
     def read_into(self, path: str, start: int, target: memoryview) -> int:
-        """Read a file from `start` on into `target`; returns how many bytes there were. Called by several threads."""
+        """Read a file from `start` on into `target`; return the number of bytes. Called by several threads."""
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """Return the files of a folder with their sizes; empty where there is no such folder."""
+        """Return the files of a folder with their sizes; empty if there is no such folder."""
 
     def folders(self) -> list[str]:
         """Return the names of the folders at the root."""
 
     def age_of(self, path: str) -> float | None:
-        """Return when a file was written, in seconds since the epoch, where that is known."""
+        """Return when a file was written, in seconds since the epoch, if that is known."""
 
     def remove(self, path: str) -> None:
         """Remove a file, if it is there."""
 
     def remove_folder(self, folder: str) -> None:
-        """Remove a folder that is empty by now; not an error where it is not."""
+        """Remove a folder if it is empty."""
 
 
 def backend_of(url: str | os.PathLike[str], **options: Any) -> Backend:
-    """Return the place that a path or URL means; raises `UsageError` where that needs a package that is not here."""
+    """Return the backend for a path or URL; raises `UsageError` if that needs a package that is not installed."""
     text = os.fspath(url)
     if "://" not in text and "::" not in text:
         return LocalBackend(Path(text))
@@ -55,7 +55,7 @@ def backend_of(url: str | os.PathLike[str], **options: Any) -> Backend:
     return FsspecBackend(text, **options)
 
 
-class LocalBackend:
+class LocalBackend(Backend):
     """A folder of this host, or of a file system that it has mounted."""
 
     def __init__(self, root: Path) -> None:
@@ -65,7 +65,6 @@ class LocalBackend:
         return str(self._root)
 
     def write(self, path: str, data: memoryview) -> None:
-        """Write a file and have the disk keep it."""
         target = self._root / path
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -80,7 +79,7 @@ class LocalBackend:
             raise
 
     def publish(self, path: str, data: bytes) -> None:
-        """Write a draft beside it, then give it the name; both the file and its name are on the disk at the end."""
+        """Write a draft beside the file and rename it; both the file and its name are on the disk at the end."""
         target = self._root / path
         draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
         self.write(str(draft.relative_to(self._root)), memoryview(data))
@@ -93,11 +92,9 @@ class LocalBackend:
                 os.close(descriptor)
 
     def read(self, path: str) -> bytes:
-        """Read a small file."""
         return (self._root / path).read_bytes()
 
     def read_into(self, path: str, start: int, target: memoryview) -> int:
-        """Read a file from `start` on into `target`."""
         done = 0
         with (self._root / path).open("rb", buffering=0) as file:
             file.seek(start)
@@ -106,7 +103,6 @@ class LocalBackend:
         return done
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """Return the files of a folder with their sizes."""
         try:
             with os.scandir(self._root / folder) as found:
                 return {each.name: each.stat().st_size for each in found if each.is_file()}
@@ -114,7 +110,6 @@ class LocalBackend:
             return {}
 
     def folders(self) -> list[str]:
-        """Return the names of the folders at the root."""
         try:
             with os.scandir(self._root) as found:
                 return [each.name for each in found if each.is_dir()]
@@ -122,26 +117,23 @@ class LocalBackend:
             return []
 
     def age_of(self, path: str) -> float | None:
-        """Return when a file was written."""
         try:
             return (self._root / path).stat().st_mtime
         except OSError:
             return None
 
     def remove(self, path: str) -> None:
-        """Remove a file, if it is there."""
         (self._root / path).unlink(missing_ok=True)
 
     def remove_folder(self, folder: str) -> None:
-        """Remove a folder that is empty by now."""
         with contextlib.suppress(OSError):
             (self._root / folder).rmdir()
 
 
-class FsspecBackend:
-    """Any storage that fsspec knows: object stores, HDFS, memory, what plugins add.
+class FsspecBackend(Backend):
+    """Any storage that fsspec knows: object stores, HDFS, memory, and plugins.
 
-    An object is seen when its writing ends, so what is published is one small object, written last.
+    An object appears when it is written completely, so publishing is writing one small object last.
     """
 
     def __init__(self, url: str, **options: Any) -> None:
@@ -153,7 +145,7 @@ class FsspecBackend:
             ) from None
         try:
             self._fs, root = fsspec.core.url_to_fs(url, **options)
-        except (ValueError, ImportError) as error:  # fsspec's words for a scheme that nobody serves
+        except (ValueError, ImportError) as error:  # fsspec's errors for an unknown scheme
             raise UsageError(f"cannot use '{url}' as storage: {error}") from None
         self._url = url
         self._root = root.rstrip("/")
@@ -162,7 +154,6 @@ class FsspecBackend:
         return self._url
 
     def write(self, path: str, data: memoryview) -> None:
-        """Write an object."""
         target = self._path(path)
         self._fs.makedirs(target.rpartition("/")[0], exist_ok=True)
         with self._fs.open(target, "wb") as file:
@@ -174,37 +165,30 @@ class FsspecBackend:
         self._fs.pipe_file(self._path(path), data)
 
     def read(self, path: str) -> bytes:
-        """Read a small object."""
         return bytes(self._fs.cat_file(self._path(path)))
 
     def read_into(self, path: str, start: int, target: memoryview) -> int:
-        """Read an object from `start` on into `target`."""
         data = self._fs.cat_file(self._path(path), start=start, end=start + len(target))
         target[: len(data)] = data
         return len(data)
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """Return the objects of a folder with their sizes."""
         return {_name(each): int(each["size"] or 0) for each in self._list(folder) if each["type"] == "file"}
 
     def folders(self) -> list[str]:
-        """Return the names of the folders at the root."""
         return [_name(each) for each in self._list("") if each["type"] == "directory"]
 
     def age_of(self, path: str) -> float | None:
-        """Return when an object was written, where the storage can tell."""
         try:
             return float(self._fs.modified(self._path(path)).timestamp())
         except (NotImplementedError, OSError, AttributeError):
             return None
 
     def remove(self, path: str) -> None:
-        """Remove an object, if it is there."""
         with contextlib.suppress(FileNotFoundError):
             self._fs.rm_file(self._path(path))
 
     def remove_folder(self, folder: str) -> None:
-        """Remove a folder that is empty by now; object stores have none."""
         with contextlib.suppress(OSError, NotImplementedError):
             self._fs.rmdir(self._path(folder))
 

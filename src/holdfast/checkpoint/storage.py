@@ -22,7 +22,7 @@ from holdfast.checkpoint.choose import Group, group_up, oldest_kept
 from holdfast.checkpoint.errors import CorruptShardError, ShardMissingError
 from holdfast.checkpoint.keys import Entry, Key, parse_key, parse_step
 from holdfast.checkpoint.snapshot import PIECE_BYTES, for_each, fresh_memory
-from holdfast.checkpoint.tier import KEEP
+from holdfast.checkpoint.tier import KEEP, Shard
 from holdfast.errors import UsageError
 from holdfast.facts import facts
 
@@ -206,7 +206,7 @@ class StorageTier:
         return Manifest.from_bytes(data, key)
 
 
-class StoredShard:
+class StoredShard(Shard):
     """A shard in storage, open for reading; every block is checked on its way."""
 
     def __init__(self, backend: Backend, path: str, sums: Checksums) -> None:
@@ -218,7 +218,6 @@ class StoredShard:
 
     @property
     def nbytes(self) -> int:
-        """How long the state is."""
         return self._sums.nbytes
 
     def read(self, start: int, stop: int) -> memoryview:

@@ -43,7 +43,6 @@ class ConsoleEventHandler(EventHandler):
     """Prints every event to stderr as one line of JSON, as TorchElastic does; stdout belongs to the workers."""
 
     def record(self, event: Event) -> None:
-        """Print one event."""
         sys.stderr.write(event.serialize() + "\n")
         sys.stderr.flush()
 
@@ -55,11 +54,9 @@ class JsonlEventHandler(EventHandler):
         self._file = open_lines(NOUN, path)
 
     def record(self, event: Event) -> None:
-        """Append one event."""
         self._file.append(event.serialize().encode())
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 
@@ -98,7 +95,6 @@ class OtlpEventHandler(EventHandler):
             raise Unavailable(f"the collector at {self._endpoint or 'the default endpoint'} does not take events")
 
     def close(self) -> None:
-        """Close the connection."""
         self._provider.shutdown()
 
 

@@ -63,7 +63,6 @@ class ConsoleMetricHandler(MetricHandler):
     """Prints every value to standard output as `[timestamp][group]: name=value`."""
 
     def emit(self, metric_data: MetricData) -> None:
-        """Print one line, in one piece, at once."""
         timestamp, group, name, value = metric_data
         sys.stdout.write(f"[{timestamp}][{group}]: {name}={value}\n")
         sys.stdout.flush()

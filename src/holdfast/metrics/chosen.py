@@ -53,7 +53,6 @@ class QueueingMetricHandler(Queued[MetricData], MetricHandler):
         super().__init__(f"the metrics sink '{name}'", _emit_clean, handler=handler, make=make, items_max=items_max)
 
     def emit(self, metric_data: MetricData) -> None:
-        """Queue one value; never waits and never raises."""
         self.put(metric_data)
 
 
@@ -71,7 +70,6 @@ class FanOut(MetricHandler):
         self.handlers = handlers
 
     def emit(self, metric_data: MetricData) -> None:
-        """Hand one value to each."""
         for handler in self.handlers:
             handler.emit(metric_data)
 

@@ -44,7 +44,6 @@ class TmpDirWorkspaceMixin(WorkspaceMixin[None]):
     """Copies the workspace to a new temporary folder."""
 
     def build_workspace_and_update_role(self, role: Role, workspace: Workspace, cfg: Mapping[str, CfgVal]) -> None:
-        """Copy the workspace, without what its ignore file names."""
         del cfg
         target = tempfile.mkdtemp(prefix="holdfast_workspace")
         ship(workspace, Path(target))

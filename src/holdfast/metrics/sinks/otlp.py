@@ -75,7 +75,6 @@ class OtlpMetricHandler(MetricHandler):
         self._takers: dict[str, _Take] = {}
 
     def emit(self, metric_data: MetricData) -> None:
-        """Record one value for the next export."""
         value, name = number(metric_data.value), otel_name(metric_data.name)
         take = self._takers.get(name) or self._open(name)
         take(value, {"group": metric_data.group_name})

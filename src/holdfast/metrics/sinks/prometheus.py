@@ -90,7 +90,6 @@ class PrometheusMetricHandler(MetricHandler):
             return self._registry
 
     def emit(self, metric_data: MetricData) -> None:
-        """Keep one value of this process."""
         self.record(metric_data, None)
 
     def record(self, data: MetricData, rank: int | None) -> None:

@@ -45,7 +45,6 @@ class JsonLinesMetricHandler(MetricHandler):
         self._host = socket.gethostname()
 
     def emit(self, metric_data: MetricData) -> None:
-        """Write one line."""
         self._file.append(line_of(metric_data, self._host, current_rank()))
 
     def close(self) -> None:

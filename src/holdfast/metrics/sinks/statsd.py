@@ -35,7 +35,6 @@ class StatsdMetricHandler(MetricHandler):
         self._resolve_at = -math.inf
 
     def emit(self, metric_data: MetricData) -> None:
-        """Send one value; whether anybody hears it is not known."""
         datagram = datagram_of(metric_data)
         if self._socket is None:
             self._connect()
