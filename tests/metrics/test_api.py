@@ -39,7 +39,7 @@ def test_a_value_arrives_with_its_time_group_and_name() -> None:
 def test_without_configuration_values_are_forgotten() -> None:
     metrics.getStream("my_app").add_value("loss", 1)
 
-    assert api.installed() is api.NOBODY
+    assert api.installed() is api.NO_SINKS
 
 
 def test_a_stream_follows_the_first_configure_after_values_that_were_lost() -> None:

@@ -206,7 +206,7 @@ def test_values_after_closing_are_forgotten(tmp_path: Path) -> None:
     metrics.put_metric("x", 1)
 
     assert (tmp_path / "a.jsonl").read_text() == ""
-    assert api.installed() is api.NOBODY
+    assert api.installed() is api.NO_SINKS
 
 
 def test_workers_are_told_the_same_sinks_with_full_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

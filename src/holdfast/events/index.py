@@ -25,16 +25,16 @@ from holdfast.home import make_folders, state_folder
 RUNS_MAX = 200
 JOURNALS_PER_RUN_MAX = 200
 _SUFFIX = ".jsonl"
-#: How many of the latest runs are looked at for one that is live.
+#: How many of the latest runs are searched for a live one.
 RUNS_LOOKED_AT_MAX = 20
-#: What is read of a journal's end: its last line says whether it was closed.
+#: How much of a journal's end is read: its last line says whether it was closed.
 TAIL_BYTES = 64 * 1024
-#: A process that is younger than its first line by more than this has only got the pid of the one that wrote it.
+#: A process that started this much after its first line is another one that got the same pid.
 CLOCK_SLACK_S = 30.0
 
 
 class Noted(msgspec.Struct, frozen=True, kw_only=True):
-    """One journal: where it lies, and which process of which host began to write it when."""
+    """One journal: its path, and which process of which host began to write it when."""
 
     version: int = 1
     run: str
@@ -61,7 +61,7 @@ def note_journal(
 
 
 def journals_of(run: str, environ: Mapping[str, str] = os.environ) -> list[Noted]:
-    """Return the journals of a run, oldest first; empty for a run that nobody knows."""
+    """Return the journals of a run, oldest first; empty for an unknown run."""
     return [noted for noted in _read(_folder(environ) / _file_name(run)) if noted.run == run]
 
 
@@ -84,7 +84,7 @@ def _newest_first(folder: Path) -> list[Path]:
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.endswith(_SUFFIX):
-                with contextlib.suppress(OSError):  # forgotten by somebody else in this moment
+                with contextlib.suppress(OSError):  # another process has just removed it
                     found.append((entry.stat().st_mtime_ns, entry.name))
     return [folder / name for _, name in sorted(found, reverse=True)]
 
@@ -138,21 +138,21 @@ def is_live(run: str) -> bool:
 
 
 def is_writing(host: str | None, pid: int | None, since: float) -> bool:
-    """Whether the process of this host that wrote something at `since` is still there."""
+    """Whether the process of this host that wrote a line at `since` is still running."""
     if host != socket.gethostname() or not pid:
         return False
-    import psutil  # most commands that read the index need no look at processes
+    import psutil  # most commands that read the index do not need it
 
     try:
         return bool(psutil.Process(pid).create_time() <= since + CLOCK_SLACK_S)
     except psutil.NoSuchProcess:
         return False
     except psutil.Error:
-        return True  # it is there, and we may not look at it
+        return True  # it exists, and we may not look at it
 
 
 def _is_closed(path: Path) -> bool:
-    """Whether a journal's last line says that it ends there; one that is gone has ended too."""
+    """Whether a journal's last line closes it; a journal that was removed counts as closed."""
     try:
         with path.open("rb") as file:
             file.seek(max(os.fstat(file.fileno()).st_size - TAIL_BYTES, 0))

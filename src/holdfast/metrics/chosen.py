@@ -123,7 +123,7 @@ class Metrics:
             self.relay.close()
         sinks.close_all(self._queues, timeout_s)
         if api.installed() is self:
-            api.install(api.NOBODY)
+            api.install(api.NO_SINKS)
 
     def _handler(self, group: str | None) -> MetricHandler:
         wanted = [self._handlers[_without_group(choice)] for choice in self.chosen if choice.group == group]

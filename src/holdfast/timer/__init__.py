@@ -1,7 +1,7 @@
-"""Timers: code that must be done in time, and workers that are ended when it is not.
+"""Timers: a worker that does not finish a piece of code in time is killed.
 
 User code writes `with expires(after=60): ...`; the agent's watchdog does the rest. The names are TorchElastic's.
-Importing this costs a worker next to nothing; the servers are loaded when they are asked for.
+Importing this costs a worker next to nothing; the servers are loaded when they are first used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Timers of processes that share a multiprocessing queue with whoever watches them."""
+"""Timers of processes that share a multiprocessing queue with their timer server."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class MultiprocessingRequestQueue(RequestQueue):
 
 
 class LocalTimerServer(TimerServer):
-    """Kills the processes whose timers expire; they are named by their pid, and must be of this host."""
+    """Kills the processes of this host whose timers expire; a process is named by its pid."""
 
     def __init__(self, mp_queue: Queue[TimerRequest], max_interval: float = 60, daemon: bool = True) -> None:
         super().__init__(MultiprocessingRequestQueue(mp_queue), max_interval, daemon)
@@ -87,7 +87,7 @@ class LocalTimerServer(TimerServer):
 
     def _reap_worker(self, worker_id: int) -> bool:
         if worker_id == os.getpid():
-            return True  # a hang of our own cannot be ended from inside
+            return True  # this process cannot end a hang of its own
         try:
             os.kill(worker_id, signal.SIGKILL)
         except ProcessLookupError:

@@ -1,10 +1,10 @@
 """`otlp:ENDPOINT`: OpenTelemetry over HTTP, with the official SDK, as in `otlp:http://localhost:4318`.
 
-Without an endpoint the SDK's own variables (`OTEL_EXPORTER_OTLP_ENDPOINT` and its kin) hold; headers, certificates and
+Without an endpoint the SDK's own variables decide, such as `OTEL_EXPORTER_OTLP_ENDPOINT`; headers, certificates and
 compression always come from them. Durations become histograms, everything else gauges, each with the attribute `group`.
-The resource says who speaks: service, run, host, node, role, rank.
+The resource names the source: service, run, host, node, role, rank.
 
-There is no thread of the SDK's: the queue before this handler calls `flush` when values have gathered for a while.
+The SDK has no thread here: the queue in front of this handler calls `flush` when values have gathered for a while.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from holdfast.sinks import otlp_endpoint
 
 PATH = "/v1/metrics"
 EXPORT_TIMEOUT_S = 5.0
-#: More names than this are refused: one made of a step's number would fill the memory.
+#: More names are refused: names that contain a step's number would fill the memory.
 INSTRUMENTS_MAX = 2_000
 
 
@@ -32,7 +32,7 @@ def create_handler(argument: str) -> MetricHandler:
 
 
 def resource_of(source: Source) -> dict[str, str | int]:
-    """Return the attributes that say who speaks."""
+    """Return the attributes that name the source."""
     attributes: dict[str, str | int] = {
         "service.name": "holdfast",
         "service.instance.id": f"{source.host}:{os.getpid()}",
@@ -51,9 +51,9 @@ _Take = Callable[[float, dict[str, str]], None]
 
 
 class OtlpMetricHandler(MetricHandler):
-    """Records every value with the SDK and exports what has gathered when it is flushed."""
+    """Records every value with the SDK and exports when it is flushed."""
 
-    #: How long the queue before us lets values gather.
+    #: How long the queue lets values gather.
     gather_s = 5.0
 
     def __init__(self, endpoint: str | None, source: Source) -> None:
@@ -80,7 +80,7 @@ class OtlpMetricHandler(MetricHandler):
         take(value, {"group": metric_data.group_name})
 
     def flush(self) -> None:
-        """Export what has gathered; raises `Unavailable` when the receiver does not take it."""
+        """Export the gathered values; raises `Unavailable` if the receiver refuses them."""
         data = self._reader.get_metrics_data()
         if data is None or not data.resource_metrics:
             return
@@ -93,7 +93,7 @@ class OtlpMetricHandler(MetricHandler):
             raise Unavailable("the OTLP receiver did not take the metrics")
 
     def close(self) -> None:
-        """Let go of the connection; the queue has flushed before."""
+        """Close the connection; the queue has flushed before."""
         self._exporter.shutdown()
         self._provider.shutdown()
 
@@ -114,9 +114,9 @@ _exporting = threading.local()
 
 
 def _quieten() -> None:
-    """Keep the exporter from logging each of our failed exports; the first one is reported, as everywhere.
+    """Keep the exporter from logging each of our failed exports: the queue reports the first one.
 
-    Only what it says on a thread that exports for us is held back; a program's own exporter is heard as before.
+    Only its messages on a thread that exports for us are suppressed, not those of a program's own exporter.
     """
     for name in ("opentelemetry.exporter.otlp.proto.http.metric_exporter", "opentelemetry.exporter.otlp.common.http"):
         logger = logging.getLogger(name)
