@@ -1,4 +1,4 @@
-"""State that outlives the worker: its layout in bytes, and the places where it is kept.
+"""State that outlives the worker: its layout in bytes, and the tiers that keep it.
 
     from holdfast.checkpoint import Checkpointer, MemoryTier, StorageTier
 

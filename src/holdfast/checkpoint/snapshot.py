@@ -14,7 +14,7 @@ from holdfast.checkpoint.slots import give_back
 
 T = TypeVar("T")
 
-#: Memory is cut into pieces of this size, which the threads take in turn.
+#: The threads copy memory in pieces of this size.
 PIECE_BYTES = 16 << 20
 THREADS_MAX = 4
 #: Less than this is not worth a second thread.
@@ -23,7 +23,7 @@ PARALLEL_BYTES_MIN = 64 << 20
 
 @dataclass
 class Outline:
-    """What a state will be in bytes: its beginning, and where each array goes; nothing has been copied yet."""
+    """The layout of a state before the copy: its header, and where each array goes."""
 
     opening: bytes = b""
     nbytes: int = 0
@@ -81,7 +81,7 @@ def copy(made: Outline, target: memoryview) -> None:
 
 
 def prepare(made: Outline, buffers: Iterable[Buffer]) -> None:
-    """Do what the first copy of such a state would do besides copying."""
+    """Do the one-time work of the first copy of such a state in advance."""
     if made.tensors:
         from holdfast.checkpoint import device
 
@@ -91,7 +91,7 @@ def prepare(made: Outline, buffers: Iterable[Buffer]) -> None:
 
 
 def _gaps(made: Outline) -> list[tuple[int, int]]:
-    """The zeros behind each array: memory that is used again holds something else there."""
+    """Write the zeros after each array: reused memory has other bytes there."""
     ends = [at + len(view) for at, view in made.views] + [at + nbytes for at, nbytes, _ in made.tensors]
     return [(end, padding(end)) for end in ends if padding(end)]
 
@@ -115,7 +115,7 @@ def _copy_piece(target: memoryview, source: memoryview) -> None:
     except ImportError:
         target[:] = source
         return
-    # Unlike the assignment, this lets other threads run meanwhile.
+    # Unlike an assignment, this releases the interpreter's lock.
     np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
 
 
@@ -123,7 +123,7 @@ def _copy_piece(target: memoryview, source: memoryview) -> None:
 
 
 class Buffer(Protocol):
-    """Memory that a state is copied into; `held` while somebody still needs what is in it."""
+    """Memory for a copy of the state; `held` while that copy is still needed."""
 
     held: bool
     capacity: int
@@ -133,7 +133,7 @@ class Buffer(Protocol):
 
 
 def fresh_memory(nbytes: int) -> memoryview:
-    """Return memory of this process alone, in large pages where the kernel has them: those are soon filled."""
+    """Return private memory, in large pages if the kernel has them: they are filled faster."""
     memory = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         try:
@@ -157,7 +157,7 @@ class PrivateBuffer:
 
 
 class PrivatePool:
-    """As many private buffers as snapshots may be on their way at once."""
+    """As many private buffers as snapshots may be in flight at once."""
 
     def __init__(self, buffers_max: int) -> None:
         self._buffers_max = buffers_max
@@ -187,7 +187,7 @@ class PrivatePool:
         return fitting
 
     def close(self) -> None:
-        """Give the buffers back."""
+        """Release the buffers."""
         for buffer in list(self._buffers):
             self._remove(buffer)
 

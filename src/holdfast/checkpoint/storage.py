@@ -32,7 +32,7 @@ MANIFEST, STATE = ".json", ".state"
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a shard's manifest says."""
+    """The content of a shard's manifest."""
 
     key: Key
     data: str
@@ -91,7 +91,7 @@ class StorageTier:
         self._backend: Backend = backend_of(url, **options)
 
     def save(self, key: Key, state: memoryview, sums: Checksums) -> None:
-        """Write a shard, then its manifest; the worker of shard 0 lets go of old checkpoints."""
+        """Write a shard, then its manifest; the worker of shard 0 deletes old checkpoints."""
         manifest = f"{key.folder}/{key.stem}{MANIFEST}"
         before = self._data_of(key) if self._exists(key) else None
         data = f"{key.stem}~{secrets.token_hex(4)}{STATE}"
@@ -103,7 +103,7 @@ class StorageTier:
             self._prune_quietly(self.keep)
 
     def entries(self, after: int | None = None) -> list[Entry]:
-        """Name every shard that has a manifest, or those of steps after `after`, the oldest first."""
+        """List every shard that has a manifest, or those of steps after `after`, the oldest first."""
         found: list[Entry] = []
         for step, folder in self._steps():
             if after is None or step > after:
@@ -111,7 +111,7 @@ class StorageTier:
         return found
 
     def open(self, entry: Entry) -> StoredShard:
-        """Open a shard; raises `ShardMissingError` where there is none, `CorruptShardError` where it is not whole."""
+        """Open a shard; raises `ShardMissingError` if there is none, `CorruptShardError` if it is not whole."""
         key = entry.key
         manifest = self._read_manifest(key)
         path = f"{key.folder}/{manifest.data}"
@@ -123,7 +123,7 @@ class StorageTier:
         return StoredShard(self._backend, path, manifest.sums)
 
     def drop(self, key: Key) -> None:
-        """Forget a shard: first its manifest, so that what is left is never seen."""
+        """Delete a shard: first its manifest, so that a partial shard is never visible."""
         self._backend.remove(f"{key.folder}/{key.stem}{MANIFEST}")
         for name in self._backend.sizes(key.folder):
             if name.startswith(f"{key.stem}~"):
@@ -131,16 +131,16 @@ class StorageTier:
         self._backend.remove_folder(key.folder)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no connections to close."""
 
     # -- looking after what is there -----------------------------------------------------------------------------------
 
     def prune(self, keep: int) -> list[int]:
-        """Remove all that is older than the `keep` newest complete checkpoints; returns the steps that went."""
+        """Delete all steps older than the `keep` newest complete checkpoints; return them."""
         oldest = oldest_kept([entry.key for entry in self.entries()], keep)
         old = [(step, folder) for step, folder in self._steps() if oldest is not None and step < oldest]
         for _, folder in old:
-            # Manifests first: what is half gone is never seen.
+            # Manifests first: a partial checkpoint is never visible.
             for name in sorted(self._backend.sizes(folder), key=lambda name: not name.endswith(MANIFEST)):
                 self._backend.remove(f"{folder}/{name}")
             self._backend.remove_folder(folder)
@@ -167,7 +167,7 @@ class StorageTier:
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _prune_quietly(self, keep: int) -> None:
-        """Let go of what is old; where that fails, what was saved is saved all the same."""
+        """Delete old checkpoints; a failure is reported and does not affect the save."""
         try:
             self.prune(keep)
         except OSError as error:
@@ -213,7 +213,7 @@ class StoredShard(Shard):
         self._backend = backend
         self._path = path
         self._sums = sums
-        #: What was read last, as small arrays that lie side by side share their blocks.
+        #: The blocks that were read last: neighbouring small arrays share them.
         self._last: tuple[int, memoryview] = (0, memoryview(b""))
 
     @property
@@ -221,7 +221,7 @@ class StoredShard(Shard):
         return self._sums.nbytes
 
     def read(self, start: int, stop: int) -> memoryview:
-        """Return a range of its bytes; raises `CorruptShardError` where they are not as they were written."""
+        """Return a range of its bytes; raises `CorruptShardError` if they are not as they were written."""
         at, data = self._last
         if not (at <= start and stop <= at + len(data)):
             at, end = self._sums.around(start, stop)
@@ -250,5 +250,5 @@ class StoredShard(Shard):
         return data
 
     def close(self) -> None:
-        """Let go of what was read last."""
+        """Release the blocks that were read last."""
         self._last = (0, memoryview(b""))

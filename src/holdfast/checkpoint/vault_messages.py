@@ -14,9 +14,9 @@ from holdfast.checkpoint.keys import Key
 from holdfast.wire.frames import Codec, Message
 from holdfast.wire.handshake import HANDSHAKE_TYPES
 
-#: A block and what is said around it.
+#: A block and the rest of its message.
 FRAME_BYTES_MAX = BLOCK_BYTES + 4096
-#: What a vault says it is when it is asked who it is.
+#: The name of the service in the handshake.
 KIND = "vault"
 
 
@@ -29,19 +29,19 @@ class Name(Message, frozen=True, tag=10):
     shard: int
 
     def key(self) -> Key:
-        """Return it as what the rest of the room uses; raises `UsageError` for what is no key."""
+        """Return it as a `Key`; raises `UsageError`."""
         return Key(self.step, self.origin, self.world, self.shard)
 
 
 class Begin(Message, frozen=True, tag=11):
-    """Make room for a state of so many bytes."""
+    """Start to write a state of this size."""
 
     name: Name
     nbytes: int
 
 
 class Put(Message, frozen=True, tag=12):
-    """A part of the state that was begun."""
+    """A block of the state that is being written."""
 
     start: int
     data: bytes
@@ -49,15 +49,15 @@ class Put(Message, frozen=True, tag=12):
 
 
 class Commit(Message, frozen=True, tag=13):
-    """All of it is there."""
+    """All blocks were sent: make the state visible."""
 
 
 class ListShards(Message, frozen=True, tag=14):
-    """Which shards are here?"""
+    """List the shards."""
 
 
 class Read(Message, frozen=True, tag=15):
-    """A range of a shard, please: at most a block."""
+    """Read a range of a shard: at most a block."""
 
     name: Name
     start: int
@@ -65,13 +65,13 @@ class Read(Message, frozen=True, tag=15):
 
 
 class Drop(Message, frozen=True, tag=16):
-    """Forget the copy of a shard."""
+    """Delete the copy of a shard."""
 
     name: Name
 
 
 class Done(Message, frozen=True, tag=20):
-    """It is done."""
+    """The request is done."""
 
 
 class Shards(Message, frozen=True, tag=21):
@@ -88,14 +88,14 @@ class Block(Message, frozen=True, tag=22):
 
 
 class Failed(Message, frozen=True, tag=23):
-    """It cannot be done, for this reason; `gone` where the shard is no longer here."""
+    """The request failed, for this reason; `gone` if the shard is no longer there."""
 
     reason: str
     gone: bool = False
 
 
 def name_of(key: Key) -> Name:
-    """Return a key as it is said on the wire."""
+    """Return a key in the form of the protocol."""
     return Name(key.step, key.origin, key.world, key.shard)
 
 
@@ -128,6 +128,6 @@ def choose_neighbours(me: str, vaults: Iterable[VaultAddress], copies: int = 1) 
         if vault.host not in hosts:
             hosts.add(vault.host)
             chosen.append(vault)
-    # The rest, elsewhere before here.
+    # Then the rest, other hosts before our own.
     rest = [vault for vault in following if vault not in chosen]
     return [*chosen, *sorted(rest, key=lambda vault: vault.host == own_host)][:copies]

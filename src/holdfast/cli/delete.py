@@ -1,4 +1,4 @@
-"""`holdfast delete`: forget jobs and what they left behind."""
+"""`holdfast delete`: delete jobs with their logs."""
 
 from __future__ import annotations
 

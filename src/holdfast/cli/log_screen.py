@@ -1,4 +1,4 @@
-"""The output of a job's replicas on one screen: each line whole, behind the name of who wrote it."""
+"""The output of a job's replicas on one screen: whole lines, each with the name of its replica."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, TextIO
 from holdfast.runner.api import Runner
 from holdfast.specs import AppDef
 
-#: What prefixes are painted with, one after the other.
+#: The colours of prefixes, in turn.
 _COLOURS = (36, 33, 32, 35, 34, 31, 96, 93, 92, 95)
-#: Threads that follow; a job with more replicas has its first ones followed.
+#: How many replicas are followed at most, each by a thread.
 FOLLOWED_MAX = 512
 
 
@@ -35,14 +35,14 @@ def replicas_of(app: AppDef) -> list[Who]:
 
 
 def is_coloured(out: TextIO) -> bool:
-    """Whether colours are welcome there."""
+    """Whether to write colours to this stream."""
     return out.isatty() and not os.environ.get("NO_COLOR")
 
 
 class LogScreen:
-    """Writes lines of several replicas to one place; a line of one is never torn by that of another.
+    """Writes lines of several replicas to one stream; lines are never mixed.
 
-    Use it as a context manager: nothing is written after its end, whatever still comes.
+    Use it as a context manager: nothing is written after its end.
     """
 
     def __init__(self, runner: Runner, handle: str, replicas: Sequence[Who], out: TextIO) -> None:
@@ -79,7 +79,7 @@ class LogScreen:
             thread.start()
 
     def wait_end(self, timeout_s: float | None = None) -> None:
-        """Wait until nothing more can come; raises what made it end early."""
+        """Wait for the end of the output; raises the error that ended it early."""
         for thread in self._threads:
             thread.join(timeout_s)
         if self._error is not None:
@@ -122,7 +122,7 @@ class LogScreen:
             self._error = self._error or error
 
     def _write(self, who: Who, line: str, *, flush: bool = False) -> bool:
-        """Write one line; says whether more is welcome."""
+        """Write one line; return whether the screen is still open."""
         with self._lock:
             if self._closed:
                 return False
@@ -133,7 +133,7 @@ class LogScreen:
 
 
 def last_lines(runner: Runner, handle: str, who: Who, count: int) -> list[str]:
-    """Return the last lines of a replica; none where the scheduler cannot tell."""
+    """Return the last lines of a replica; none if the scheduler has none."""
     try:
         return [line.rstrip() for line in deque(runner.log_lines(handle, who.role, who.id), maxlen=count)]
     except Exception:  # noqa: BLE001 - this is the story of a failure; a second one would only hide it

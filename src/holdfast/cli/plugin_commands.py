@@ -16,12 +16,12 @@ GROUPS = ("holdfast.cli.cmds", "torchx.cli.cmds")
 
 
 def added_commands() -> dict[str, str]:
-    """Return the names that packages add, each with a line that says who; nothing is loaded."""
+    """Return the commands that packages add, each with a line of help; nothing is loaded."""
     return {plugin.name: f"Added by the package {plugin.package}." for plugin in plugins.find(*GROUPS)}
 
 
 def hidden_commands() -> list[str]:
-    """Name the commands of packages that cannot be called because one of ours has their name, each in a sentence."""
+    """Return a sentence for each command of a package that has the name of one of ours and cannot be called."""
     from holdfast.cli import COMMANDS
 
     return [
@@ -32,7 +32,7 @@ def hidden_commands() -> list[str]:
 
 
 def load_command(name: str) -> click.Command | None:
-    """Return a command that a package adds, or None where there is none of this name; raises `PluginBroken`."""
+    """Return the command of this name that a package adds, or None; raises `PluginBroken`."""
     plugin = plugins.get(name, *GROUPS)
     if plugin is None:
         return None
@@ -51,7 +51,7 @@ def load_command(name: str) -> click.Command | None:
 
 
 def _wrap(name: str, command: Any) -> click.Command:
-    """Make a click command that leaves every word to the parser of a `SubCommand`."""
+    """Make a click command that passes all arguments to the parser of a `SubCommand`."""
     from argparse import ArgumentParser
 
     parser = ArgumentParser(prog=f"holdfast {name}", description=type(command).__doc__)

@@ -65,7 +65,7 @@ def _row(plugin: plugins.Plugin) -> tuple[str, str, str, str, str]:
 
 
 def _more_problems() -> list[str]:
-    """What is wrong below an entry point that itself can be loaded: modules, components, names that are taken."""
+    """Return what is wrong below an entry point that can be loaded: modules, components, names that are taken."""
     from holdfast.cli.plugin_commands import hidden_commands
     from holdfast.components.finder import problems
     from holdfast.schedulers import conflicts

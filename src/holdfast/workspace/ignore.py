@@ -41,5 +41,5 @@ class Ignore:
         self.may_bring_back = any(pattern.include is False for pattern in self._spec.patterns)
 
     def ignores(self, path: str, is_folder: bool = False) -> bool:
-        """Whether this path stays behind."""
+        """Whether this path is not shipped."""
         return self._spec.match_file(f"{path}/" if is_folder else path)
