@@ -243,3 +243,33 @@ def test_a_public_method_has_a_docstring_unless_it_overrides_one_that_has() -> N
     ]
 
     assert missing == []
+
+
+#: Rooms whose prose is plain: subject, verb, object, and the words of the field.
+PLAIN = (
+    "checkpoint",
+    "cli",
+    "events",
+    "failures",
+    "health",
+    "lazy",
+    "metrics",
+    "outbox",
+    "sinks",
+    "timer",
+    "workspace",
+)
+FOREIGN = re.compile(r"\b(whoever|whom|somebody|nobody|strangers?|porter|desk|crew|party|guest)\b", re.IGNORECASE)
+
+
+@pytest.mark.parametrize("room", PLAIN)
+def test_plain_rooms_stay_plain(room: str) -> None:
+    paths = [path for path in MODULES if path.relative_to(SOURCE).parts[0].removesuffix(".py") == room]
+
+    assert paths
+    assert [
+        f"{path.relative_to(SOURCE)}:{number} {line.strip()}"
+        for path in paths
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if FOREIGN.search(line)
+    ] == []
