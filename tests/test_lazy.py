@@ -78,3 +78,19 @@ def test_a_module_is_imported_with_the_first_use_of_one_of_its_names() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout == "False True False\n"
+
+
+def test_a_package_offers_modules_and_names_of_modules_below_them(tmp_path: Path) -> None:
+    package = tmp_path / "lazy_sample"
+    (package / "deep").mkdir(parents=True)
+    (package / "__init__.py").write_text(
+        "from holdfast.lazy import attach\n"
+        "__getattr__, __dir__, __all__ = attach(__name__, 'deep', **{'deep.inner': 'answer'})"
+    )
+    (package / "deep" / "__init__.py").write_text("")
+    (package / "deep" / "inner.py").write_text("answer = 42")
+    code = "import lazy_sample as s; print(dir(s), s.answer, s.deep.__name__, 'answer' in vars(s))"
+
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+
+    assert done.stdout == "['answer', 'deep'] 42 lazy_sample.deep True\n"

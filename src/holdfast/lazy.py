@@ -17,18 +17,24 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def attach(package: str, /, **names: str) -> "tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]":
-    """Return `__getattr__`, `__dir__` and `__all__` of a package, given the names that each of its modules offers."""
+def attach(
+    package: str, /, *modules: str, **names: str
+) -> "tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]":
+    """Return `__getattr__`, `__dir__` and `__all__` of a package.
+
+    It offers these modules, and from others these names: `attach("p", "a", b="f g")` gives `p.a`, `p.f` and `p.g`.
+    """
     homes = {name: module for module, line in names.items() for name in line.split()}
-    public = sorted(homes)
+    public = sorted({*homes, *modules})
 
     def load(name: str) -> "Any":
+        from importlib import import_module
+
+        if name in modules:
+            return import_module(f"{package}.{name}")
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        from importlib import import_module
-        from sys import modules
-
         value = getattr(import_module(f"{package}.{homes[name]}"), name)
-        return vars(modules[package]).setdefault(name, value)
+        return vars(import_module(package)).setdefault(name, value)
 
     return load, lambda: public, public

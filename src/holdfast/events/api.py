@@ -106,7 +106,10 @@ class RdzvEvent:
 
 
 class EventHandler(ABC):
-    """Takes events: implement `record` and pass the handler to `configure`, or offer it as a plugin."""
+    """Takes events: implement `record` and pass the handler to `configure`, or offer it as a plugin.
+
+    A handler that is chosen by name may also have `flush()`, which is called when no events are waiting.
+    """
 
     @abstractmethod
     def record(self, event: Event) -> None:
