@@ -10,8 +10,8 @@ import pytest
 
 from holdfast.checkpoint import (
     CheckpointUtil,
+    CorruptShardError,
     FileSystemCheckpointManager,
-    Torn,
     get_checkpoint_manager,
     set_checkpoint_manager,
 )
@@ -105,9 +105,9 @@ def test_a_torn_stream_is_refused(manager: FileSystemCheckpointManager, tmp_path
     latest = manager.get_latest_checkpoint()
 
     assert latest is not None
-    with pytest.raises(Torn, match="not as it was written"):
+    with pytest.raises(CorruptShardError, match="not as it was written"):
         latest.open_input_stream("default")
-    with pytest.raises(Torn, match="knows 'other'"):
+    with pytest.raises(CorruptShardError, match="knows 'other'"):
         latest.open_input_stream("other")
 
 

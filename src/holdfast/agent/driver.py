@@ -45,7 +45,7 @@ from holdfast.agent.signals import handled
 from holdfast.coordinator.messages import Cause, Place
 from holdfast.errors import RendezvousGracefulExitError
 from holdfast.facts import Fact, facts
-from holdfast.health import Pulse
+from holdfast.health import LastProgress
 from holdfast.machine import Tick
 from holdfast.rendezvous.events import (
     AskFailed,
@@ -170,7 +170,7 @@ class Agent:
         self.facts = AgentFacts(group, time.monotonic)
         self.observers = Observers(group.spec, rounds.node)
         #: When the loop last came round; a health server asks it.
-        self.pulse = Pulse()
+        self.pulse = LastProgress()
         self.calls = PeerCalls(rounds) if isinstance(rounds, PeerLine) else None
         #: Set by the owner before `run`, where there is a health server.
         self.health: Serving | None = None

@@ -1,13 +1,13 @@
-"""What can be wrong with a checkpoint. Pure."""
+"""What can be wrong with a shard of a checkpoint. Pure."""
 
 from __future__ import annotations
 
 from holdfast.errors import HoldfastError
 
 
-class Torn(HoldfastError):
-    """These bytes are not a whole state: cut off, damaged, or something else."""
+class CorruptShardError(HoldfastError):
+    """The bytes are not a whole state: they are cut off, damaged, or something else."""
 
 
-class Gone(HoldfastError):
-    """The shard was there and is no more: dropped, overwritten by a newer one, or lost with its host."""
+class ShardMissingError(HoldfastError):
+    """The shard was listed and is gone: deleted, overwritten by a newer one, or lost with its host."""

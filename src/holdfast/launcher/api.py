@@ -21,8 +21,7 @@ from holdfast.failures import ChildFailedError, ProcessFailure
 from holdfast.failures.failure import Failure, Kind
 from holdfast.failures.verdict import Verdict
 from holdfast.launcher.check import check
-from holdfast.metrics.choose import configure_from
-from holdfast.metrics.chosen import Metrics
+from holdfast.metrics.chosen import Metrics, configure_from
 from holdfast.quantities import parse_duration
 from holdfast.rendezvous import RendezvousHandler, RendezvousParameters, get_rendezvous_handler
 from holdfast.workers import DefaultLogsSpecs, LogsSpecs, Module, NumaOptions, Program, Script, SignalException

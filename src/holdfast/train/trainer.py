@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
-from holdfast import guest
+from holdfast import worker_telemetry
 from holdfast.checkpoint.layout import pack, unpack
 from holdfast.errors import RendezvousClosedError, RendezvousError, UsageError
 from holdfast.facts import Fact, facts
@@ -106,7 +106,7 @@ class Trainer:
         undoes: bool = True,
         vote_every_s: float = VOTE_EVERY_S,
     ) -> None:
-        guest.tell_facts()
+        worker_telemetry.tell_facts()
         self.machine = TrainerMachine(vote_every_s)
         self.membership = membership
         self.position: Position = StepCount()
