@@ -11,6 +11,12 @@ TorchElastic know, and each also says whose fault it is.
 
 from __future__ import annotations
 
+TYPE_CHECKING = False  # importing `typing` would take longer than the rest of this module
+if TYPE_CHECKING:
+    from signal import Signals
+
+    from holdfast.failures import Failure
+
 
 class HoldfastError(Exception):
     """The root of all errors raised by Holdfast."""
@@ -30,6 +36,36 @@ class Unavailable(HoldfastError):
 
 class InternalError(HoldfastError):
     """Holdfast broke one of its own rules; please report this."""
+
+
+# -- what was launched -----------------------------------------------------------------------------------------
+
+
+class JobFailedError(HoldfastError):
+    """The program that was launched failed; Holdfast did what it was asked to do."""
+
+
+class WorkerFailedError(JobFailedError):
+    """A worker failed and no restart is left; the message holds the root cause and its remote traceback.
+
+    `failures` are all that is known, the root cause first; `exit_code` is what a launcher should exit with.
+    """
+
+    def __init__(self, message: str, failures: tuple[Failure, ...] = (), exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.failures = failures
+        self.exit_code = exit_code
+
+
+class SignalError(HoldfastError):
+    """A signal ended the agent and its workers; `sigval` is the signal."""
+
+    def __init__(self, message: str, sigval: Signals) -> None:
+        super().__init__(message, sigval)
+        self.sigval = sigval
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 # -- the wire ------------------------------------------------------------------------------------------------

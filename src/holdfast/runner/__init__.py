@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from holdfast.runner.aio import AsyncRunner
-    from holdfast.runner.api import Runner, get_runner
+    from holdfast.runner.api import Runner, get_runner, run
     from holdfast.runner.errors import JobTimeoutError
 
 #: Each name and where it lives: a scheduler that only ships a workspace should not pay for the rest.
@@ -21,9 +21,10 @@ _HOMES = {
     "JobTimeoutError": "errors",
     "Runner": "api",
     "get_runner": "api",
+    "run": "api",
 }
 
-__all__ = ["AsyncRunner", "JobTimeoutError", "Runner", "get_runner"]
+__all__ = ["AsyncRunner", "JobTimeoutError", "Runner", "get_runner", "run"]
 
 
 def __getattr__(name: str) -> Any:

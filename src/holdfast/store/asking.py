@@ -14,7 +14,8 @@ from holdfast.errors import (
     Unavailable,
     UsageError,
 )
-from holdfast.store.api import TIMEOUT_S, Store, to_bytes, to_seconds
+from holdfast.quantities import to_seconds
+from holdfast.store.api import TIMEOUT_S, Store, to_bytes
 from holdfast.store.messages import (
     REQUEST_BYTES_MAX,
     Fault,

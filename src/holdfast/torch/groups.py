@@ -23,8 +23,8 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from holdfast.errors import HoldfastError, StoreTimeoutError, UsageError
+from holdfast.quantities import to_seconds
 from holdfast.store import PrefixStore
-from holdfast.store.api import to_seconds
 from holdfast.torch.device import DeviceSums
 from holdfast.torch.randomness import cuda_in_use
 from holdfast.torch.retired import abort_later, backends_of, forget_groups

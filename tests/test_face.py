@@ -1,0 +1,93 @@
+"""What `import holdfast` offers: names that can be completed, explained and typed, and that cost nothing before use."""
+
+from __future__ import annotations
+
+import ast
+import pydoc
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import holdfast
+
+SOURCE = Path(holdfast.__file__)
+#: The names of 2019, which are torchelastic's.
+OF_2019 = (
+    "Coordinator",
+    "NonRetryableException",
+    "SimpleWorkerStats",
+    "StopException",
+    "WorkerStats",
+    "p2p",
+    "run_train",
+)
+
+
+def python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_importing_holdfast_loads_nothing_else() -> None:
+    before, after = (
+        python("import sys; print(*sorted(sys.modules))"),
+        python("import sys, holdfast; print(*sorted(sys.modules))"),
+    )
+
+    assert set(after.split()) - set(before.split()) == {"holdfast"}
+
+
+@pytest.mark.parametrize("name", [name for name in holdfast.__all__ if name != "__version__"])
+def test_a_public_name_works_after_nothing_but_import_holdfast(name: str) -> None:
+    said = python(
+        "import sys, holdfast\n"
+        f"found = holdfast.{name}\n"
+        "assert found.__doc__ and found.__doc__.strip(), 'it has no docstring'\n"
+        "assert not {'torch', 'numpy'} & set(sys.modules), 'torch was imported'\n"
+        f"print({name!r} in dir(holdfast))"
+    )
+
+    assert said == "True\n"
+
+
+def test_the_names_of_2019_are_torchelastics() -> None:
+    import torchelastic
+
+    for name in OF_2019:
+        assert name not in holdfast.__all__
+        with pytest.raises(AttributeError, match=f"has no attribute '{name}'"):
+            getattr(holdfast, name)
+    assert not callable(holdfast.train)
+    assert callable(torchelastic.train)
+
+
+def test_help_gives_an_overview_and_every_public_name() -> None:
+    text = pydoc.render_doc(holdfast, renderer=pydoc.plaintext)
+    overview = text.partition("PACKAGE CONTENTS")[0]
+
+    assert [name for name in holdfast._NAMES if name not in overview] == []
+    assert [name for name in holdfast._MODULES if name not in text] == []
+    assert holdfast.__version__ in text
+    assert "TYPE_CHECKING" not in text
+    assert "    Any" not in text
+
+
+def test_a_type_checker_sees_the_same_names() -> None:
+    block = next(node for node in ast.parse(SOURCE.read_text()).body if isinstance(node, ast.If))
+    typed = {
+        (alias.asname, node.module if node.module != "holdfast" else f"holdfast.{alias.name}")
+        for node in ast.walk(block)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.asname
+    }
+
+    assert typed == {*holdfast._NAMES.items(), *((name, f"holdfast.{name}") for name in holdfast._MODULES)}
+
+
+def test_a_name_that_does_not_exist_is_said_as_python_says_it() -> None:
+    with pytest.raises(AttributeError, match="module 'holdfast' has no attribute 'lunch'"):
+        holdfast.lunch  # noqa: B018
