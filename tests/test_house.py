@@ -21,6 +21,7 @@ LONG_FUNCTIONS = {"components/dist.py elastic"}
 
 #: Doors that lead upwards, opened only when somebody goes through, each for its reason.
 UPWARD = {
+    ("errors", "compat"): "names of 0.1.0 in an `except` clause are looked up when an exception is on its way",
     ("checkpoint", "torch"): "tensors are saved by the room that knows them, once a state holds one",
     ("train", "torch"): "`elastic` takes torch's states, once it is given one",
     ("runner", "components"): "a component is found by name when a user names one",
@@ -213,3 +214,45 @@ def test_facts_have_kinds_of_one_form() -> None:
 
     assert kinds
     assert [(name, kind) for name, kind in kinds if not re.fullmatch(r"[a-z]+(_[a-z]+)*", str(kind))] == []
+
+
+#: Exceptions that are no errors, each with its reason: they carry control flow and are caught in their own room.
+NO_ERRORS = {
+    "agent.simple _Instead": "leaves a wait when something else has come first",
+    "cli _NobodyReads": "the reader of a pipe has closed it",
+    "cli.attend Interrupted": "Ctrl-C while a job is followed",
+    "components.arguments _HelpWanted": "--help among the arguments of a component",
+    "components.errors HelpRequested": "--help among the arguments of a component",
+    "sim.violation Violation": "what the simulator is looking for; no program meets it",
+    "workers.effects Ends": "the reader of a script's source knows no more",
+}
+
+
+def test_every_exception_is_of_one_tree_and_is_called_an_error() -> None:
+    code = f"""
+import importlib, inspect
+from holdfast.errors import HoldfastError
+for name in {[_dotted(path) for path in MODULES if _may_hold_errors(path)]!r}:
+    module = importlib.import_module(name)
+    for each in vars(module).values():
+        if inspect.isclass(each) and issubclass(each, BaseException) and each.__module__ == name:
+            print(name.removeprefix("holdfast."), each.__name__, issubclass(each, HoldfastError))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    found = [line.rpartition(" ") for line in done.stdout.splitlines()]
+
+    assert done.returncode == 0, done.stderr
+    assert len(found) > 30
+    others = [(name, in_tree) for name, _, in_tree in found if name not in NO_ERRORS]
+    assert [name for name, in_tree in others if in_tree != "True"] == []
+    assert [name for name, _ in others if not name.endswith("Error")] == []
+
+
+def _dotted(path: Path) -> str:
+    return str(path.relative_to(SOURCE.parent).with_suffix("")).replace("/", ".").removesuffix(".__init__")
+
+
+def _may_hold_errors(path: Path) -> bool:
+    """Whether it defines a class beside functions; `compat` has the names of others, and torch may be missing."""
+    room = path.relative_to(SOURCE).parts[0]
+    return room not in ("compat", "torch") and path.name != "__main__.py" and "\nclass " in path.read_text()

@@ -6,11 +6,10 @@ import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
-from holdfast.errors import UsageError
+from holdfast.errors import RoundOverError, UsageError
 from holdfast.facts import facts
 from holdfast.rendezvous.api import RendezvousParameters
 from holdfast.train.coordinator import Coordinator, WorkerStats
-from holdfast.train.errors import RoundOver
 from holdfast.train.membership import Membership, worker_settings
 from holdfast.train.party import Party
 from holdfast.train.state import State
@@ -142,7 +141,7 @@ class CoordinatorP2P(Coordinator):
     def on_error(self, e: Exception) -> None:
         """Take note of why the workers regroup."""
         self._reason = str(e)
-        if not isinstance(e, RoundOver):
+        if not isinstance(e, RoundOverError):
             facts.warn("step_failed", f"the step is rolled back: {e!r}", error=repr(e))
 
 

@@ -14,10 +14,11 @@ import pytest
 from holdfast.agent import LocalElasticAgent, SimpleElasticAgent, WorkerGroup, WorkerSpec, WorkerState
 from holdfast.agent.api import RunResult
 from holdfast.agent.simple import EXIT_BARRIER_KEY
+from holdfast.errors import SignalError
 from holdfast.facts import Fact, facts
 from holdfast.rendezvous import RendezvousHandler, RendezvousParameters, get_rendezvous_handler
 from holdfast.store import MemoryStore, Store
-from holdfast.workers import DefaultLogsSpecs, Script, SignalException
+from holdfast.workers import DefaultLogsSpecs, Script
 from holdfast.workers.strays import descendants
 
 STUBBORN = """
@@ -153,7 +154,7 @@ class Pressed(LocalElasticAgent):
 
 @pytest.mark.parametrize("moment", ["getting ready", "about to start"])
 def test_before_workers_run(handler: RendezvousHandler, moment: str, told: Told) -> None:
-    with pytest.raises(SignalException, match="received SIGINT"):
+    with pytest.raises(SignalError, match="received SIGINT"):
         Pressed(spec(handler), moment).run()
 
     assert not Path("up").exists()
@@ -164,7 +165,7 @@ def test_between_the_start_of_workers_and_the_news_of_it(handler: RendezvousHand
     """Workers that do not listen are stopped with words, and the second signal kills them."""
     told.then["stopping workers: received SIGINT"] = press
 
-    with pytest.raises(SignalException, match="received SIGINT"):
+    with pytest.raises(SignalError, match="received SIGINT"):
         Pressed(spec(handler), "started").run()
 
     assert "stopping workers: received SIGINT again" in told
@@ -180,7 +181,7 @@ def test_while_an_agent_that_has_failed_stops_its_workers(handler: RendezvousHan
 def test_just_before_a_rendezvous_of_another_make_blocks() -> None:
     handler = Alone()
 
-    with pytest.raises(SignalException, match="received SIGINT"):
+    with pytest.raises(SignalError, match="received SIGINT"):
         Pressed(spec(handler), "getting ready").run()
 
     assert handler.asked == 0
@@ -220,5 +221,5 @@ def test_out_of_a_shutdown_of_ones_own_that_does_not_end(told: Told) -> None:
             threading.Event().wait(60)
             raise AssertionError("the signal was not heard")
 
-    with pytest.raises(SignalException):
+    with pytest.raises(SignalError):
         Own(spec(Alone(), lambda: None)).run()

@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.errors import Gone, Torn
 from holdfast.checkpoint.keys import Entry, Key
 from holdfast.checkpoint.storage import StorageTier
 from holdfast.checkpoint.sums import BLOCK_BYTES, sum_up
-from holdfast.errors import UsageError
+from holdfast.errors import CorruptShardError, ShardMissingError, UsageError
 
 pytest.importorskip("fsspec")
 
@@ -83,7 +82,7 @@ def test_a_shard_saved_again_replaces_the_first_in_one_move(url: str) -> None:
 
     assert read(tier, key) == b"second"
     assert len(tier.entries()) == 1
-    with pytest.raises(Gone):
+    with pytest.raises(ShardMissingError):
         before.read(0, 5)
 
 
@@ -113,7 +112,7 @@ def test_a_shard_is_dropped_with_all_its_files(url: str) -> None:
 
     assert [entry.key for entry in tier.entries()] == [other]
     assert read(tier, other) == b"state"
-    with pytest.raises(Gone):
+    with pytest.raises(ShardMissingError):
         read(tier, key)
 
 
@@ -126,7 +125,7 @@ def test_one_flipped_bit_is_found_and_named(tmp_path: Path, where: int) -> None:
     data[where] ^= 1
     file.write_bytes(data)
 
-    with pytest.raises(Torn, match=r"shard-00000-of-00001.*damaged"):
+    with pytest.raises(CorruptShardError, match=r"shard-00000-of-00001.*damaged"):
         tier.verify(key)
 
 
@@ -135,7 +134,7 @@ def test_a_file_that_is_cut_off_is_refused(tmp_path: Path) -> None:
     key = save(tier, 1, b"x" * 1000)
     os.truncate(data_file(tmp_path), 999)
 
-    with pytest.raises(Torn, match="has 999 bytes, not the 1000"):
+    with pytest.raises(CorruptShardError, match="has 999 bytes, not the 1000"):
         read(tier, key)
 
 
@@ -144,7 +143,7 @@ def test_a_manifest_without_its_file_is_refused(tmp_path: Path) -> None:
     key = save(tier, 1)
     data_file(tmp_path).unlink()
 
-    with pytest.raises(Torn, match="is missing, though its manifest is there"):
+    with pytest.raises(CorruptShardError, match="is missing, though its manifest is there"):
         read(tier, key)
 
 
@@ -167,7 +166,7 @@ def test_a_manifest_that_is_not_ours_is_refused(tmp_path: Path, change: Callable
     (manifest,) = tmp_path.rglob("*.json")
     manifest.write_text(change(json.loads(manifest.read_text())))
 
-    with pytest.raises(Torn, match="manifest"):
+    with pytest.raises(CorruptShardError, match="manifest"):
         read(tier, key)
 
 

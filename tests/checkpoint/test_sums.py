@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.checkpoint.errors import Torn
 from holdfast.checkpoint.sums import Sums, sum_up
+from holdfast.errors import CorruptShardError
 
 
 @given(st.binary(min_size=1, max_size=100), st.integers(1, 10), st.data())
@@ -18,7 +18,7 @@ def test_one_changed_byte_is_found(data: bytes, block: int, draw: st.DataObject)
     damaged[at] ^= 0x10
 
     sums.check(0, memoryview(data))
-    with pytest.raises(Torn, match="damaged"):
+    with pytest.raises(CorruptShardError, match="damaged"):
         sums.check(0, memoryview(damaged))
 
 

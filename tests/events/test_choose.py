@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from holdfast import events
-from holdfast.errors import UsageError
+from holdfast.errors import PluginBrokenError, UsageError
 from holdfast.events import Event, EventSource
 from holdfast.events.choose import Choice, parse, spec_from
-from holdfast.plugins import PluginBroken
 
 EVENT = Event("n", EventSource.AGENT, 1)
 Install = Callable[[str, str], None]
@@ -109,7 +108,7 @@ def test_a_plugin_is_chosen_by_its_name_and_closed_at_the_end(install: Install, 
 def test_a_broken_plugin_is_named_and_costs_only_itself(install: Install, tmp_path: Path) -> None:
     install("broken = sample_missing:create\nempty = sample_events:create_nothing", PLUGIN)
 
-    with pytest.raises(PluginBroken, match="'broken' of sample-events"):
+    with pytest.raises(PluginBrokenError, match="'broken' of sample-events"):
         events.record(EVENT, "broken")
     with pytest.raises(UsageError, match=r"'empty' of sample-events .* made a NoneType, which is no EventHandler"):
         events.record(EVENT, "empty")

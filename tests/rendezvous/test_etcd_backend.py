@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import RendezvousConnectionError, StoreTimeoutError, Unavailable, UsageError
+from holdfast.errors import RendezvousConnectionError, StoreTimeoutError, UnavailableError, UsageError
 from holdfast.rendezvous import RendezvousParameters
 from holdfast.rendezvous.dynamic import create_handler
 from holdfast.rendezvous.etcd_backend import EtcdRendezvousBackend, create_backend
@@ -59,14 +59,14 @@ def test_a_server_is_gone_with_its_data_when_stopped(tmp_path: Path) -> None:
     server.stop()
 
     assert not (tmp_path / "data").exists()
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         client.read("/x")
 
 
 def test_a_program_that_is_no_etcd_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(BINARY_VARIABLE, str(shutil.which("false")))
 
-    with pytest.raises(Unavailable, match="ended at once with exit code 1"):
+    with pytest.raises(UnavailableError, match="ended at once with exit code 1"):
         EtcdServer(str(tmp_path / "data")).start(num_retries=1)
 
 

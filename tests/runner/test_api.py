@@ -20,10 +20,10 @@ from holdfast.schedulers.local.scheduler import LocalScheduler
 from holdfast.specs import (
     AppDef,
     AppState,
-    MalformedAppHandleException,
+    MalformedAppHandleError,
     Role,
-    UnknownAppException,
-    UnknownSchedulerException,
+    UnknownAppError,
+    UnknownSchedulerError,
 )
 from holdfast.testing.memory_scheduler import MemoryCluster, MemoryScheduler
 from holdfast.workspace import WorkspaceMixin
@@ -157,11 +157,11 @@ def test_log_lines_are_chosen_by_regex_stream_and_time(runner: Runner) -> None:
 
 
 def test_mistakes_about_jobs_are_told_in_a_sentence(runner: Runner) -> None:
-    with pytest.raises(UnknownAppException, match="no job"):
+    with pytest.raises(UnknownAppError, match="no job"):
         runner.log_lines(NOWHERE, "role0")
-    with pytest.raises(MalformedAppHandleException):
+    with pytest.raises(MalformedAppHandleError):
         runner.status("app-1")
-    with pytest.raises(UnknownSchedulerException, match="slurmm"):
+    with pytest.raises(UnknownSchedulerError, match="slurmm"):
         runner.run(app(), "slurmm")
     with pytest.raises(UsageError, match="no regular expression"):
         runner.log_lines(NOWHERE, "role0", regex="(")

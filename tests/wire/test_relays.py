@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.coordinator.messages import Query, Report
 from holdfast.coordinator.protocol import CODEC
-from holdfast.errors import ConnectionLost, FrameError, HandshakeError
+from holdfast.errors import ConnectionLostError, FrameError, HandshakeError
 from holdfast.store.client import StoreClient
 from holdfast.store.messages import STORE_CODEC, StoreDone, StoreHello, StoreSet, StoreWelcome
 from holdfast.wire.address import Endpoint
@@ -246,7 +246,7 @@ def test_a_connection_that_is_cut_is_never_taken_for_an_answer(serve, end):
         channel.send(Query())
         channel.send(Query())  # the second answer ends the connection
         middle = " in the middle of a message" if end else "$"
-        with pytest.raises(ConnectionLost, match=f"closed the connection{middle}"):
+        with pytest.raises(ConnectionLostError, match=f"closed the connection{middle}"):
             channel.receive(time.monotonic() + PATIENCE_S)
         channel.close()
 

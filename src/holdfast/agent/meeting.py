@@ -13,6 +13,7 @@ from holdfast.agent.inbox import Inbox
 from holdfast.agent.machine import AgentEvent, RoundLost, RunOver, Signalled
 from holdfast.agent.questions import Questions
 from holdfast.coordinator.messages import Cause, Place
+from holdfast.errors import SignalError
 from holdfast.facts import Fact, facts
 from holdfast.machine import Tick
 from holdfast.rendezvous import RendezvousHandler, RendezvousInfo
@@ -29,7 +30,6 @@ from holdfast.rendezvous.machine import (
     RunEnded,
 )
 from holdfast.rendezvous.native import HoldfastRendezvousHandler
-from holdfast.workers import SignalException
 
 #: How long a wait goes on before the screen says what it is for, and how often it is said anew.
 WAIT_TOLD_AFTER_S = 0.5
@@ -262,11 +262,11 @@ class PolledMeeting:
 
     @contextmanager
     def blocking(self) -> Iterator[None]:
-        """Have a signal raise `SignalException`, one that has just come included."""
+        """Have a signal raise `SignalError`, one that has just come included."""
         self.is_blocking = True
         try:
             if (came := self._inbox.find(Signalled)) is not None:
-                raise SignalException(f"received {came.name}", signal.Signals(came.number))
+                raise SignalError(f"received {came.name}", signal.Signals(came.number))
             yield
         finally:
             self.is_blocking = False

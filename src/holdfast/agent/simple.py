@@ -54,13 +54,12 @@ from holdfast.agent.status_events import StatusEvents
 from holdfast.agent.teller import Teller
 from holdfast.coordinator.messages import Cause
 from holdfast.coordinator.ranks import Numbers
-from holdfast.errors import RendezvousGracefulExitError
+from holdfast.errors import RendezvousGracefulExitError, SignalError
 from holdfast.facts import Fact, facts
 from holdfast.health import HealthCheckServer, Pulse
 from holdfast.machine import Tick
 from holdfast.quantities import count
 from holdfast.rendezvous import RendezvousInfo, RendezvousStoreInfo, as_rendezvous_info
-from holdfast.workers import SignalException
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -205,7 +204,7 @@ class SimpleElasticAgent(StatusEvents, ElasticAgent):
     def run(self, role: str = DEFAULT_ROLE) -> RunResult:
         """Take part until the run is over here.
 
-        Raises `SignalException` where a signal ended it, and what the rendezvous raises where no round came about.
+        Raises `SignalError` where a signal ended it, and what the rendezvous raises where no round came about.
         """
         # The handlers stay until everything is given back: a signal that comes while workers are being stopped must not
         # end this process before them.
@@ -218,7 +217,7 @@ class SimpleElasticAgent(StatusEvents, ElasticAgent):
             except RendezvousGracefulExitError as left:
                 facts.publish(Fact("agent_left", str(left)))
                 return RunResult(WorkerState.STOPPED)
-            except SignalException as exception:
+            except SignalError as exception:
                 death_sig = exception.sigval
                 raise
             finally:
@@ -450,7 +449,7 @@ class SimpleElasticAgent(StatusEvents, ElasticAgent):
         errors = {rank: str(failure.message) for rank, failure in result.failures.items()}
         self._teller.ended(outcome, result.state, errors)
         if outcome.signal:
-            raise SignalException(f"process {os.getpid()} {outcome.reason}", signal.Signals(outcome.signal))
+            raise SignalError(f"process {os.getpid()} {outcome.reason}", signal.Signals(outcome.signal))
         return result
 
     def _conclusion(self, outcome: Outcome) -> RunResult:

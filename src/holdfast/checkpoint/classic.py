@@ -19,9 +19,8 @@ from types import TracebackType
 from typing import IO, Any
 
 from holdfast.checkpoint import telling
-from holdfast.checkpoint.errors import Torn
 from holdfast.checkpoint.keys import Key
-from holdfast.errors import UsageError
+from holdfast.errors import CorruptShardError, UsageError
 
 DEFAULT_KEY = "default"
 TIER = "filesystem"
@@ -50,7 +49,7 @@ class Checkpoint(ABC):
 
     @abstractmethod
     def open_input_stream(self, key: str) -> IO[bytes]:
-        """Return a stream to read what belongs to a key; raises `Torn` where it is not as it was written."""
+        """Return a stream to read a key's value; raises `CorruptShardError` where it is not as it was written."""
 
     @abstractmethod
     def commit(self) -> None:
@@ -137,11 +136,11 @@ class FileSystemCheckpoint(Checkpoint):
             known = json.loads((self._folder / _MANIFEST).read_bytes())["streams"][key]
             data = (self._folder / _checked(key)).read_bytes()
         except FileNotFoundError:
-            raise Torn(f"checkpoint {self.sequence_id} lacks the file of '{key}'") from None
+            raise CorruptShardError(f"checkpoint {self.sequence_id} lacks the file of '{key}'") from None
         except (ValueError, KeyError):
-            raise Torn(f"checkpoint {self.sequence_id} has no whole manifest that knows '{key}'") from None
+            raise CorruptShardError(f"checkpoint {self.sequence_id} has no whole manifest that knows '{key}'") from None
         if len(data) != known["nbytes"] or zlib.crc32(data) != known["crc32"]:
-            raise Torn(f"'{key}' of checkpoint {self.sequence_id} is not as it was written")
+            raise CorruptShardError(f"'{key}' of checkpoint {self.sequence_id} is not as it was written")
         return io.BytesIO(data)
 
     def commit(self) -> None:
@@ -217,7 +216,7 @@ class CheckpointUtil:
             try:
                 with checkpoint.open_input_stream(DEFAULT_KEY) as stream:
                     state.load(stream)
-            except Torn as torn:
+            except CorruptShardError as torn:
                 telling.refused(number, TIER, "", torn)
                 continue
             took_ms = (time.monotonic() - began) * 1000

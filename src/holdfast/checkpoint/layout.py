@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.checkpoint.errors import Torn as Torn
+from holdfast.errors import CorruptShardError as CorruptShardError
 from holdfast.errors import UsageError
 
 MAGIC = b"HOLDFAST"
@@ -112,16 +112,18 @@ def write_header(described: Any, entries: list[dict[str, Any]]) -> bytes:
 
 
 def unpack(data: bytes | bytearray | memoryview, *, verify: bool = True) -> Any:
-    """Return the tree; its arrays use the memory of `data`. Raises `Torn` where it is not whole."""
+    """Return the tree; its arrays use the memory of `data`. Raises `CorruptShardError` where it is not whole."""
     view = memoryview(data).cast("B")
     header, offset = read_header(view)
     arrays = []
     for each in header["arrays"]:
         piece = view[offset : offset + each["nbytes"]]
         if len(piece) < each["nbytes"]:
-            raise Torn(f"the state is cut off: {each['nbytes'] - len(piece)} bytes of an array are missing")
+            raise CorruptShardError(
+                f"the state is cut off: {each['nbytes'] - len(piece)} bytes of an array are missing"
+            )
         if verify and each.get("crc") not in (None, zlib.crc32(piece)):
-            raise Torn("the state is damaged: an array does not match its checksum")
+            raise CorruptShardError("the state is damaged: an array does not match its checksum")
         arrays.append(make_array(each, piece))
         offset += each["nbytes"] + padding(each["nbytes"])
     return build(header["tree"], arrays)
@@ -133,7 +135,7 @@ def make_array(described: dict[str, Any], data: memoryview) -> Any:
     try:
         return leaf.make(described["dtype"], tuple(described["shape"]), data)
     except (AttributeError, ImportError, OverflowError, RuntimeError, TypeError, ValueError) as error:
-        raise Torn(f"an array of the state cannot be made of its bytes: {error}") from None
+        raise CorruptShardError(f"an array of the state cannot be made of its bytes: {error}") from None
 
 
 def offsets(header: dict[str, Any], start: int) -> list[int]:
@@ -146,17 +148,19 @@ def offsets(header: dict[str, Any], start: int) -> list[int]:
 
 
 def read_header(view: memoryview) -> tuple[dict[str, Any], int]:
-    """Return the header and where the arrays begin; raises `Torn`."""
+    """Return the header and where the arrays begin; raises `CorruptShardError`."""
     if len(view) < START.size:
-        raise Torn("the state is cut off before its header")
+        raise CorruptShardError("the state is cut off before its header")
     magic, version, crc, length = START.unpack(view[: START.size])
     if magic != MAGIC:
-        raise Torn("this is no state of holdfast: it does not begin as one")
+        raise CorruptShardError("this is no state of holdfast: it does not begin as one")
     if version > VERSION:
-        raise Torn(f"the state was written by a newer holdfast (layout {version}; this one reads up to {VERSION})")
+        raise CorruptShardError(
+            f"the state was written by a newer holdfast (layout {version}; this one reads up to {VERSION})"
+        )
     text = bytes(view[START.size : START.size + length]) if length <= HEADER_BYTES_MAX else b""
     if len(text) < length or zlib.crc32(text) != crc:
-        raise Torn("the state is cut off or damaged: its header is not whole")
+        raise CorruptShardError("the state is cut off or damaged: its header is not whole")
     end = START.size + length
     return _parse_header(text), end + padding(end)
 
@@ -168,12 +172,12 @@ def _parse_header(text: bytes) -> dict[str, Any]:
         arrays = [(each["kind"], each["dtype"], each["nbytes"], *each["shape"]) for each in header["arrays"]]
         is_sane = "tree" in header
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise Torn("the header of the state does not describe one") from None
+        raise CorruptShardError("the header of the state does not describe one") from None
     for kind, dtype, *counts in arrays:
         are_counts = all(type(count) is int and 0 <= count < 1 << 63 for count in counts)
         is_sane = is_sane and type(kind) is str and type(dtype) is str and are_counts
     if not is_sane:
-        raise Torn("the header of the state describes an array that cannot be")
+        raise CorruptShardError("the header of the state describes an array that cannot be")
     return header  # type: ignore[no-any-return]
 
 
@@ -214,11 +218,11 @@ def _describe_items(items: Iterable[tuple[Any, Any]], add: Add, where: str) -> I
 
 
 def build(value: Any, arrays: Sequence[Any]) -> Any:
-    """Return the tree that was described so, with these arrays in it; raises `Torn`."""
+    """Return the tree that was described so, with these arrays in it; raises `CorruptShardError`."""
     try:
         return _build(value, arrays)
     except (IndexError, RecursionError, TypeError, ValueError) as error:
-        raise Torn(f"the header of the state does not describe a tree: {error}") from None
+        raise CorruptShardError(f"the header of the state does not describe a tree: {error}") from None
 
 
 def _build(value: Any, arrays: Sequence[Any]) -> Any:
@@ -240,7 +244,7 @@ def _build(value: Any, arrays: Sequence[Any]) -> Any:
             return base64.b64decode(rest[0])
         case "float":
             return float(rest[0])
-    raise Torn(f"the state holds something of kind '{kind}', which this holdfast does not know")
+    raise CorruptShardError(f"the state holds something of kind '{kind}', which this holdfast does not know")
 
 
 def padding(length: int) -> int:
@@ -274,7 +278,7 @@ def leaf_of_kind(kind: str) -> Leaf:
         from holdfast.torch.leaf import TORCH_LEAF
 
         return TORCH_LEAF
-    raise Torn(f"the state holds arrays of kind '{kind}', which this holdfast does not know")
+    raise CorruptShardError(f"the state holds arrays of kind '{kind}', which this holdfast does not know")
 
 
 def _view_numpy(value: Any) -> tuple[str, tuple[int, ...], memoryview]:
@@ -299,7 +303,7 @@ def _make_numpy(dtype: str, shape: tuple[int, ...], data: memoryview) -> Any:
 
         kind = np.dtype(getattr(ml_dtypes, dtype))
     if kind.hasobject:
-        raise Torn("the state holds an array of Python objects, which are never read")
+        raise CorruptShardError("the state holds an array of Python objects, which are never read")
     return np.frombuffer(data, kind).reshape(shape)
 
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.checkpoint.errors import Torn
 from holdfast.checkpoint.layout import START, FlatSlice, build, make_array, offsets, padding, read_header, unpack
 from holdfast.checkpoint.ranges import Deal, Part, gather
 from holdfast.checkpoint.tier import Shard
+from holdfast.errors import CorruptShardError
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def _guarded(load: Callable[[], Any]) -> Any:
     try:
         return load()
     except (KeyError, IndexError, TypeError, ValueError) as error:  # a header that is whole and makes no sense
-        raise Torn(f"the state's header makes no sense: {type(error).__name__}: {error}") from None
+        raise CorruptShardError(f"the state's header makes no sense: {type(error).__name__}: {error}") from None
 
 
 class _Dealer:
@@ -61,7 +61,9 @@ class _Dealer:
         for number, other in self._spread.items():
             if other.keys() != spread.keys():
                 odd = sorted(other.keys() ^ spread.keys())[0]
-                raise Torn(f"shards {base} and {number} do not agree on what is spread over workers: {odd}")
+                raise CorruptShardError(
+                    f"shards {base} and {number} do not agree on what is spread over workers: {odd}"
+                )
         mine = {path: self._deal(path, each.total, self._rank, self._world) for path, each in spread.items()}
         numbers = {number: path for path, number in _walk(header["tree"])}
         arrays = []

@@ -15,11 +15,10 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from holdfast.checkpoint.errors import Gone
 from holdfast.checkpoint.keys import Entry, Key
 from holdfast.checkpoint.slots import SUFFIX, Slot, SlotReader, is_mapped, read_record, scan
 from holdfast.checkpoint.sums import Sums
-from holdfast.errors import UsageError
+from holdfast.errors import ShardMissingError, UsageError
 from holdfast.filenames import file_name
 from holdfast.private import PrivateFolder, find_private, make_private, own_folder, user_folder_name
 
@@ -231,11 +230,11 @@ class MemoryTier:
 
 
 def open_slot(folder: Path, key: Key) -> SlotReader:
-    """Map a state of a folder; raises `Gone`."""
+    """Map a state of a folder; raises `ShardMissingError`."""
     for path, record in scan(folder).items():
         if record.key == key:
             return SlotReader(path, key)
-    raise Gone(f"no memory here holds {key.stem} of step {key.step} any more")
+    raise ShardMissingError(f"no memory here holds {key.stem} of step {key.step} any more")
 
 
 # -- folders ---------------------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ import zlib
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from holdfast.checkpoint.errors import Gone, Torn
 from holdfast.checkpoint.keys import Entry, Key
 from holdfast.checkpoint.memory import VAULT_VARIABLE
 from holdfast.checkpoint.neighbours import Vault, choose_neighbours
@@ -29,7 +28,15 @@ from holdfast.checkpoint.vault_messages import (
     Shards,
     name_of,
 )
-from holdfast.errors import ConnectionLost, HoldfastError, PeerError, Unavailable, UsageError
+from holdfast.errors import (
+    ConnectionLostError,
+    CorruptShardError,
+    HoldfastError,
+    PeerError,
+    ShardMissingError,
+    UnavailableError,
+    UsageError,
+)
 from holdfast.facts import facts
 from holdfast.wire.address import parse_endpoint
 from holdfast.wire.channel import Channel
@@ -97,12 +104,12 @@ class NeighbourTier:
                 kept += 1
             except (HoldfastError, OSError) as error:
                 self._part_with(vault, "send")
-                if isinstance(error, Unavailable | PeerError):
+                if isinstance(error, UnavailableError | PeerError):
                     self._shunned[vault.name] = time.monotonic() + SHUN_S
                 troubles.append(f"{vault.host}: {error}")
         if kept < self._copies:
             why = "; ".join(troubles) or "no other vault is there"
-            raise Unavailable(f"{kept} of {self._copies} copies could be placed with neighbours ({why})")
+            raise UnavailableError(f"{kept} of {self._copies} copies could be placed with neighbours ({why})")
 
     def entries(self) -> list[Entry]:
         """Ask every vault but our own, whose folder we see ourselves; who does not answer is passed over."""
@@ -122,7 +129,7 @@ class NeighbourTier:
         """Open a shard in the vault that the entry names."""
         vault = next((vault for vault in self._book() if vault.name == entry.place), None)
         if vault is None:
-            raise Gone(f"the vault {entry.place} is no longer there")
+            raise ShardMissingError(f"the vault {entry.place} is no longer there")
         return RemoteShard(
             lambda start, stop: self._ask(vault, Read(name_of(entry.key), start, stop), Block), entry.nbytes, vault.host
         )
@@ -162,16 +169,16 @@ class NeighbourTier:
     @staticmethod
     def _done(answer: Message) -> None:
         if isinstance(answer, Failed):
-            raise Unavailable(answer.reason)
+            raise UnavailableError(answer.reason)
 
     def _ask(self, vault: Vault, question: Message, expected: type[A]) -> A:
         try:
             answer = self._channel(vault, "ask").ask(question, _deadline())
-        except ConnectionLost:
+        except ConnectionLostError:
             self._part_with(vault, "ask")
             raise
         if isinstance(answer, Failed):
-            raise Gone(answer.reason) if answer.gone else Unavailable(answer.reason)
+            raise ShardMissingError(answer.reason) if answer.gone else UnavailableError(answer.reason)
         if not isinstance(answer, expected):
             self._part_with(vault, "ask")
             raise PeerError(f"the vault on {vault.host} answered {type(answer).__name__}")
@@ -216,7 +223,7 @@ class RemoteShard:
             end = min(at + BLOCK_BYTES, stop)
             block = self._ask(at, end)
             if len(block.data) != end - at or zlib.crc32(block.data) != block.crc:
-                raise Torn(f"the vault on {self._host} sent bytes that are not those of the state")
+                raise CorruptShardError(f"the vault on {self._host} sent bytes that are not those of the state")
             data[at - start : end - start] = block.data
         return memoryview(data)
 

@@ -21,9 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from holdfast.checkpoint.errors import Gone
 from holdfast.checkpoint.keys import Key
-from holdfast.errors import UsageError
+from holdfast.errors import ShardMissingError, UsageError
 
 PAGE = 4096
 SUFFIX = ".slot"
@@ -190,7 +189,9 @@ class SlotReader:
     def __init__(self, path: Path, key: Key | None = None) -> None:
         record = read_record(path)
         if record is None or (key is not None and record.key != key):
-            raise Gone(f"the memory that held {key.stem if key else path.name} holds something else by now")
+            raise ShardMissingError(
+                f"the memory that held {key.stem if key else path.name} holds something else by now"
+            )
         with _open(path) as file:
             mapping = mmap.mmap(file.fileno(), PAGE + record.nbytes, access=mmap.ACCESS_COPY)
         _mapped.setdefault(str(path), weakref.WeakSet()).add(mapping)
@@ -214,9 +215,11 @@ class SlotReader:
         return self._view[start:stop]
 
     def check(self) -> None:
-        """Raise `Gone` where the slot has been written to since it was opened."""
+        """Raise `ShardMissingError` where the slot has been written to since it was opened."""
         if read_record(self._path) != self._record:
-            raise Gone(f"{self._record.key.stem} of step {self._record.key.step} was overwritten while it was read")
+            raise ShardMissingError(
+                f"{self._record.key.stem} of step {self._record.key.step} was overwritten while it was read"
+            )
 
     def close(self) -> None:
         """Let go of the mapping, unless arrays still use it."""

@@ -17,13 +17,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.checkpoint.choose import Group, group_up, oldest_kept
-from holdfast.checkpoint.errors import Gone, Torn
 from holdfast.checkpoint.keys import Entry, Key, parse_key, parse_step
 from holdfast.checkpoint.parallel import PIECE_BYTES, for_each
 from holdfast.checkpoint.places import Place, place_of
 from holdfast.checkpoint.snapshot import fresh_memory
 from holdfast.checkpoint.sums import BLOCK_BYTES, Sums
-from holdfast.errors import UsageError
+from holdfast.errors import CorruptShardError, ShardMissingError, UsageError
 from holdfast.facts import facts
 
 FORMAT = 1
@@ -53,19 +52,19 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, data: bytes, key: Key) -> Manifest:
-        """Read it; raises `Torn` where it is not a whole manifest of this shard."""
+        """Read it; raises `CorruptShardError` where it is not a whole manifest of this shard."""
         try:
             told: dict[str, Any] = json.loads(data)
             if told["holdfast"] > FORMAT:
-                raise Torn(f"its manifest was written by a newer holdfast (format {told['holdfast']})")
+                raise CorruptShardError(f"its manifest was written by a newer holdfast (format {told['holdfast']})")
             found = Key(told["step"], told["origin"], told["world"], told["shard"])
             sums = Sums(told["nbytes"], tuple(told["crc32"]), told["block_bytes"])
             name = told["data"]
         except (ValueError, KeyError, TypeError) as error:
-            raise Torn(f"its manifest cannot be read ({type(error).__name__}: {error})") from None
+            raise CorruptShardError(f"its manifest cannot be read ({type(error).__name__}: {error})") from None
         blocks = -(-sums.nbytes // sums.block_bytes) if sums.block_bytes > 0 else -1
         if found != key or "/" in name or not name.startswith(f"{key.stem}~") or blocks != len(sums.crcs):
-            raise Torn("its manifest does not belong to it")
+            raise CorruptShardError("its manifest does not belong to it")
         return cls(found, name, sums)
 
 
@@ -112,15 +111,15 @@ class StorageTier:
         return found
 
     def open(self, entry: Entry) -> StoredShard:
-        """Open a shard; raises `Gone` where there is none, `Torn` where it is not whole."""
+        """Open a shard; raises `ShardMissingError` where there is none, `CorruptShardError` where it is not whole."""
         key = entry.key
         manifest = self._read_manifest(key)
         path = f"{key.folder}/{manifest.data}"
         size = self._place.sizes(key.folder).get(manifest.data)
         if size is None:
-            raise Torn(f"{path} is missing, though its manifest is there")
+            raise CorruptShardError(f"{path} is missing, though its manifest is there")
         if size != manifest.sums.nbytes:
-            raise Torn(f"{path} has {size} bytes, not the {manifest.sums.nbytes} of its manifest")
+            raise CorruptShardError(f"{path} has {size} bytes, not the {manifest.sums.nbytes} of its manifest")
         return StoredShard(self._place, path, manifest.sums)
 
     def drop(self, key: Key) -> None:
@@ -160,7 +159,7 @@ class StorageTier:
         return self._place.age_of(f"{key.folder}/{key.stem}{MANIFEST}")
 
     def verify(self, key: Key) -> None:
-        """Read all of a shard; raises `Torn` or `Gone` where it is not as it was written."""
+        """Read all of a shard; raises `CorruptShardError` or `ShardMissingError` where it is not as it was written."""
         shard = self.open(Entry(key, 0, self.name))
         for start in range(0, shard.nbytes, 16 * BLOCK_BYTES):
             shard.read(start, min(start + 16 * BLOCK_BYTES, shard.nbytes))
@@ -194,14 +193,16 @@ class StorageTier:
     def _data_of(self, key: Key) -> str | None:
         try:
             return self._read_manifest(key).data
-        except (Torn, Gone):
+        except (CorruptShardError, ShardMissingError):
             return None
 
     def _read_manifest(self, key: Key) -> Manifest:
         try:
             data = self._place.read(f"{key.folder}/{key.stem}{MANIFEST}")
         except FileNotFoundError:
-            raise Gone(f"{self.url} holds no shard {key.shard} of {key.world} of step {key.step}") from None
+            raise ShardMissingError(
+                f"{self.url} holds no shard {key.shard} of {key.world} of step {key.step}"
+            ) from None
         return Manifest.from_bytes(data, key)
 
 
@@ -221,7 +222,7 @@ class StoredShard:
         return self._sums.nbytes
 
     def read(self, start: int, stop: int) -> memoryview:
-        """Return a range of its bytes; raises `Torn` where they are not as they were written."""
+        """Return a range of its bytes; raises `CorruptShardError` where they are not as they were written."""
         at, data = self._last
         if not (at <= start and stop <= at + len(data)):
             at, end = self._sums.around(start, stop)
@@ -238,15 +239,15 @@ class StoredShard:
             piece = data[at - start : at - start + piece_bytes]
             count = self._place.read_into(self._path, at, piece)
             if count < len(piece):
-                raise Torn(f"it is cut off after {at + count} of {self.nbytes} bytes")
+                raise CorruptShardError(f"it is cut off after {at + count} of {self.nbytes} bytes")
             self._sums.check(at, piece)
 
         try:
             for_each(range(start, stop, piece_bytes), read_piece, stop - start)
         except FileNotFoundError:
-            raise Gone(f"{self._path} was removed while it was read") from None
-        except Torn as torn:
-            raise Torn(f"{self._path}: {torn}") from None
+            raise ShardMissingError(f"{self._path} was removed while it was read") from None
+        except CorruptShardError as torn:
+            raise CorruptShardError(f"{self._path}: {torn}") from None
         return data
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from holdfast.checkpoint.errors import Torn
+from holdfast.errors import CorruptShardError
 
 BLOCK_BYTES = 4 << 20
 
@@ -20,11 +20,13 @@ class Sums:
     block_bytes: int = BLOCK_BYTES
 
     def check(self, start: int, data: memoryview) -> None:
-        """Raise `Torn` unless these blocks, the first of which begins at `start`, are as they were written."""
+        """Raise `CorruptShardError` unless these blocks, the first of which begins at `start`, are undamaged."""
         assert start % self.block_bytes == 0
         for number, (_, block) in enumerate(blocks(data, self.block_bytes), start // self.block_bytes):
             if number >= len(self.crcs) or zlib.crc32(block) != self.crcs[number]:
-                raise Torn(f"the state is damaged: its bytes from {number * self.block_bytes} on are not as written")
+                raise CorruptShardError(
+                    f"the state is damaged: its bytes from {number * self.block_bytes} on are not as written"
+                )
 
     def around(self, start: int, stop: int) -> tuple[int, int]:
         """Return the range of whole blocks that holds a range of bytes."""

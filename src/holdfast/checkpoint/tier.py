@@ -16,7 +16,7 @@ class Shard(Protocol):
         """How long the state is."""
 
     def read(self, start: int, stop: int) -> memoryview:
-        """Return a range of its bytes, whole and as they were written, or raise `Torn`, `Gone` or an OS error."""
+        """Return a range of its bytes as written; raises `CorruptShardError`, `ShardMissingError` or `OSError`."""
 
     def close(self) -> None:
         """Let go of it; what was read stays."""
@@ -37,7 +37,7 @@ class Tier(Protocol):
         """Name every whole shard that is here."""
 
     def open(self, entry: Entry) -> Shard:
-        """Open a shard that was listed; raises `Torn` or `Gone` where it cannot be read."""
+        """Open a shard that was listed; raises `CorruptShardError` or `ShardMissingError` where it cannot be read."""
 
     def drop(self, key: Key) -> None:
         """Forget a shard; does nothing where it is not there."""

@@ -19,7 +19,6 @@ from typing import Any
 
 import psutil
 
-from holdfast.checkpoint.errors import Gone
 from holdfast.checkpoint.keys import Key
 from holdfast.checkpoint.memory import (
     FOLDER_VARIABLE,
@@ -52,7 +51,7 @@ from holdfast.checkpoint.vault_messages import (
     Shards,
     name_of,
 )
-from holdfast.errors import HoldfastError, InternalError, UsageError
+from holdfast.errors import HoldfastError, InternalError, ShardMissingError, UsageError
 from holdfast.facts import DEBUG, Fact, facts
 from holdfast.private import PrivateFolder
 from holdfast.store.api import Store
@@ -112,7 +111,7 @@ class Vault:
     # -- for the agent ---------------------------------------------------------------------------------------------
 
     def open(self, endpoint: Endpoint, tls: ssl.SSLContext | None = None) -> Endpoint:
-        """Make the folder and listen; port 0 takes any free one. Raises `Unavailable` where that cannot be."""
+        """Make the folder and listen; port 0 takes any free one. Raises `UnavailableError` where that cannot be."""
         self._held = make_folder(self.folder)
         if self.folder.parent == user_folder():
             sweep(self.folder.parent)
@@ -160,7 +159,7 @@ class Vault:
         """Answer one question; whatever goes wrong is told to who asked."""
         try:
             answer = self._answer(peer.session, message)
-        except Gone as gone:
+        except ShardMissingError as gone:
             answer = Failed(str(gone), gone=True)
         except (UsageError, OSError) as error:
             answer = Failed(str(error))
@@ -269,7 +268,7 @@ class Vault:
             # Its owner may be writing the next state into it at this moment.
             session.reader.check()
             is_over = stop >= session.reader.nbytes
-        except Gone:
+        except ShardMissingError:
             session.reader = None
             raise
         if is_over:  # what is mapped takes memory even after it was dropped

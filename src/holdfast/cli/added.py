@@ -32,7 +32,7 @@ def hidden_commands() -> list[str]:
 
 
 def load_command(name: str) -> click.Command | None:
-    """Return a command that a package adds, or None where there is none of this name; raises `PluginBroken`."""
+    """Return a command that a package adds, or None where there is none of this name; raises `PluginBrokenError`."""
     plugin = plugins.get(name, *GROUPS)
     if plugin is None:
         return None
@@ -45,7 +45,7 @@ def load_command(name: str) -> click.Command | None:
     try:
         return _wrap(name, found())
     except Exception as error:
-        raise plugins.PluginBroken(
+        raise plugins.PluginBrokenError(
             f"the command '{name}' of {plugin.package} ({plugin.value}) cannot be made: {type(error).__name__}: {error}"
         ) from error
 

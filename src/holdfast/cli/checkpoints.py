@@ -10,11 +10,10 @@ from typing import Any
 import click
 
 from holdfast.checkpoint.choose import Group
-from holdfast.checkpoint.errors import Gone, Torn
 from holdfast.checkpoint.keys import Key
 from holdfast.checkpoint.storage import StorageTier
 from holdfast.cli import tables
-from holdfast.errors import UsageError
+from holdfast.errors import CorruptShardError, ShardMissingError, UsageError
 from holdfast.quantities import size
 
 
@@ -105,7 +104,7 @@ def _trouble(tier: StorageTier, keys: list[Key], *, verify: bool) -> str:
                 tier.verify(key)
             else:
                 tier.open(Entry(key, 0, tier.name)).close()
-        except (Torn, Gone, OSError) as error:
+        except (CorruptShardError, ShardMissingError, OSError) as error:
             return str(error)
     return ""
 

@@ -12,9 +12,9 @@ from datetime import datetime
 import click
 
 from holdfast.cli.names import complete_runs, find_run, job_without_journal
-from holdfast.errors import UsageError
+from holdfast.errors import UnknownRunError, UsageError
 from holdfast.events.entry import LEVELS
-from holdfast.events.finding import Story, UnknownRun, find_story
+from holdfast.events.finding import Story, find_story
 from holdfast.events.index import recent_runs
 from holdfast.events.liveness import live_run
 from holdfast.events.story import Columns, Filters, Told, after_start
@@ -106,7 +106,7 @@ def _find(text: str, everything: bool) -> Story:
     """Find the run that is meant; one that nothing is known of is explained."""
     try:
         return find_story(find_run(text), everything=everything)
-    except UnknownRun:
+    except UnknownRunError:
         if text and (sentence := job_without_journal(text)):
             raise UsageError(sentence) from None
         raise
@@ -120,7 +120,7 @@ def _wait_story(text: str, everything: bool) -> Story:
         try:
             if run:
                 return find_story(find_run(run), everything=everything)
-        except UnknownRun:
+        except UnknownRunError:
             if time.monotonic() >= until:
                 return _find(text, everything)
         if time.monotonic() >= until:

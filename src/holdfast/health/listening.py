@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 
-from holdfast.errors import HoldfastError, Unavailable, UsageError
+from holdfast.errors import HoldfastError, UnavailableError, UsageError
 from holdfast.wire.address import Endpoint
 
 BACKLOG = 512
@@ -13,7 +13,7 @@ _HINT = "choose another one, or 0 for any that is free"
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Bind and listen; raises `Unavailable` for a taken port and `UsageError` for one that can never be had."""
+    """Bind and listen; raises `UnavailableError` for a taken port and `UsageError` for one that can never be had."""
     where = Endpoint(host, port)
     try:
         # A name with addresses of both kinds is served by the first that can be bound, IPv4 before IPv6.
@@ -49,9 +49,9 @@ def _bind(family: int, address: tuple[object, ...]) -> socket.socket:
 def _explain(where: Endpoint, problem: OSError | None) -> HoldfastError:
     code = problem.errno if problem is not None else None
     if code == errno.EADDRINUSE:
-        return Unavailable(f"health port {where.port} on {where.host} is taken by another process; {_HINT}")
+        return UnavailableError(f"health port {where.port} on {where.host} is taken by another process; {_HINT}")
     if code in (errno.EACCES, errno.EPERM):
         return UsageError(f"health port {where.port} on {where.host} needs rights that this user has not; {_HINT}")
     if code == errno.EADDRNOTAVAIL:
         return UsageError(f"the health server cannot listen on {where}: {where.host} is no address of this host")
-    return Unavailable(f"the health server cannot listen on {where}: {problem}")
+    return UnavailableError(f"the health server cannot listen on {where}: {problem}")

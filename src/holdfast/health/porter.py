@@ -31,7 +31,7 @@ if __name__ == "__main__":
 
 from holdfast.health import desk
 from holdfast.health.frames import FrameCutter, pack
-from holdfast.health.http import BadRequest, Reply, Request, RequestReader, render
+from holdfast.health.http import BadRequestError, Reply, Request, RequestReader, render
 from holdfast.health.limits import Limits
 from holdfast.health.vitals import Part, Vitals
 
@@ -282,7 +282,7 @@ class Porter:
                 break
             try:
                 request = client.reader.take()
-            except BadRequest as error:
+            except BadRequestError as error:
                 self._refuse(client, error.status, error.sentence)
                 break
             if request is None:

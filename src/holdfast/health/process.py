@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import Unavailable
+from holdfast.errors import UnavailableError
 from holdfast.health.frames import FrameCutter, pack
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class PorterProcess:
             )
         except OSError as error:
             self._control.close()
-            raise Unavailable(f"the health server's process cannot be started: {error}") from error
+            raise UnavailableError(f"the health server's process cannot be started: {error}") from error
         finally:
             theirs.close()
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from holdfast.errors import Unavailable
+from holdfast.errors import UnavailableError
 from holdfast.facts import Fact, facts
 from holdfast.health.address import HOST_DEFAULT
 from holdfast.health.desk import NO_METRICS, Policy
@@ -110,7 +110,7 @@ class HealthCheckServer:
         return max(LOOK_S_MIN, min(LOOK_S_MAX, self._timeout / LOOKS_PER_TIMEOUT))
 
     def start(self) -> None:
-        """Begin to answer; raises `Unavailable` where the port is taken. Does nothing if it is started already."""
+        """Begin to answer; raises `UnavailableError` where the port is taken. Does nothing if it is started already."""
         if self._thread is not None:
             return
         listener = listen(self._host, self._port)
@@ -193,7 +193,7 @@ class HealthCheckServer:
                 return False
             try:
                 replaced = porter.replace()
-            except Unavailable as error:  # no process could be started: perhaps one can be in a moment
+            except UnavailableError as error:  # no process could be started: perhaps one can be in a moment
                 trouble = f": {error}"
                 continue
             if replaced:

@@ -87,7 +87,7 @@ def _create_or_report(spec: Spec) -> MetricHandler:
     except UsageError:
         raise
     except Exception as error:  # noqa: BLE001 - a stranger's sink may raise anything
-        text = str(error) if isinstance(error, plugins.PluginBroken) else f"it raised {error!r}"
+        text = str(error) if isinstance(error, plugins.PluginBrokenError) else f"it raised {error!r}"
         facts.warn("plugin_broken", f"the metrics sink '{spec.sink}' is left out: {text}", plugin=spec.sink)
         return NullMetricHandler()
 

@@ -10,15 +10,15 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from holdfast.errors import JobTimeoutError
+
 if TYPE_CHECKING:
     from holdfast.runner.aio import AsyncRunner
     from holdfast.runner.api import Runner, get_runner, run
-    from holdfast.runner.errors import JobTimeoutError
 
 #: Each name and where it lives: a scheduler that only ships a workspace should not pay for the rest.
 _HOMES = {
     "AsyncRunner": "aio",
-    "JobTimeoutError": "errors",
     "Runner": "api",
     "get_runner": "api",
     "run": "api",

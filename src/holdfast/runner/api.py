@@ -11,10 +11,9 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import Unavailable, UsageError
+from holdfast.errors import JobTimeoutError, UnavailableError, UsageError
 from holdfast.quantities import to_seconds
 from holdfast.runner.check import check_app
-from holdfast.runner.errors import JobTimeoutError
 from holdfast.runner.trackers import tracker_variables
 from holdfast.schedulers.api import list_jobs, log_entries, validate, wait_news
 from holdfast.specs import (
@@ -23,8 +22,8 @@ from holdfast.specs import (
     AppHandle,
     CfgVal,
     ParsedAppHandle,
-    UnknownAppException,
-    UnknownSchedulerException,
+    UnknownAppError,
+    UnknownSchedulerError,
     macros,
     make_app_handle,
     parse_app_handle,
@@ -334,7 +333,7 @@ class Runner:
                 raise UsageError(f"'{regex}' is no regular expression: {error}") from None
         where, scheduler = self._find(app_handle)
         if not scheduler.exists(where.app_id):
-            raise UnknownAppException(app_handle)
+            raise UnknownAppError(app_handle)
         return where, scheduler
 
     def _scheduler(self, scheduler: str) -> Scheduler[Any]:
@@ -349,7 +348,7 @@ class Runner:
 
             return create_scheduler(name, self._name, **self._params)
         if name not in self._factories:
-            raise UnknownSchedulerException(name)
+            raise UnknownSchedulerError(name)
         return self._factories[name](self._name, **self._params)
 
 
@@ -388,7 +387,7 @@ def run(
             handle = runner.run(app, scheduler, cfg, workspace)
         status = runner.wait(handle, timeout=timeout)
     if status is None:
-        raise Unavailable(f"{handle} was deleted before it ended")
+        raise UnavailableError(f"{handle} was deleted before it ended")
     return status
 
 

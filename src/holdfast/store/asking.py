@@ -11,7 +11,7 @@ from holdfast.errors import (
     PeerError,
     StoreLimitError,
     StoreTimeoutError,
-    Unavailable,
+    UnavailableError,
     UsageError,
 )
 from holdfast.quantities import to_seconds
@@ -46,7 +46,7 @@ _ERRORS: dict[Fault, type[HoldfastError]] = {
     Fault.TIMEOUT: StoreTimeoutError,
     Fault.LIMIT: StoreLimitError,
     Fault.USAGE: UsageError,
-    Fault.DROPPED: Unavailable,
+    Fault.DROPPED: UnavailableError,
     Fault.PROTOCOL: PeerError,
 }
 

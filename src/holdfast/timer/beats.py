@@ -15,7 +15,7 @@ import secrets
 import tempfile
 from pathlib import Path
 
-from holdfast.errors import Unavailable, UsageError
+from holdfast.errors import UnavailableError, UsageError
 from holdfast.private import PrivateFolder, make_private, user_folder_name
 from holdfast.timer.hang import Beat
 from holdfast.timer.heartbeat import COUNT, FILE_VARIABLE, LAST, LONGEST, SLOT_BYTES, SLOT_NUMBERS, SLOT_VARIABLE, STEP
@@ -75,7 +75,7 @@ def _create(size: int) -> tuple[PrivateFolder, str, int]:
             folder.unlink(name)
             raise
         os.close(descriptor)
-    raise Unavailable("a file for heartbeats cannot be made: it is removed again and again")
+    raise UnavailableError("a file for heartbeats cannot be made: it is removed again and again")
 
 
 class BeatBook:

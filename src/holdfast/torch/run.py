@@ -24,14 +24,13 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 
-from holdfast.errors import UsageError
+from holdfast.errors import RoundOverError, UsageError
 from holdfast.timer.heartbeat import pause, resume
 from holdfast.torch.data import StepLoader
 from holdfast.torch.ddp import ElasticDDP
 from holdfast.torch.gradients import Reducer, give_gradients, sum_with_ring, sum_with_torch, take_gradients
 from holdfast.torch.groups import TIMEOUT_S, RoundGroups
 from holdfast.torch.state import TorchState
-from holdfast.train.errors import RoundOver
 from holdfast.train.ledger import MicroBatch, Portion
 from holdfast.train.membership import Membership, from_environ
 from holdfast.train.run import Run, Step
@@ -141,7 +140,7 @@ class TorchRun(Run):
         except RuntimeError as error:
             if not self._explained(error):
                 raise
-            raise RoundOver(str(self.membership.broken)) from error
+            raise RoundOverError(str(self.membership.broken)) from error
 
     def close_round(self) -> None:
         """Let go of the process groups, which ends whatever still waits in them."""
@@ -160,7 +159,7 @@ class TorchRun(Run):
         return self._reducers[module]
 
     def settle(self) -> None:
-        """Wait until the step's collectives have done their work; raises `RoundOver` where one never will."""
+        """Wait until the step's collectives have done their work; raises `RoundOverError` where one never will."""
         if self.groups is not None:
             self.groups.settle()
 
@@ -249,8 +248,8 @@ class TorchStep(Step):
         if error is None:
             try:
                 self._run.settle()
-            except RoundOver as over:
-                return super().__exit__(RoundOver, over, None)
+            except RoundOverError as over:
+                return super().__exit__(RoundOverError, over, None)
             if isinstance(self._run.state, TorchState):
                 self._run.state.look_back()
         return super().__exit__(kind, error, traceback)

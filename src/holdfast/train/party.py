@@ -14,9 +14,8 @@ from typing import Any
 
 from holdfast import guest
 from holdfast.checkpoint.layout import pack, unpack
-from holdfast.errors import UsageError
+from holdfast.errors import NotRetryableError, RoundOverError, UsageError
 from holdfast.facts import Fact, facts
-from holdfast.train.errors import NonRetryableException, RoundOver
 from holdfast.train.membership import Circle, Membership
 from holdfast.train.ring import Ring
 from holdfast.train.state import State
@@ -88,7 +87,7 @@ class Party:
     # -- rounds ----------------------------------------------------------------------------------------------------
 
     def form_round(self) -> Circle:
-        """Block until there is a round whose members are connected; raises `RoundOver` where it did not last."""
+        """Block until there is a round whose members are connected; raises `RoundOverError` where it did not last."""
         self.close_round()
         circle = self._circle = self.membership.join()
         self._ring = Ring.open(
@@ -188,11 +187,11 @@ class Party:
     # -- the end of a step -----------------------------------------------------------------------------------------
 
     def vote(self, number: int, *, stop: bool = False, seconds: float = 0.0) -> Votes:
-        """Tell the others that a step is done here, and hear the same of them; raises `RoundOver` where one is gone."""
+        """Tell the others that a step is done here and hear it of them; raises `RoundOverError` where one is gone."""
         mine = _VOTE.pack(number, self.membership.newcomers > 0, stop, seconds)
         votes = [_VOTE.unpack(text) for text in self.ring.all_gather(mine)]
         if any(other != number for other, *_ in votes):
-            raise RoundOver(f"the workers are at different steps: {[other for other, *_ in votes]}")
+            raise RoundOverError(f"the workers are at different steps: {[other for other, *_ in votes]}")
         return Votes(
             newcomers=any(newcomers for _, newcomers, _, _ in votes),
             stop=any(stops for _, _, stops, _ in votes),
@@ -213,7 +212,7 @@ def choose_source(members: list[dict[str, Any]]) -> tuple[int, bool]:
         return saved, True
     furthest = max(one["progress"] for one in members)
     if best < furthest:
-        raise NonRetryableException(
+        raise NotRetryableError(
             f"no worker holds the whole state of step {furthest} any more, and there is no checkpoint to go back to"
         )
     return max(whole, key=lambda rank: (members[rank]["progress"], members[rank]["synced"], -rank)), False

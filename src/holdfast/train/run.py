@@ -23,10 +23,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from holdfast.checkpoint.layout import pack, unpack
-from holdfast.errors import RendezvousClosedError, UsageError
+from holdfast.errors import NotRetryableError, RendezvousClosedError, RoundOverError, StopTrainingError, UsageError
 from holdfast.facts import facts
 from holdfast.timer.heartbeat import heartbeat
-from holdfast.train.errors import NonRetryableException, RoundOver, StopException
 from holdfast.train.ledger import Ledger, MicroBatch, Portion, Recipe
 from holdfast.train.membership import Membership, from_environ
 from holdfast.train.party import Party, Votes
@@ -159,7 +158,7 @@ class Run(Party):
         while self._regroup is not None:
             try:
                 self._form_round(self._regroup)
-            except RoundOver as over:
+            except RoundOverError as over:
                 self._regroup = str(over)
             except RendezvousClosedError as closed:
                 self._over = True
@@ -191,11 +190,11 @@ class Run(Party):
         if restored is None:
             self._restores += 1
             if self._restores == RESTORES_MAX:
-                raise NonRetryableException(
+                raise NotRetryableError(
                     "there are checkpoints, but none can be read: see `holdfast checkpoints DIR --verify`; "
                     "to begin anew, move them away"
                 )
-            raise RoundOver("the checkpoint that was there a moment ago cannot be read any more")
+            raise RoundOverError("the checkpoint that was there a moment ago cannot be read any more")
         self._restores = 0
         state.apply_snapshot(restored.tree["state"])
         self.take_position(restored.tree["position"])
@@ -216,7 +215,7 @@ class Run(Party):
             return
         if checkpoints is not None and self.save_checkpoint():
             checkpoints.wait(notice.seconds_left(time.time()))
-        raise StopException(notice.reason)
+        raise StopTrainingError(notice.reason)
 
     def position(self) -> Any:
         """The ledger goes wherever the state goes."""
@@ -236,7 +235,7 @@ class Run(Party):
         self._attempts = 0
         try:
             votes = self._hear(step.number, took_s)
-        except RoundOver as over:
+        except RoundOverError as over:
             # Done here all the same: the round's sums were complete. Whoever was not so far takes it from us.
             self._regroup = str(over)
             return
@@ -278,9 +277,9 @@ class Run(Party):
 
     def undo_step(self, step: Step, error: BaseException) -> bool:
         """Undo a step that failed, if that was for a peer's sake; says whether it is to be done again."""
-        if isinstance(error, StopException | NonRetryableException | KeyboardInterrupt | SystemExit | GeneratorExit):
+        if isinstance(error, StopTrainingError | NotRetryableError | KeyboardInterrupt | SystemExit | GeneratorExit):
             return False
-        if not isinstance(error, RoundOver) and not self._explained(error):
+        if not isinstance(error, RoundOverError) and not self._explained(error):
             return False
         self._attempts += 1
         if self._attempts > ATTEMPTS_MAX:
@@ -312,12 +311,12 @@ class Run(Party):
             self.membership.leave("its training is done")
             return False
         self.membership.leave(f"it ended with {kind.__name__}: {error}")
-        return kind is StopException
+        return kind is StopTrainingError
 
     def _leave_together(self, ring: Ring) -> None:
         """Wait until all have done the last step, as after a vote: who is a moment behind must not hear of the end."""
         ring.timeout_s = LEAVE_WAIT_S
-        with contextlib.suppress(RoundOver):
+        with contextlib.suppress(RoundOverError):
             ring.barrier()
 
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
         MultiprocessContext,
         PContext,
         RunProcsResult,
-        SignalException,
         SubprocessContext,
         start_processes,
     )
@@ -37,7 +36,6 @@ _HOMES = {
     "MultiprocessContext": "context",
     "PContext": "context",
     "RunProcsResult": "context",
-    "SignalException": "context",
     "SubprocessContext": "context",
     "start_processes": "context",
     "Gang": "driver",
@@ -77,7 +75,6 @@ __all__ = [
     "Program",
     "RunProcsResult",
     "Script",
-    "SignalException",
     "Std",
     "StopEnded",
     "SubprocessContext",

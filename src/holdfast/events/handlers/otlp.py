@@ -8,7 +8,7 @@ import socket
 from typing import Any
 from urllib.parse import urlsplit
 
-from holdfast.errors import Unavailable, UsageError
+from holdfast.errors import UnavailableError, UsageError
 from holdfast.events.api import Event, EventHandler, EventSource
 
 EXPORT_TIMEOUT_S = 5.0
@@ -43,11 +43,11 @@ class OtlpEventHandler(EventHandler):
         self._logger = self._provider.get_logger("holdfast.events")
 
     def record(self, event: Event) -> None:
-        """Send one event; raises `Unavailable` where the collector did not take it."""
+        """Send one event; raises `UnavailableError` where the collector did not take it."""
         self._exporter.failed = False
         self._logger.emit(_as_log_record(event))
         if self._exporter.failed:
-            raise Unavailable(f"the collector at {self._endpoint or 'the default endpoint'} does not take events")
+            raise UnavailableError(f"the collector at {self._endpoint or 'the default endpoint'} does not take events")
 
     def close(self) -> None:
         """Let go of the connection."""

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
-from holdfast.errors import Unavailable, UsageError
+from holdfast.errors import UnavailableError, UsageError
 from holdfast.metrics.api import MetricData, MetricHandler
 from holdfast.metrics.names import BUCKETS_MS, is_duration, number, otel_name
 from holdfast.metrics.source import Source, current
@@ -90,7 +90,7 @@ class OtlpMetricHandler(MetricHandler):
         take(value, {"group": metric_data.group_name})
 
     def flush(self) -> None:
-        """Export what has gathered; raises `Unavailable` when the receiver does not take it."""
+        """Export what has gathered; raises `UnavailableError` when the receiver does not take it."""
         data = self._reader.get_metrics_data()
         if data is None or not data.resource_metrics:
             return
@@ -100,7 +100,7 @@ class OtlpMetricHandler(MetricHandler):
         finally:
             _exporting.now = False
         if result is not self._success:
-            raise Unavailable("the OTLP receiver did not take the metrics")
+            raise UnavailableError("the OTLP receiver did not take the metrics")
 
     def close(self) -> None:
         """Let go of the connection; the queue has flushed before."""

@@ -10,7 +10,7 @@ import math
 import socket
 import time
 
-from holdfast.errors import Unavailable, UsageError
+from holdfast.errors import UnavailableError, UsageError
 from holdfast.metrics.api import MetricData, MetricHandler
 from holdfast.metrics.names import is_duration, number, statsd_name
 from holdfast.wire.address import Endpoint, parse_endpoint
@@ -51,7 +51,7 @@ class StatsdMetricHandler(MetricHandler):
             self._socket.close()
 
     def _connect(self) -> None:
-        """Resolve the name, not more often than now and then; raises `Unavailable`."""
+        """Resolve the name, not more often than now and then; raises `UnavailableError`."""
         if time.monotonic() < self._resolve_at:
             self.lost += 1
             return
@@ -60,14 +60,14 @@ class StatsdMetricHandler(MetricHandler):
         try:
             family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
         except OSError as error:
-            raise Unavailable(f"the StatsD host '{host}' cannot be resolved: {error.strerror}") from error
+            raise UnavailableError(f"the StatsD host '{host}' cannot be resolved: {error.strerror}") from error
         udp = socket.socket(family, kind)
         udp.setblocking(False)
         try:
             udp.connect(address)
         except OSError as error:
             udp.close()
-            raise Unavailable(f"there is no way to the StatsD host '{host}': {error.strerror}") from error
+            raise UnavailableError(f"there is no way to the StatsD host '{host}': {error.strerror}") from error
         self._socket = udp
 
 
