@@ -93,6 +93,13 @@ class Shelf:
         fitting.wipe()
         return fitting
 
+    def commit(self, slot: Slot, key: Key, nbytes: int) -> None:
+        """Make the state in a slot visible, in place of one that was saved under the same key before."""
+        slot.commit(key, nbytes)
+        for other in self.slots:
+            if other is not slot and not other.held and other.record is not None and other.record.key == key:
+                other.wipe()
+
     def reserve(self, nbytes: int) -> list[Slot]:
         """Make the slots that may still be made, with room for states of this size; returns all. Raises `OSError`."""
         while len(self.slots) < self.slots_max:
@@ -164,7 +171,7 @@ class MemoryTier:
 
     def commit(self, slot: Slot, key: Key, nbytes: int) -> None:
         """Make a state that was copied into a slot visible, and let go of what is older than both generations."""
-        slot.commit(key, nbytes)
+        self.shelf(key.shard).commit(slot, key, nbytes)
         self._tidy()
 
     def settle(self, shard: int, step: int) -> None:

@@ -230,7 +230,11 @@ class Vault:
     def _commit(self, session: _Session) -> Message:
         if session.slot is None or session.key is None:
             raise UsageError("there is no state to commit")
-        session.slot.commit(session.key, session.nbytes)
+        key = session.key
+        shelf = self._shelves.get((key.shard, key.world))
+        if shelf is None:
+            raise UsageError(f"step {key.step} came too late: the vault keeps newer ones by now")
+        shelf.commit(session.slot, key, session.nbytes)
         session.slot.held = False
         session.slot = None
         self._forget_old(session.key)

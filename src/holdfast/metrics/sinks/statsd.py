@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import socket
+import threading
 import time
 
 from holdfast.errors import UnavailableError, UsageError
@@ -32,6 +33,7 @@ class StatsdMetricHandler(MetricHandler):
         self.lost = 0
         self._endpoint = endpoint
         self._socket: socket.socket | None = None
+        self._connecting = threading.Lock()
         self._resolve_at = -math.inf
 
     def emit(self, metric_data: MetricData) -> None:
@@ -52,6 +54,11 @@ class StatsdMetricHandler(MetricHandler):
 
     def _connect(self) -> None:
         """Resolve the name, not more often than now and then; raises `UnavailableError`."""
+        with self._connecting:
+            if self._socket is None:
+                self._resolve()
+
+    def _resolve(self) -> None:
         if time.monotonic() < self._resolve_at:
             self.lost += 1
             return
