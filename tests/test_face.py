@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from tests import api_page
 
 SOURCE = Path(holdfast.__file__)
 #: The names of 2019, which are torchelastic's.
@@ -91,3 +92,17 @@ def test_a_type_checker_sees_the_same_names() -> None:
 def test_a_name_that_does_not_exist_is_said_as_python_says_it() -> None:
     with pytest.raises(AttributeError, match="module 'holdfast' has no attribute 'lunch'"):
         holdfast.lunch  # noqa: B018
+
+
+def test_the_page_of_the_api_is_up_to_date() -> None:
+    pytest.importorskip("torch", reason="some of the names need torch")
+
+    assert api_page.page() == api_page.PAGE.read_text(), "run: python tests/api_page.py"
+
+
+def test_every_public_name_has_a_promise_and_no_address_is_printed() -> None:
+    text = api_page.PAGE.read_text()
+
+    assert "(no description)" not in text
+    assert " at 0x" not in text
+    assert [name for name in (*holdfast._NAMES, *holdfast._MODULES) if f"{name}" not in text] == []

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from holdfast import agent as agent
-    from holdfast import chaos as chaos
     from holdfast import checkpoint as checkpoint
     from holdfast import compat as compat
     from holdfast import components as components
@@ -80,7 +79,6 @@ _NAMES = {
 #: The public modules.
 _MODULES = (
     "agent",
-    "chaos",
     "checkpoint",
     "compat",
     "components",

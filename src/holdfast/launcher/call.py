@@ -60,7 +60,7 @@ def launch(
     nnodes: int | str = LaunchOptions.nnodes,
     max_restarts: int = LaunchOptions.max_restarts,
     endpoint: str = LaunchOptions.rdzv_endpoint,
-    run_id: str = LaunchOptions.rdzv_id,
+    run_id: str = "",
     **options: Any,
 ) -> dict[int, Any]:
     """Run a function or a script on every worker of this node and return the workers' results by rank.
@@ -85,7 +85,7 @@ def launch(
         nnodes=str(nnodes),
         max_restarts=max_restarts,
         rdzv_endpoint=endpoint,
-        rdzv_id=run_id,
+        rdzv_id=run_id or LaunchOptions.rdzv_id,
         **_flags(options),
     )
     if parse_nnodes(flags.nnodes)[1] > 1 and not (endpoint or flags.master_addr):
