@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ast
 import pydoc
+import re
 import subprocess
 import sys
+import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -106,3 +109,35 @@ def test_every_public_name_has_a_promise_and_no_address_is_printed() -> None:
     assert "(no description)" not in text
     assert " at 0x" not in text
     assert [name for name in (*holdfast._NAMES, *holdfast._MODULES) if f"{name}" not in text] == []
+
+
+#: Parameters of public signatures that a convention has another word for.
+OTHER_WORDS = {
+    "timeout_s": "timeout, in seconds or as a timedelta",
+    "margin_s": "margin",
+    "run": "run_id",
+    "runid": "run_id",
+}
+
+
+def test_public_signatures_follow_one_convention() -> None:
+    signatures = re.findall(r"^ *- `(.*?)`: ", api_page.PAGE.read_text(), flags=re.MULTILINE)
+    parameters = [(signature, name) for signature in signatures for name in re.findall(r"(\w+): ", signature)]
+
+    wrong = [(signature, name) for signature, name in parameters if name in OTHER_WORDS and "run: Run" not in signature]
+    assert len(parameters) > 500
+    assert [f"{signature}: write {OTHER_WORDS[name]}" for signature, name in wrong] == []
+
+
+def test_times_are_seconds_or_timedeltas(tmp_path: Path) -> None:
+    with holdfast.Checkpointer([holdfast.checkpoint.StorageTier(tmp_path)]) as checkpoints:
+        assert checkpoints.wait(timedelta(seconds=1)) is checkpoints.wait(1) is checkpoints.wait() is True
+        assert checkpoints.close(timedelta(minutes=1))
+    assert holdfast.events.flush_all(timedelta(seconds=1)) is holdfast.events.flush_all(1) is True
+    near = {"SLURM_JOB_END_TIME": str(int(time.time()) + 3600)}
+    with holdfast.Notices((), margin=timedelta(hours=2), environ=near) as notices:
+        assert notices.pending() is not None
+    with holdfast.Notices((), margin=60, environ=near) as notices:
+        assert notices.pending() is None
+    with pytest.raises(holdfast.errors.UsageError, match="a timeout is zero or more seconds"):
+        checkpoints.wait(-1)

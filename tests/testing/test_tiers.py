@@ -27,7 +27,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
     vault = Vault("run", secret=SECRET, folder=tmp_path / "vault" / "run", name="b", host="b")
     endpoint = vault.open(Endpoint("127.0.0.1", 0))
     book = [Listed("a", "a", ""), Listed("b", "b", str(endpoint))]
-    yield lambda: NeighbourTier(lambda: book, "a", secret=SECRET, run="run")
+    yield lambda: NeighbourTier(lambda: book, "a", secret=SECRET, run_id="run")
     vault.close()
 
 

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.checkpoint import snapshot, telling
 from holdfast.checkpoint.choose import Choice, Group, choose, distance
@@ -31,6 +31,10 @@ from holdfast.checkpoint.ranges import Deal, deal_evenly
 from holdfast.checkpoint.sums import sum_up
 from holdfast.checkpoint.tier import Shard, Tier
 from holdfast.errors import HoldfastError, UsageError
+from holdfast.quantities import to_seconds
+
+if TYPE_CHECKING:
+    from datetime import timedelta
 
 #: Hands each worker's bytes to all of them, in the order of their ranks.
 Gather = Callable[[bytes], list[bytes]]
@@ -152,14 +156,14 @@ class Checkpointer:
             buffers = self._pool.reserve(made.nbytes)
         snapshot.prepare(made, buffers)
 
-    def wait(self, timeout_s: float | None = None) -> bool:
+    def wait(self, timeout: float | timedelta | None = None) -> bool:
         """Wait until all that was saved is in its tiers, or has failed to get there; says whether that came about."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._pending == 0, timeout_s)
+            return self._changed.wait_for(lambda: self._pending == 0, None if timeout is None else to_seconds(timeout))
 
-    def close(self, timeout_s: float | None = WAIT_S) -> bool:
+    def close(self, timeout: float | timedelta | None = WAIT_S) -> bool:
         """Wait for what is on its way and let go of everything; says whether all of it has arrived."""
-        done = self.wait(timeout_s)
+        done = self.wait(timeout)
         if self._thread is not None:
             self._jobs.put(None)
             if done:

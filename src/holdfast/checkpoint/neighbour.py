@@ -69,7 +69,7 @@ class NeighbourTier:
         me: str = "",
         *,
         secret: bytes,
-        run: str = "",
+        run_id: str = "",
         tls: ssl.SSLContext | None = None,
         copies: int = 1,
         every: int = 1,
@@ -80,7 +80,7 @@ class NeighbourTier:
         self._book = book
         self._me = me
         self._secret = secret
-        self._run = run
+        self._run = run_id
         self._tls = tls
         self._copies = copies
         self.every = every
@@ -250,7 +250,7 @@ def from_environ(environ: Mapping[str, str] | None = None, *, copies: int = 1, e
         lambda: read_book(store),
         me,
         secret=find_secret(environ=environ).key,
-        run=run,
+        run_id=run,
         tls=tls.client_context() if tls else None,
         copies=copies,
         every=every,

@@ -12,6 +12,7 @@ import logging
 import os
 import threading
 import time
+from typing import TYPE_CHECKING
 
 from holdfast.errors import UsageError
 from holdfast.events import choose
@@ -19,6 +20,10 @@ from holdfast.events.api import Event, EventHandler, EventSource, NullEventHandl
 from holdfast.events.choose import Choice
 from holdfast.facts import facts
 from holdfast.outbox import Outbox
+from holdfast.quantities import to_seconds
+
+if TYPE_CHECKING:
+    from datetime import timedelta
 
 CLOSE_TIMEOUT_S = 2.0
 EVENTS_WAITING_MAX = 10_000
@@ -180,14 +185,14 @@ def register(name: str, handler: EventHandler | logging.Handler) -> None:
     _destinations.register(name, handler)
 
 
-def flush_all(timeout_s: float = CLOSE_TIMEOUT_S) -> bool:
+def flush_all(timeout: float | timedelta = CLOSE_TIMEOUT_S) -> bool:
     """Wait until everything recorded so far is handed over; says whether that came about in time."""
-    return _destinations.flush(timeout_s)
+    return _destinations.flush(to_seconds(timeout))
 
 
-def close_all(timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-    """Hand over what is left, for no longer than `timeout_s`, and close; also done when the process ends."""
-    _destinations.close(timeout_s)
+def close_all(timeout: float | timedelta = CLOSE_TIMEOUT_S) -> None:
+    """Hand over what is left, for no longer than `timeout`, and close; also done when the process ends."""
+    _destinations.close(to_seconds(timeout))
 
 
 def _event_in(record: logging.LogRecord) -> Event:

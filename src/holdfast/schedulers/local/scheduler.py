@@ -200,9 +200,9 @@ class LocalScheduler(WorkspaceMixin[None], Scheduler[LocalRequest]):
                 found.append(parse.listing(app_id, handle, *looked))
         return sorted(found, key=lambda app: (app.submitted_at or 0.0, app.app_id))
 
-    def wait_news(self, app_id: str, timeout_s: float) -> None:
-        """Return when the job's state has changed, at the latest after `timeout_s`."""
-        self._jobs.folder(app_id).wait_news(timeout_s)
+    def wait_news(self, app_id: str, timeout: float) -> None:
+        """Return when the job's state has changed, at the latest after `timeout` seconds."""
+        self._jobs.folder(app_id).wait_news(timeout)
 
     def log_iter(
         self,
