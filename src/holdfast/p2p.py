@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
-from holdfast.errors import UsageError
+from holdfast.errors import RoundOverError, UsageError
 from holdfast.facts import facts
 from holdfast.rendezvous.api import RendezvousParameters
 from holdfast.train.coordinator import Coordinator, WorkerStats
-from holdfast.train.errors import RoundOver
 from holdfast.train.membership import Membership, worker_settings
 from holdfast.train.state import State
 from holdfast.train.trainer import Trainer
@@ -136,10 +135,10 @@ class CoordinatorP2P(Coordinator):
 
     def on_error(self, e: Exception) -> None:
         """Take note of why the workers regroup."""
-        if not isinstance(e, RoundOver):
+        if not isinstance(e, RoundOverError):
             facts.warn("step_failed", f"the step is rolled back: {e!r}", error=repr(e))
         # The loop counts failures itself: to the trainer every one of them is the round's.
-        self._trainer.fail_step(RoundOver(str(e)))
+        self._trainer.fail_step(RoundOverError(str(e)))
 
     def _count(self) -> None:
         self._trainer.position.step += 1

@@ -16,11 +16,7 @@ from functools import lru_cache, reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from holdfast.errors import HoldfastError
-
-
-class PluginBroken(HoldfastError):
-    """An installed plugin cannot be loaded; the message names it, where it comes from, and its error."""
+from holdfast.errors import PluginBrokenError as PluginBrokenError
 
 
 class Distribution(NamedTuple):
@@ -62,11 +58,11 @@ class Plugin(NamedTuple):
     point: EntryPoint
 
     def load(self) -> Any:
-        """Import what it points to; raises `PluginBroken`."""
+        """Import what it points to; raises `PluginBrokenError`."""
         try:
             return self.point.load()
         except (Exception, SystemExit) as error:  # importing another package's module may fail in any way
-            raise PluginBroken(
+            raise PluginBrokenError(
                 f"the plugin '{self.name}' of {self.package or 'an unknown package'} "
                 f"({self.group}: {self.value}) cannot be loaded: {type(error).__name__}: {error}"
             ) from error

@@ -77,13 +77,13 @@ class Kind:
         raise UsageError(f"there is no {self.noun} '{name}'; {hint}there are: {', '.join(known)}")
 
     def make(self, choice: Choice) -> Any:
-        """Make the handler; raises `UsageError`, `PluginBroken`, or any other exception of the plugin's code."""
-        from holdfast.plugins import PluginBroken
+        """Make the handler; raises `UsageError`, `PluginBrokenError`, or any other exception of the plugin's code."""
+        from holdfast.errors import PluginBrokenError
 
         plugin = self.find(choice)
         handler = plugin.load()(choice.argument)
         if not callable(getattr(handler, self.method, None)):
-            raise PluginBroken(
+            raise PluginBrokenError(
                 f"the plugin '{choice.name}' of {plugin.package} ({plugin.value}) made a {type(handler).__name__}, "
                 f"which has no '{self.method}'"
             )

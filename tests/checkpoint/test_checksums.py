@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.checkpoint.checksums import Checksums, checksum
-from holdfast.checkpoint.errors import CorruptShardError
+from holdfast.errors import CorruptShardError
 
 
 @given(st.binary(min_size=1, max_size=100), st.integers(1, 10), st.data())

@@ -10,12 +10,11 @@ import pytest
 
 from holdfast.checkpoint import (
     CheckpointUtil,
-    CorruptShardError,
     FileSystemCheckpointManager,
     get_checkpoint_manager,
     set_checkpoint_manager,
 )
-from holdfast.errors import UsageError
+from holdfast.errors import CorruptShardError, UsageError
 from holdfast.facts import Fact
 
 

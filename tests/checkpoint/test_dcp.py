@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint import CorruptShardError, FlatSlice, read_dcp, write_dcp
-from holdfast.errors import UsageError
+from holdfast.checkpoint import FlatSlice, read_dcp, write_dcp
+from holdfast.errors import CorruptShardError, UsageError
 
 pytestmark = pytest.mark.torch
 

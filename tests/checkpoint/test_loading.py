@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.checkpoint.errors import CorruptShardError
 from holdfast.checkpoint.layout import FlatSlice, pack
 from holdfast.checkpoint.loading import load_dealt, load_whole
 from holdfast.checkpoint.ranges import deal_evenly
+from holdfast.errors import CorruptShardError
 
 np = pytest.importorskip("numpy")
 

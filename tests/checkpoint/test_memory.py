@@ -11,11 +11,10 @@ import pytest
 
 from holdfast.checkpoint import Checkpointer, MemoryTier
 from holdfast.checkpoint.checksums import Checksums
-from holdfast.checkpoint.errors import ShardMissingError
 from holdfast.checkpoint.keys import Key
 from holdfast.checkpoint.memory import default_folder, open_slot, remove_folder, run_folder, sweep
 from holdfast.checkpoint.slots import PAGE, Slot, SlotReader, scan
-from holdfast.errors import UsageError
+from holdfast.errors import ShardMissingError, UsageError
 from holdfast.facts import Fact
 
 np = pytest.importorskip("numpy")

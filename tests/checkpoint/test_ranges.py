@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.checkpoint.errors import CorruptShardError
 from holdfast.checkpoint.ranges import Part, deal_evenly, gather
+from holdfast.errors import CorruptShardError
 
 
 @given(st.integers(0, 1000), st.integers(1, 12))

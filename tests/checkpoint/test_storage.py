@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from holdfast.checkpoint.checksums import BLOCK_BYTES, checksum
-from holdfast.checkpoint.errors import CorruptShardError, ShardMissingError
 from holdfast.checkpoint.keys import Entry, Key
 from holdfast.checkpoint.storage import StorageTier
-from holdfast.errors import UsageError
+from holdfast.errors import CorruptShardError, ShardMissingError, UsageError
 
 pytest.importorskip("fsspec")
 

@@ -13,12 +13,11 @@ import pytest
 
 from holdfast.checkpoint import Checkpointer, MemoryTier, NeighbourTier
 from holdfast.checkpoint.checksums import BLOCK_BYTES, checksum
-from holdfast.checkpoint.errors import ShardMissingError
 from holdfast.checkpoint.keys import Entry, Key
 from holdfast.checkpoint.slots import Slot, scan
 from holdfast.checkpoint.vault import Vault, read_book
 from holdfast.checkpoint.vault_messages import CODEC, Begin, Commit, Done, Failed, Put, Read, VaultAddress, name_of
-from holdfast.errors import HandshakeError, Unavailable
+from holdfast.errors import HandshakeError, ShardMissingError, UnavailableError
 from holdfast.facts import Fact
 from holdfast.store.memory import MemoryStore
 from holdfast.wire.address import Endpoint
@@ -166,7 +165,7 @@ def test_a_vault_holds_no_more_than_it_was_told_to(vaults: Callable[..., Vault])
     sender = tier("a", small)
     save(sender, Key(1, "r.0", 2, 0), b"x" * 400)
 
-    with pytest.raises(Unavailable, match="no room for 700 more"):
+    with pytest.raises(UnavailableError, match="no room for 700 more"):
         save(sender, Key(1, "r.0", 2, 1), b"y" * 700)
     sender.close()
 
@@ -175,7 +174,7 @@ def test_who_does_not_know_the_secret_gets_nothing(vaults: Callable[..., Vault])
     vault = vaults("b")
     stranger = tier("a", vault, secret=b"a guess")
 
-    with pytest.raises(Unavailable, match="0 of 1 copies"):
+    with pytest.raises(UnavailableError, match="0 of 1 copies"):
         save(stranger, Key(1, "r.0", 1, 0), b"x")
     with pytest.raises(HandshakeError):
         Channel.connect(vault.endpoint or LOOPBACK, CODEC, b"a guess")
@@ -195,7 +194,7 @@ def test_a_neighbour_that_is_gone_is_passed_over_for_the_next(vaults: Callable[.
 def test_nobody_to_keep_a_copy_is_told(vaults: Callable[..., Vault]) -> None:
     ours = vaults("a")
 
-    with pytest.raises(Unavailable, match="no other vault is there"):
+    with pytest.raises(UnavailableError, match="no other vault is there"):
         save(tier("a", ours), Key(1, "r.0", 1, 0), b"x")
 
 
@@ -324,7 +323,7 @@ def test_a_vault_that_failed_is_left_alone_for_a_while(vaults: Callable[..., Vau
     dead.close()
     sender = NeighbourTier(lambda: book, "a", secret=SECRET)
 
-    with pytest.raises(Unavailable, match="cannot reach"):
+    with pytest.raises(UnavailableError, match="cannot reach"):
         save(sender, Key(1, "r.0", 1, 0), b"x")
-    with pytest.raises(Unavailable, match="b: failed a moment ago"):
+    with pytest.raises(UnavailableError, match="b: failed a moment ago"):
         save(sender, Key(2, "r.0", 1, 0), b"x")

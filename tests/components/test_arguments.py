@@ -11,8 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast.components.arguments import materialize_appdef, parse
-from holdfast.components.errors import ComponentValidationException, HelpRequested
-from holdfast.errors import UsageError
+from holdfast.components.errors import HelpRequested
+from holdfast.errors import ComponentValidationError, UsageError
 from holdfast.specs import AppDef
 
 
@@ -297,9 +297,9 @@ def test_a_component_that_returns_no_app_is_refused() -> None:
     def other() -> AppDef:
         return []  # type: ignore[return-value]
 
-    with pytest.raises(ComponentValidationException, match=r"'foo.nothing' returned None, not an AppDef"):
+    with pytest.raises(ComponentValidationError, match=r"'foo.nothing' returned None, not an AppDef"):
         materialize_appdef(nothing, [], name="foo.nothing")
-    with pytest.raises(ComponentValidationException, match=r"'other' returned a builtins.list, not an AppDef"):
+    with pytest.raises(ComponentValidationError, match=r"'other' returned a builtins.list, not an AppDef"):
         materialize_appdef(other, {})
 
 
@@ -309,7 +309,7 @@ def test_an_app_of_another_torchx_is_told_apart_from_ours() -> None:
     def theirs() -> AppDef:
         return foreign()  # type: ignore[no-any-return]
 
-    with pytest.raises(ComponentValidationException, match=r"returned a torchx.specs.api.AppDef, not ours"):
+    with pytest.raises(ComponentValidationError, match=r"returned a torchx.specs.api.AppDef, not ours"):
         materialize_appdef(theirs, [])
 
 
@@ -317,7 +317,7 @@ def test_what_is_no_component_says_why() -> None:
     def bad(x, **more: int) -> AppDef:  # type: ignore[no-untyped-def]
         return AppDef("bad")
 
-    with pytest.raises(ComponentValidationException, match=r"'bad' cannot .*'x' has no type.*\*\*more cannot be given"):
+    with pytest.raises(ComponentValidationError, match=r"'bad' cannot .*'x' has no type.*\*\*more cannot be given"):
         parse(bad, [])
 
 

@@ -238,7 +238,7 @@ def test_a_destination_that_blocks_holds_nobody_up_and_what_does_not_fit_is_coun
 
     for _ in range(500):
         events.record(big, f"jsonl:{pipe}")
-    events.close_all(timeout_s=0.01)
+    events.close_all(timeout=0.01)
 
     dropped = next(fact for fact in heard if fact.kind == "outbox_dropped")
     assert dropped.data["dropped"] > 300

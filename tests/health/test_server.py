@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import Unavailable, UsageError
+from holdfast.errors import UnavailableError, UsageError
 from holdfast.facts import Fact, facts
 from holdfast.health import HealthCheckServer, LastProgress, Limits, address, create_healthcheck_server
 from holdfast.health.health_process import __file__ as PROGRAM_FILE
@@ -283,7 +283,7 @@ def test_a_taken_port_is_an_error_that_names_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
 
-        with pytest.raises(Unavailable, match=f"health port {port} on 127.0.0.1 is taken"):
+        with pytest.raises(UnavailableError, match=f"health port {port} on 127.0.0.1 is taken"):
             HealthCheckServer(LastProgress(), port, 60).start()
 
 

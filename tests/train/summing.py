@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from holdfast.checkpoint import FileSystemCheckpointManager, set_checkpoint_manager
+from holdfast.errors import NotRetryableError
 from holdfast.p2p import CoordinatorP2P
 from holdfast.train.coordinator import SimpleWorkerStats
-from holdfast.train.errors import NonRetryableException
 from holdfast.train.loop import run_train, train
 from holdfast.train.state import State
 
@@ -103,7 +103,7 @@ class Worker:
             if fate == "bug":
                 raise NameError("a bug")
             if fate == "hopeless":
-                raise NonRetryableException("there is no hope")
+                raise NotRetryableError("there is no hope")
             if fate == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             if fate == "orphan":

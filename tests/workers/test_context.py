@@ -11,16 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import UsageError
-from holdfast.workers import (
-    DefaultLogsSpecs,
-    MultiprocessContext,
-    PContext,
-    SignalException,
-    Std,
-    SubprocessContext,
-    start_processes,
-)
+from holdfast.errors import SignalError, UsageError
+from holdfast.workers import DefaultLogsSpecs, MultiprocessContext, PContext, Std, SubprocessContext, start_processes
 
 METHODS = ["spawn", "fork", "forkserver"]
 
@@ -272,4 +264,4 @@ def test_a_context_starts_once(launch):
 
 def test_the_classes_are_those_people_extend():
     assert issubclass(MultiprocessContext, PContext)
-    assert SignalException("enough", signal.SIGTERM).sigval is signal.SIGTERM
+    assert SignalError("enough", signal.SIGTERM).sigval is signal.SIGTERM

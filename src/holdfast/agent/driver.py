@@ -43,7 +43,7 @@ from holdfast.agent.peer_calls import PeerCalls
 from holdfast.agent.round_source import PeerLine, RoundSource
 from holdfast.agent.signals import handled
 from holdfast.coordinator.messages import Cause, Place
-from holdfast.errors import RendezvousGracefulExitError
+from holdfast.errors import RendezvousGracefulExitError, SignalError
 from holdfast.facts import Fact, facts
 from holdfast.health import LastProgress
 from holdfast.machine import Tick
@@ -63,7 +63,6 @@ from holdfast.rendezvous.events import (
     RoundSealed,
     RunEnded,
 )
-from holdfast.workers import SignalException
 
 #: How often the loop comes round for a health server that does not say how often it looks.
 LOOK_S = 1.0
@@ -188,7 +187,7 @@ class Agent:
     def run(self, drive: Callable[[], RunResult] | None = None) -> RunResult:
         """Take part until the run is over here; `drive` may wrap the loop.
 
-        Raises `SignalException` where a signal ended it, and what the rendezvous raises where no round came about.
+        Raises `SignalError` where a signal ended it, and what the rendezvous raises where no round came about.
         """
         # The handlers stay until everything is given back: a signal that comes while workers are being stopped must not
         # end this process before them.
@@ -201,7 +200,7 @@ class Agent:
             except RendezvousGracefulExitError as left:
                 facts.publish(Fact("agent_left", str(left)))
                 return RunResult(WorkerState.STOPPED)
-            except SignalException as exception:
+            except SignalError as exception:
                 death_sig = exception.sigval
                 raise
             finally:
@@ -333,11 +332,11 @@ class Agent:
 
     @contextmanager
     def _blocking(self) -> Iterator[None]:
-        """While inside, a signal raises `SignalException`, and so does one that has just come."""
+        """While inside, a signal raises `SignalError`, and so does one that has just come."""
         self._is_blocking = True
         try:
             if (came := self._inbox.find(Signalled)) is not None:
-                raise SignalException(f"received {came.name}", signal.Signals(came.number))
+                raise SignalError(f"received {came.name}", signal.Signals(came.number))
             yield
         finally:
             self._is_blocking = False
@@ -358,7 +357,7 @@ class Agent:
         errors = {rank: str(failure.message) for rank, failure in result.failures.items()}
         self.facts.ended(outcome, result.state, errors)
         if outcome.signal:
-            raise SignalException(f"process {os.getpid()} {outcome.reason}", signal.Signals(outcome.signal))
+            raise SignalError(f"process {os.getpid()} {outcome.reason}", signal.Signals(outcome.signal))
         return result
 
     def _result(self, outcome: Outcome) -> RunResult:

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.classic import set_checkpoint_manager as set_checkpoint_manager
     from holdfast.checkpoint.dcp import read_dcp as read_dcp
     from holdfast.checkpoint.dcp import write_dcp as write_dcp
-    from holdfast.checkpoint.errors import CorruptShardError as CorruptShardError
-    from holdfast.checkpoint.errors import ShardMissingError as ShardMissingError
     from holdfast.checkpoint.layout import FlatSlice as FlatSlice
     from holdfast.checkpoint.layout import pack as pack
     from holdfast.checkpoint.layout import unpack as unpack
@@ -50,7 +48,6 @@ else:
         classic="Checkpoint CheckpointManager CheckpointUtil FileSystemCheckpointManager "
         "get_checkpoint_manager set_checkpoint_manager",
         dcp="read_dcp write_dcp",
-        errors="ShardMissingError CorruptShardError",
         layout="FlatSlice pack unpack",
         memory="MemoryTier",
         neighbour="NeighbourTier",

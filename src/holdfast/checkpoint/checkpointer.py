@@ -18,8 +18,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from types import TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.checkpoint import snapshot, telling
 from holdfast.checkpoint.checksums import checksum
@@ -30,6 +31,10 @@ from holdfast.checkpoint.memory import MemoryTier
 from holdfast.checkpoint.ranges import Deal, deal_evenly
 from holdfast.checkpoint.tier import Shard, Tier
 from holdfast.errors import HoldfastError, UsageError
+from holdfast.quantities import to_seconds
+
+if TYPE_CHECKING:
+    pass
 
 #: Sends each worker's bytes to all workers, in the order of their ranks.
 Gather = Callable[[bytes], list[bytes]]
@@ -151,14 +156,14 @@ class Checkpointer:
             buffers = self._pool.reserve(made.nbytes)
         snapshot.prepare(made, buffers)
 
-    def wait(self, timeout_s: float | None = None) -> bool:
+    def wait(self, timeout: float | timedelta | None = None) -> bool:
         """Wait until every save has reached its tiers or failed; return whether that happened in time."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._pending == 0, timeout_s)
+            return self._changed.wait_for(lambda: self._pending == 0, None if timeout is None else to_seconds(timeout))
 
-    def close(self, timeout_s: float | None = WAIT_S) -> bool:
+    def close(self, timeout: float | timedelta | None = WAIT_S) -> bool:
         """Wait for the saves in flight and close everything; return whether all of them arrived."""
-        done = self.wait(timeout_s)
+        done = self.wait(timeout)
         if self._thread is not None:
             self._jobs.put(None)
             if done:

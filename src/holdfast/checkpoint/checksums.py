@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from holdfast.checkpoint.errors import CorruptShardError
+from holdfast.errors import CorruptShardError
 
 BLOCK_BYTES = 4 << 20
 

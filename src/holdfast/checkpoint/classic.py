@@ -19,9 +19,8 @@ from types import TracebackType
 from typing import IO, Any
 
 from holdfast.checkpoint import telling
-from holdfast.checkpoint.errors import CorruptShardError
 from holdfast.checkpoint.keys import Key
-from holdfast.errors import UsageError
+from holdfast.errors import CorruptShardError, UsageError
 
 DEFAULT_KEY = "default"
 TIER = "filesystem"

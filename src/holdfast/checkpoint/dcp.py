@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoint.dcp_metadata import METADATA, read_metadata
-from holdfast.checkpoint.errors import CorruptShardError
-from holdfast.checkpoint.inert import Refused
+from holdfast.checkpoint.inert import RefusedPickleError
 from holdfast.checkpoint.layout import FlatSlice
-from holdfast.errors import UsageError
+from holdfast.errors import CorruptShardError, UsageError
 
 #: Before this release, `weights_only` could be made to run code (CVE-2025-32434).
 TORCH_MIN = (2, 6)
@@ -132,7 +131,7 @@ def _read_metadata(path: Path) -> Any:
         if (path / METADATA).exists():
             raise CorruptShardError(f"{path} is cut off: it has no file {error.filename}") from None
         raise CorruptShardError(f"{path} is no checkpoint of torch's: it has no {METADATA}") from None
-    except (Refused, OSError) as error:
+    except (RefusedPickleError, OSError) as error:
         raise CorruptShardError(f"{path / METADATA} cannot be read: {error}") from None
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.checkpoint.errors import CorruptShardError as CorruptShardError
+from holdfast.errors import CorruptShardError as CorruptShardError
 from holdfast.errors import UsageError
 
 MAGIC = b"HOLDFAST"

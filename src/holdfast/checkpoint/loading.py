@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.checkpoint.errors import CorruptShardError
 from holdfast.checkpoint.layout import START, FlatSlice, build, make_array, offsets, padding, read_header, unpack
 from holdfast.checkpoint.ranges import Deal, Part, gather
 from holdfast.checkpoint.tier import Shard
+from holdfast.errors import CorruptShardError
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from holdfast.checkpoint.checksums import Checksums
-from holdfast.checkpoint.errors import ShardMissingError
 from holdfast.checkpoint.keys import Entry, Key
 from holdfast.checkpoint.slots import SUFFIX, Slot, SlotReader, is_mapped, read_record, scan
-from holdfast.errors import UsageError
+from holdfast.errors import ShardMissingError, UsageError
 from holdfast.filenames import file_name
 from holdfast.private import PrivateFolder, find_private, make_private, own_folder, user_folder_name
 
@@ -93,6 +92,13 @@ class Shelf:
             self.slots.append(fitting)
         fitting.wipe()
         return fitting
+
+    def commit(self, slot: Slot, key: Key, nbytes: int) -> None:
+        """Make the state in a slot visible, in place of one that was saved under the same key before."""
+        slot.commit(key, nbytes)
+        for other in self.slots:
+            if other is not slot and not other.held and other.record is not None and other.record.key == key:
+                other.wipe()
 
     def reserve(self, nbytes: int) -> list[Slot]:
         """Make the slots that may still be made, with room for states of this size; returns all. Raises `OSError`."""

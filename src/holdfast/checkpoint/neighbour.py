@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from holdfast.checkpoint.checksums import BLOCK_BYTES, Checksums, blocks
-from holdfast.checkpoint.errors import CorruptShardError, ShardMissingError
 from holdfast.checkpoint.keys import Entry, Key
 from holdfast.checkpoint.memory import VAULT_VARIABLE
 from holdfast.checkpoint.vault_messages import (
@@ -30,7 +29,15 @@ from holdfast.checkpoint.vault_messages import (
     choose_neighbours,
     name_of,
 )
-from holdfast.errors import ConnectionLost, HoldfastError, PeerError, Unavailable, UsageError
+from holdfast.errors import (
+    ConnectionLostError,
+    CorruptShardError,
+    HoldfastError,
+    PeerError,
+    ShardMissingError,
+    UnavailableError,
+    UsageError,
+)
 from holdfast.facts import facts
 from holdfast.wire.address import parse_endpoint
 from holdfast.wire.channel import Channel
@@ -63,7 +70,7 @@ class NeighbourTier:
         me: str = "",
         *,
         secret: bytes,
-        run: str = "",
+        run_id: str = "",
         tls: ssl.SSLContext | None = None,
         copies: int = 1,
         every: int = 1,
@@ -74,7 +81,7 @@ class NeighbourTier:
         self._book = book
         self._me = me
         self._secret = secret
-        self._run = run
+        self._run = run_id
         self._tls = tls
         self._copies = copies
         self.every = every
@@ -98,12 +105,12 @@ class NeighbourTier:
                 kept += 1
             except (HoldfastError, OSError) as error:
                 self._part_with(vault, "send")
-                if isinstance(error, Unavailable | PeerError):
+                if isinstance(error, UnavailableError | PeerError):
                     self._shunned[vault.name] = time.monotonic() + SHUN_S
                 troubles.append(f"{vault.host}: {error}")
         if kept < self._copies:
             why = "; ".join(troubles) or "no other vault is there"
-            raise Unavailable(f"{kept} of {self._copies} copies could be placed with neighbours ({why})")
+            raise UnavailableError(f"{kept} of {self._copies} copies could be placed with neighbours ({why})")
 
     def entries(self) -> list[Entry]:
         """List the shards of every vault but our own, whose folder we can read; one that does not answer is skipped."""
@@ -163,16 +170,16 @@ class NeighbourTier:
     @staticmethod
     def _done(answer: Message) -> None:
         if isinstance(answer, Failed):
-            raise Unavailable(answer.reason)
+            raise UnavailableError(answer.reason)
 
     def _ask(self, vault: VaultAddress, question: Message, expected: type[A]) -> A:
         try:
             answer = self._channel(vault, "ask").ask(question, _deadline())
-        except ConnectionLost:
+        except ConnectionLostError:
             self._part_with(vault, "ask")
             raise
         if isinstance(answer, Failed):
-            raise ShardMissingError(answer.reason) if answer.gone else Unavailable(answer.reason)
+            raise ShardMissingError(answer.reason) if answer.gone else UnavailableError(answer.reason)
         if not isinstance(answer, expected):
             self._part_with(vault, "ask")
             raise PeerError(f"the vault on {vault.host} answered {type(answer).__name__}")
@@ -244,7 +251,7 @@ def from_environ(environ: Mapping[str, str] | None = None, *, copies: int = 1, e
         lambda: read_book(store),
         me,
         secret=find_secret(environ=environ).key,
-        run=run,
+        run_id=run,
         tls=tls.client_context() if tls else None,
         copies=copies,
         every=every,

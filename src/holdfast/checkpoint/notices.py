@@ -23,9 +23,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import UsageError
+from holdfast.quantities import to_seconds
+
+if TYPE_CHECKING:
+    from datetime import timedelta
 
 #: The signals that schedulers and our agents send before they kill a worker.
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
@@ -58,11 +62,11 @@ class Notices:
         self,
         signals: Sequence[signal.Signals] = SIGNALS,
         *,
-        margin_s: float = MARGIN_S,
+        margin: float | timedelta = MARGIN_S,
         environ: Mapping[str, str] | None = None,
     ) -> None:
         self._signals = tuple(signals)
-        self._margin_s = margin_s
+        self._margin_s = to_seconds(margin)
         self._end = _end_of_job(os.environ if environ is None else environ)
         self._received: signal.Signals | None = None
         self._before: dict[signal.Signals, Any] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from holdfast.checkpoint.errors import CorruptShardError
+from holdfast.errors import CorruptShardError
 
 #: From an array's path in the state, its number of elements, a rank and a world size to that rank's first and last.
 Deal = Callable[[str, int, int, int], tuple[int, int]]

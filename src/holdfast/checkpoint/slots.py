@@ -21,9 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from holdfast.checkpoint.errors import ShardMissingError
 from holdfast.checkpoint.keys import Key
-from holdfast.errors import UsageError
+from holdfast.errors import ShardMissingError, UsageError
 
 PAGE = 4096
 SUFFIX = ".slot"

@@ -19,11 +19,10 @@ from typing import Any
 from holdfast.checkpoint.backends import Backend, backend_of
 from holdfast.checkpoint.checksums import BLOCK_BYTES, Checksums
 from holdfast.checkpoint.choose import Group, group_up, oldest_kept
-from holdfast.checkpoint.errors import CorruptShardError, ShardMissingError
 from holdfast.checkpoint.keys import Entry, Key, parse_key, parse_step
 from holdfast.checkpoint.snapshot import PIECE_BYTES, for_each, fresh_memory
 from holdfast.checkpoint.tier import KEEP, Shard
-from holdfast.errors import UsageError
+from holdfast.errors import CorruptShardError, ShardMissingError, UsageError
 from holdfast.facts import facts
 
 FORMAT = 1

@@ -20,7 +20,6 @@ from typing import Any
 import psutil
 
 from holdfast.checkpoint.checksums import BLOCK_BYTES
-from holdfast.checkpoint.errors import ShardMissingError
 from holdfast.checkpoint.keys import Key
 from holdfast.checkpoint.memory import (
     FOLDER_VARIABLE,
@@ -52,7 +51,7 @@ from holdfast.checkpoint.vault_messages import (
     VaultAddress,
     name_of,
 )
-from holdfast.errors import HoldfastError, InternalError, UsageError
+from holdfast.errors import HoldfastError, InternalError, ShardMissingError, UsageError
 from holdfast.facts import DEBUG, Fact, facts
 from holdfast.private import PrivateFolder
 from holdfast.store.api import Store
@@ -112,7 +111,7 @@ class Vault:
     # -- for the agent ---------------------------------------------------------------------------------------------
 
     def open(self, endpoint: Endpoint, tls: ssl.SSLContext | None = None) -> Endpoint:
-        """Make the folder and listen; port 0 takes any free one. Raises `Unavailable`."""
+        """Make the folder and listen; port 0 takes any free one. Raises `UnavailableError`."""
         self._held = make_folder(self.folder)
         if self.folder.parent == user_folder():
             sweep(self.folder.parent)
@@ -231,7 +230,11 @@ class Vault:
     def _commit(self, session: _Session) -> Message:
         if session.slot is None or session.key is None:
             raise UsageError("there is no state to commit")
-        session.slot.commit(session.key, session.nbytes)
+        key = session.key
+        shelf = self._shelves.get((key.shard, key.world))
+        if shelf is None:
+            raise UsageError(f"step {key.step} came too late: the vault keeps newer ones by now")
+        shelf.commit(session.slot, key, session.nbytes)
         session.slot.held = False
         session.slot = None
         self._forget_old(session.key)

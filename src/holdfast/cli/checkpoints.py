@@ -10,11 +10,10 @@ from typing import Any
 import click
 
 from holdfast.checkpoint.choose import Group
-from holdfast.checkpoint.errors import CorruptShardError, ShardMissingError
 from holdfast.checkpoint.keys import Key
 from holdfast.checkpoint.storage import StorageTier
 from holdfast.cli import tables
-from holdfast.errors import UsageError
+from holdfast.errors import CorruptShardError, ShardMissingError, UsageError
 from holdfast.quantities import size
 
 

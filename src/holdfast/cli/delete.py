@@ -7,7 +7,7 @@ import click
 from holdfast.cli.jobs import complete_handles, complete_schedulers, default_scheduler, open_runner
 from holdfast.cli.names import find_handle
 from holdfast.errors import UsageError
-from holdfast.specs import UnknownAppException, is_terminal
+from holdfast.specs import UnknownAppError, is_terminal
 
 
 @click.command()
@@ -35,6 +35,6 @@ def command(handles: tuple[str, ...], all_finished: bool, scheduler: str | None)
             if runner.status(handle) is None:
                 if all_finished:  # another process deleted it first
                     continue
-                raise UnknownAppException(handle)
+                raise UnknownAppError(handle)
             runner.delete(handle)
             click.echo(f"{handle} deleted")

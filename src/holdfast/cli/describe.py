@@ -10,7 +10,7 @@ import click
 from holdfast.cli.jobs import complete_handles, open_runner
 from holdfast.cli.names import find_handle
 from holdfast.cli.tables import outline, show_json
-from holdfast.specs import AppDef, Role, UnknownAppException
+from holdfast.specs import AppDef, Role, UnknownAppError
 
 #: Fields of a role that are shown even if they have their default.
 ALWAYS = frozenset({"name", "image", "entrypoint", "args", "num_replicas"})
@@ -32,7 +32,7 @@ def command(handle: str, as_json: bool) -> None:
         app = runner.describe(full)
         logs = runner.log_folder(full)
     if app is None:
-        raise UnknownAppException(full)
+        raise UnknownAppError(full)
     known = {"handle": full, **({"logs": logs} if logs else {})}
     if as_json:
         show_json({**known, **app_as_data(app, every_field=True)})

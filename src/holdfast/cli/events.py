@@ -12,8 +12,8 @@ from datetime import datetime
 import click
 
 from holdfast.cli.names import complete_runs, find_run, job_without_journal
-from holdfast.errors import UsageError
-from holdfast.events.finding import Story, UnknownRun, find_story
+from holdfast.errors import UnknownRunError, UsageError
+from holdfast.events.finding import Story, find_story
 from holdfast.events.index import live_run, recent_runs
 from holdfast.events.story import Columns, Filters, Told, after_start
 from holdfast.events.times import parse_time
@@ -105,7 +105,7 @@ def _find(text: str, everything: bool) -> Story:
     """Find the run that the user means; an unknown one is explained."""
     try:
         return find_story(find_run(text), everything=everything)
-    except UnknownRun:
+    except UnknownRunError:
         if text and (sentence := job_without_journal(text)):
             raise UsageError(sentence) from None
         raise
@@ -119,7 +119,7 @@ def _wait_story(text: str, everything: bool) -> Story:
         try:
             if run:
                 return find_story(find_run(run), everything=everything)
-        except UnknownRun:
+        except UnknownRunError:
             if time.monotonic() >= until:
                 return _find(text, everything)
         if time.monotonic() >= until:

@@ -9,9 +9,9 @@ from types import FrameType
 from typing import Any, TextIO
 
 from holdfast.cli.log_screen import LogScreen, Who, is_coloured, last_lines, replicas_of
+from holdfast.errors import JobTimeoutError
 from holdfast.printable import printable
 from holdfast.runner.api import Runner
-from holdfast.runner.errors import JobTimeoutError
 from holdfast.specs import NONE, AppDef, AppState, AppStatus, ReplicaStatus
 
 #: Lines of the failed replica that are shown again.

@@ -42,9 +42,9 @@ def known_status(runner: Runner, handle: str) -> AppStatus:
     """Return the status of a job; raises `UnknownAppException`."""
     status = runner.status(handle)
     if status is None:
-        from holdfast.specs import UnknownAppException
+        from holdfast.specs import UnknownAppError
 
-        raise UnknownAppException(handle)
+        raise UnknownAppError(handle)
     return status
 
 

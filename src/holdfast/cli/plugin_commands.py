@@ -45,7 +45,7 @@ def load_command(name: str) -> click.Command | None:
     try:
         return _wrap(name, found())
     except Exception as error:
-        raise plugins.PluginBroken(
+        raise plugins.PluginBrokenError(
             f"the command '{name}' of {plugin.package} ({plugin.value}) cannot be made: {type(error).__name__}: {error}"
         ) from error
 

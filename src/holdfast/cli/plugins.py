@@ -59,7 +59,7 @@ def _row(plugin: plugins.Plugin) -> tuple[str, str, str, str, str]:
     try:
         plugin.load()
         error = ""
-    except plugins.PluginBroken as broken:
+    except plugins.PluginBrokenError as broken:
         error = f"{type(broken.__cause__).__name__}: {broken.__cause__}"
     return plugin.group, plugin.name, plugin.package, plugin.value, error
 

@@ -267,11 +267,12 @@ def _tell_of_doubles(flags: Iterable[str], env: Mapping[str, str]) -> None:
 
 
 def _script_component() -> str:
-    from holdfast.components.finder import ComponentNotFoundException, get_component
+    from holdfast.components.finder import get_component
+    from holdfast.errors import ComponentNotFoundError
 
     try:
         get_component(SCRIPT_COMPONENT)
-    except ComponentNotFoundException:  # hidden by components that are registered
+    except ComponentNotFoundError:  # hidden by components that are registered
         return f"{SCRIPT_HOME}.{SCRIPT_COMPONENT.rpartition('.')[2]}"
     return SCRIPT_COMPONENT
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.errors import UsageError
+from holdfast.errors import UnknownRunError, UsageError
 from holdfast.events.entry import CLOSED, Entry, Line
 from holdfast.events.index import is_writing, journals_of, recent_runs
 from holdfast.events.journal import FILE_NAME, JournalReader
@@ -20,16 +20,12 @@ from holdfast.quantities import ago
 RUNS_NAMED_MAX = 5
 
 
-class UnknownRun(UsageError):
-    """No run of this id has left a journal on this host; the message names the latest that have."""
-
-
 def find_story(text: str, *, everything: bool = False) -> Story:
     """Find the journals of a run id, a journal file or a log folder; without any, those of the newest run here."""
     if not text:
         newest = recent_runs(1)
         if not newest:
-            raise UnknownRun("no run has left a journal here yet; name a journal or a log folder")
+            raise UnknownRunError("no run has left a journal here yet; name a journal or a log folder")
         return _story_of_run(newest[0], everything)
     path = expand(text)
     means_path = os.sep in text or path.suffix == ".jsonl"
@@ -41,7 +37,7 @@ def find_story(text: str, *, everything: bool = False) -> Story:
         return Story(lambda: [path], everything=True)
     if means_path:
         raise UsageError(f"there is no file '{text}' on this host; {_recent()}")
-    raise UnknownRun(f"there is no run '{text}' on this host; {_recent()}")
+    raise UnknownRunError(f"there is no run '{text}' on this host; {_recent()}")
 
 
 def _story_of_run(run: str, everything: bool) -> Story:

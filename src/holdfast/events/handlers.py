@@ -8,7 +8,7 @@ import socket
 import sys
 from typing import Any
 
-from holdfast.errors import Unavailable, UsageError
+from holdfast.errors import UnavailableError, UsageError
 from holdfast.events.api import Event, EventHandler, EventSource, NullEventHandler
 from holdfast.sinks import open_lines, otlp_endpoint, refuse_argument
 
@@ -88,11 +88,11 @@ class OtlpEventHandler(EventHandler):
         self._logger = self._provider.get_logger("holdfast.events")
 
     def record(self, event: Event) -> None:
-        """Send one event; raises `Unavailable` where the collector did not take it."""
+        """Send one event; raises `UnavailableError` where the collector did not take it."""
         self._exporter.failed = False
         self._logger.emit(_as_log_record(event))
         if self._exporter.failed:
-            raise Unavailable(f"the collector at {self._endpoint or 'the default endpoint'} does not take events")
+            raise UnavailableError(f"the collector at {self._endpoint or 'the default endpoint'} does not take events")
 
     def close(self) -> None:
         self._provider.shutdown()

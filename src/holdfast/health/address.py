@@ -13,7 +13,7 @@ import socket
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from holdfast.errors import HoldfastError, Unavailable, UsageError
+from holdfast.errors import HoldfastError, UnavailableError, UsageError
 from holdfast.wire.address import Endpoint, parse_endpoint
 
 #: TorchElastic's variable; it takes the same values as `--health-port`.
@@ -42,7 +42,7 @@ def parse_health_port(text: str, source: str = "--health-port") -> Endpoint:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Bind and listen; raises `Unavailable` for a port that is taken, `UsageError` for one that can never be bound.
+    """Bind and listen; raises `UnavailableError` for a port in use, `UsageError` for one that can never be bound.
 
     The agent does this itself, so that a wrong port is reported at once.
     """
@@ -81,14 +81,14 @@ def _bind(family: int, address: tuple[object, ...]) -> socket.socket:
 def _explain(where: Endpoint, problem: OSError | None) -> HoldfastError:
     code = problem.errno if problem is not None else None
     if code == errno.EADDRINUSE:
-        return Unavailable(f"health port {where.port} on {where.host} is taken by another process; {_HINT}")
+        return UnavailableError(f"health port {where.port} on {where.host} is taken by another process; {_HINT}")
     if code in (errno.EACCES, errno.EPERM):
         return UsageError(
             f"health port {where.port} on {where.host} needs permissions that this user does not have; {_HINT}"
         )
     if code == errno.EADDRNOTAVAIL:
         return UsageError(f"the health server cannot listen on {where}: {where.host} is no address of this host")
-    return Unavailable(f"the health server cannot listen on {where}: {problem}")
+    return UnavailableError(f"the health server cannot listen on {where}: {problem}")
 
 
 def known_names(bound: str, more: Iterable[str] = (), environ: Mapping[str, str] = os.environ) -> list[str]:

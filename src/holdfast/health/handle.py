@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from holdfast.errors import Unavailable
+from holdfast.errors import UnavailableError
 from holdfast.health.protocol import FrameCutter, Limits, Policy, Settings, pack
 
 PROGRAM = str(Path(__file__).with_name("health_process.py"))
@@ -121,7 +121,7 @@ class ProcessHandle:
             )
         except OSError as error:
             self._control.close()
-            raise Unavailable(f"the health server's process cannot be started: {error}") from error
+            raise UnavailableError(f"the health server's process cannot be started: {error}") from error
         finally:
             theirs.close()
 

@@ -29,7 +29,7 @@ if __name__ == "__main__":
     sys.path.append(os.path.dirname(os.path.dirname(_folder)))  # noqa: PTH120
 
 from holdfast.health import routes
-from holdfast.health.http import BadRequest, Reply, Request, RequestReader, render
+from holdfast.health.http import BadRequestError, Reply, Request, RequestReader, render
 from holdfast.health.liveness import Liveness, Part
 from holdfast.health.protocol import FrameCutter, Limits, Settings, pack
 
@@ -269,7 +269,7 @@ class HealthProcess:
                 break
             try:
                 request = client.reader.take()
-            except BadRequest as error:
+            except BadRequestError as error:
                 self._refuse(client, error.status, error.sentence)
                 break
             if request is None:

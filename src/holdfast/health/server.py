@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from holdfast.errors import Unavailable
+from holdfast.errors import UnavailableError
 from holdfast.facts import Fact, facts
 from holdfast.health.address import HOST_DEFAULT, known_names, listen
 from holdfast.health.handle import ProcessHandle
@@ -107,7 +107,7 @@ class HealthCheckServer:
         return max(LOOK_S_MIN, min(LOOK_S_MAX, self._timeout / LOOKS_PER_TIMEOUT))
 
     def start(self) -> None:
-        """Start serving; raises `Unavailable` if the port is taken. Does nothing if it is started already."""
+        """Start serving; raises `UnavailableError` if the port is taken. Does nothing if it is started already."""
         if self._thread is not None:
             return
         listener = listen(self._host, self._port)
@@ -190,7 +190,7 @@ class HealthCheckServer:
                 return False
             try:
                 replaced = handle.replace()
-            except Unavailable as error:  # no process could be started: perhaps one can be in a moment
+            except UnavailableError as error:  # no process could be started: perhaps one can be in a moment
                 trouble = f": {error}"
                 continue
             if replaced:

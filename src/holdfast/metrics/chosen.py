@@ -186,9 +186,9 @@ def _make_or_report(choice: Choice) -> MetricHandler:
     except UsageError:
         raise
     except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-        from holdfast.plugins import PluginBroken
+        from holdfast.errors import PluginBrokenError
 
-        text = str(error) if isinstance(error, PluginBroken) else f"it raised {error!r}"
+        text = str(error) if isinstance(error, PluginBrokenError) else f"it raised {error!r}"
         facts.warn("plugin_broken", f"the metrics sink '{choice.name}' is left out: {text}", plugin=choice.name)
         return NullMetricHandler()
 

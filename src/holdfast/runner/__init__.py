@@ -15,12 +15,11 @@ if TYPE_CHECKING:
     from holdfast.runner.aio import AsyncRunner as AsyncRunner
     from holdfast.runner.api import Runner as Runner
     from holdfast.runner.api import get_runner as get_runner
-    from holdfast.runner.errors import JobTimeoutError as JobTimeoutError
+    from holdfast.runner.api import run as run
 else:
     # A scheduler that only ships a workspace does not import the rest.
     __getattr__, __dir__, __all__ = attach(
         __name__,
         aio="AsyncRunner",
-        api="Runner get_runner",
-        errors="JobTimeoutError",
+        api="Runner get_runner run",
     )

@@ -129,13 +129,13 @@ class Scheduler(ABC, Generic[T]):
             if role.resource == NULL_RESOURCE:
                 raise UsageError(f"the role '{role.name}' does not say what resources it needs")
 
-    def wait_news(self, app_id: str, timeout_s: float) -> None:
-        """Return when the job's state may have changed, at the latest after `timeout_s`.
+    def wait_news(self, app_id: str, timeout: float) -> None:
+        """Return when the job's state may have changed, at the latest after `timeout` seconds.
 
         A scheduler that is told of changes overrides this; the others just wait.
         """
         del app_id
-        time.sleep(timeout_s)
+        time.sleep(timeout)
 
     def close(self) -> None:
         """Give back what the scheduler holds; jobs go on."""
@@ -202,13 +202,13 @@ def list_jobs(scheduler: Scheduler[Any], cfg: Mapping[str, CfgVal] | None = None
     return scheduler.list(cfg) if _takes(scheduler.list, cfg) else scheduler.list()
 
 
-def wait_news(scheduler: Scheduler[Any], app_id: str, timeout_s: float) -> None:
+def wait_news(scheduler: Scheduler[Any], app_id: str, timeout: float) -> None:
     """Wait until a job's state may have changed, also with a scheduler that only can be asked again."""
     wait = getattr(scheduler, "wait_news", None)
     if wait is None:
-        time.sleep(timeout_s)
+        time.sleep(timeout)
     else:
-        wait(app_id, timeout_s)
+        wait(app_id, timeout)
 
 
 def log_entries(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import AppStatusError
 from holdfast.specs.app import NONE
 
 
@@ -197,11 +197,3 @@ def _span(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {round(seconds) % 60} s"
     return f"{minutes // 60} h {minutes % 60} min"
-
-
-class AppStatusError(HoldfastError):
-    """The job did not succeed; `status` says how it is doing."""
-
-    def __init__(self, status: AppStatus, *args: object) -> None:
-        super().__init__(*args)
-        self.status = status

@@ -7,14 +7,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from holdfast.errors import UsageError
+from holdfast.quantities import to_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 #: torch's default as well.
 TIMEOUT_S = 300.0
-#: Longer timeouts are this long: what sockets can still count.
-TIMEOUT_S_MAX = 1e9
 
 
 class Store(ABC):
@@ -128,14 +127,6 @@ class Store(ABC):
     def has_extended_api(self) -> bool:
         """Say that `append`, `multi_get` and `multi_set` work, as they do in every store of ours."""
         return True
-
-
-def to_seconds(timeout: timedelta | float) -> float:
-    """Return a timeout in seconds; raises `UsageError` where it is negative or not a number."""
-    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
-    if not seconds >= 0:
-        raise UsageError(f"a timeout is zero or more seconds, not {seconds}")
-    return min(seconds, TIMEOUT_S_MAX)
 
 
 def to_bytes(value: str | bytes) -> bytes:

@@ -11,10 +11,11 @@ from holdfast.errors import (
     PeerError,
     StoreLimitError,
     StoreTimeoutError,
-    Unavailable,
+    UnavailableError,
     UsageError,
 )
-from holdfast.store.api import TIMEOUT_S, Store, to_bytes, to_seconds
+from holdfast.quantities import to_seconds
+from holdfast.store.api import TIMEOUT_S, Store, to_bytes
 from holdfast.store.messages import (
     REQUEST_BYTES_MAX,
     Fault,
@@ -45,7 +46,7 @@ _ERRORS: dict[Fault, type[HoldfastError]] = {
     Fault.TIMEOUT: StoreTimeoutError,
     Fault.LIMIT: StoreLimitError,
     Fault.USAGE: UsageError,
-    Fault.DROPPED: Unavailable,
+    Fault.DROPPED: UnavailableError,
     Fault.PROTOCOL: PeerError,
 }
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.errors import ConnectionLost, PeerError, Unavailable, UsageError
+from holdfast.errors import ConnectionLostError, PeerError, UnavailableError, UsageError
 from holdfast.store.api import TIMEOUT_S
 from holdfast.store.asking import AskingStore, failure
 from holdfast.store.messages import (
@@ -93,7 +93,7 @@ class _Line:
     def leave(self) -> None:
         """Say that this line will not be used again, if it can be said, and drop the connection."""
         if self.channel is not None:
-            with contextlib.suppress(ConnectionLost):
+            with contextlib.suppress(ConnectionLostError):
                 self.channel.send(StoreBye(), time.monotonic() + 0.5)
             self.close()
 
@@ -146,8 +146,8 @@ class StoreClient(AskingStore):
     """A coordinator's keys of one namespace.
 
     Raises `StoreTimeoutError` where keys did not appear in time, `StoreLimitError` where the store is full or
-    a value too large, `ConnectionLost` where the coordinator could not be reached for the whole timeout, and
-    `Unavailable` where it was restarted and nobody can tell whether an `add`, `append`, `compare_set` or
+    a value too large, `ConnectionLostError` where the coordinator could not be reached for the whole timeout, and
+    `UnavailableError` where it was restarted and nobody can tell whether an `add`, `append`, `compare_set` or
     queue operation was done.
     """
 
@@ -208,7 +208,7 @@ class StoreClient(AskingStore):
             else:
                 try:
                     reply = channel.ask(request, start + timeout_s + ANSWER_GRACE_S)
-                except ConnectionLost as error:
+                except ConnectionLostError as error:
                     reply = self._ask_anew(line, request, start + timeout_s, error)
             if type(reply) not in _REPLIES or reply.id != request.id:
                 raise PeerError(f"the coordinator answered {request} with {reply}")
@@ -220,25 +220,25 @@ class StoreClient(AskingStore):
             raise failure(reply)
         return reply
 
-    def _ask_anew(self, line: _Line, request: Any, give_up: float, lost: ConnectionLost | None) -> Any:
+    def _ask_anew(self, line: _Line, request: Any, give_up: float, lost: ConnectionLostError | None) -> Any:
         """Connect, as often as it takes until `give_up`, and ask; `lost` says how a first try ended."""
         asked = lost is not None
         for pause_s in _pauses():
             line.close()
             remaining_s = give_up - time.monotonic()
             if lost is not None and (remaining_s <= 0 or self._pool.closed):
-                raise ConnectionLost(str(lost))
+                raise ConnectionLostError(str(lost))
             try:
                 remembered = line.open(self._pool.connect, min(max(remaining_s, 1.0), CONNECT_TIMEOUT_S))
                 if asked and not remembered and type(request) in _ONCE:
-                    raise Unavailable(_unknown(request))
+                    raise UnavailableError(_unknown(request))
                 asked = True
                 remaining_s = max(give_up - time.monotonic(), 0.0)
                 if hasattr(request, "timeout_s"):
                     request = msgspec.structs.replace(request, timeout_s=min(request.timeout_s, remaining_s))
                 assert line.channel is not None
                 return line.channel.ask(request, time.monotonic() + remaining_s + ANSWER_GRACE_S)
-            except ConnectionLost as error:
+            except ConnectionLostError as error:
                 lost = error
             time.sleep(min(pause_s * random.uniform(0.5, 1.0), max(give_up - time.monotonic(), 0.0)))
         raise AssertionError("pauses have no end")

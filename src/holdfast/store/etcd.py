@@ -12,7 +12,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from holdfast.errors import StoreTimeoutError
-from holdfast.store.api import to_bytes, to_seconds
+from holdfast.quantities import to_seconds
+from holdfast.store.api import to_bytes
 
 if TYPE_CHECKING:
     from holdfast.rendezvous.etcd_gateway import Gateway

@@ -88,7 +88,7 @@ class MemoryStore(AskingStore):
             return self._hall.machine.snapshot()
 
     def drop(self, prefix: str = "") -> None:
-        """Drop every namespace that starts with `prefix`; who waits in one gets `Unavailable`."""
+        """Drop every namespace that starts with `prefix`; who waits in one gets `UnavailableError`."""
         with self._hall.lock:
             self._hall.tell(SpaceDropped(prefix))
 

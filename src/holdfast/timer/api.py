@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from contextlib import ContextDecorator
 from typing import Any
 
-from holdfast.errors import UsageError
+from holdfast.errors import NoTimerClientError
 from holdfast.facts import facts
 from holdfast.timer.requests import TimerRequest
 
@@ -130,10 +130,6 @@ class TimerServer(ABC):
         return request
 
 
-class NoTimerClient(UsageError, RuntimeError):
-    """A timer was set in a process without a timer client; in TorchElastic this is a `RuntimeError`."""
-
-
 _client: TimerClient | None = None
 
 
@@ -179,7 +175,7 @@ class expires(ContextDecorator):  # noqa: N801 - the name that users know
 def _find_client() -> TimerClient:
     path = os.environ.get(TIMER_FILE_VARIABLE)
     if not path:
-        raise NoTimerClient(
+        raise NoTimerClientError(
             "there is no timer client: call holdfast.timer.configure(client) first, or start the agent with "
             "TORCHELASTIC_ENABLE_FILE_TIMER=1"
         )

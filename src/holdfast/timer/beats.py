@@ -14,7 +14,7 @@ import secrets
 import tempfile
 from pathlib import Path
 
-from holdfast.errors import Unavailable, UsageError
+from holdfast.errors import UnavailableError, UsageError
 from holdfast.private import PrivateFolder, make_private, user_folder_name
 from holdfast.timer.hang import Beat
 from holdfast.timer.heartbeat import COUNT, FILE_VARIABLE, LAST, LONGEST, SLOT_BYTES, SLOT_NUMBERS, SLOT_VARIABLE, STEP
@@ -74,7 +74,7 @@ def _create(size: int) -> tuple[PrivateFolder, str, int]:
             folder.unlink(name)
             raise
         os.close(descriptor)
-    raise Unavailable("cannot make a file for heartbeats: another process keeps removing it")
+    raise UnavailableError("cannot make a file for heartbeats: another process keeps removing it")
 
 
 class BeatBook:

@@ -23,14 +23,13 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 
-from holdfast.errors import UsageError
+from holdfast.errors import RoundOverError, UsageError
 from holdfast.timer.heartbeat import pause, resume
 from holdfast.torch.data import StepLoader
 from holdfast.torch.ddp import ElasticDDP
 from holdfast.torch.gradients import Reducer, give_gradients, sum_with_ring, sum_with_torch, take_gradients
 from holdfast.torch.groups import TIMEOUT_S, RoundGroups
 from holdfast.torch.state import TorchState
-from holdfast.train.errors import RoundOver
 from holdfast.train.ledger import MicroBatch, Portion
 from holdfast.train.membership import Membership, RoundView, from_environ
 from holdfast.train.run import Run, Step
@@ -70,7 +69,7 @@ class TorchBackend:
         except RuntimeError as error:
             if not membership.wait_broken(NEWS_WAIT_S):
                 raise
-            raise RoundOver(str(membership.broken)) from error
+            raise RoundOverError(str(membership.broken)) from error
 
     def close(self) -> None:
         """Let go of the process groups, which ends whatever still waits in them."""

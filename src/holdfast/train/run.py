@@ -21,9 +21,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from holdfast.checkpoint.layout import pack, unpack
-from holdfast.errors import UsageError
+from holdfast.errors import StopTrainingError, UsageError
 from holdfast.timer.heartbeat import heartbeat
-from holdfast.train.errors import StopException
 from holdfast.train.ledger import Ledger, MicroBatch, Portion, Recipe
 from holdfast.train.membership import Membership, from_environ
 from holdfast.train.ring import Ring
@@ -170,7 +169,7 @@ class Run:
             self._trainer.leave("its training is done", failed=False)
             return False
         self._trainer.leave(f"it ended with {kind.__name__}: {error}", failed=True)
-        return kind is StopException
+        return kind is StopTrainingError
 
 
 class Step:

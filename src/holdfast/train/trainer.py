@@ -17,11 +17,17 @@ import msgspec
 
 from holdfast import worker_telemetry
 from holdfast.checkpoint.layout import pack, unpack
-from holdfast.errors import RendezvousClosedError, RendezvousError, UsageError
+from holdfast.errors import (
+    NotRetryableError,
+    RendezvousClosedError,
+    RendezvousError,
+    RoundOverError,
+    StopTrainingError,
+    UsageError,
+)
 from holdfast.facts import Fact, facts
 from holdfast.timer.heartbeat import heartbeat
 from holdfast.train import events as t
-from holdfast.train.errors import NonRetryableException, RoundOver, StopException
 from holdfast.train.machine import VOTE_EVERY_S, TrainerMachine
 from holdfast.train.membership import Membership, RoundView
 from holdfast.train.ring import Ring
@@ -42,13 +48,13 @@ class Backend(Protocol):
     """The collectives that a state brings along, such as torch's process groups; they live as long as a round."""
 
     def open(self, view: RoundView, membership: Membership) -> None:
-        """Make them for a round; raises `RoundOver` where the round did not last until then."""
+        """Make them for a round; raises `RoundOverError` where the round did not last until then."""
 
     def close(self) -> None:
         """Let go of them, which ends whatever still waits; safe to call at any time."""
 
     def settle(self) -> None:
-        """Wait until every collective of the step has done its work; raises `RoundOver` where one never will."""
+        """Wait until every collective of the step has done its work; raises `RoundOverError` where one never will."""
 
 
 class NoBackend:
@@ -182,7 +188,7 @@ class Trainer:
             case t.RoundFormed():
                 return self.view
             case t.RoundGone(reason):
-                raise RoundOver(reason)
+                raise RoundOverError(reason)
             case t.TrainingFailed(reason):
                 raise self._failure(reason)
             case _:
@@ -193,13 +199,13 @@ class Trainer:
         self._state = state
         answer = self.drive(t.SyncAsked())
         if isinstance(answer, t.RoundGone):
-            raise RoundOver(answer.reason)
+            raise RoundOverError(answer.reason)
 
     def share_state(self) -> None:
         """Take the state of the most advanced worker where this one's is not the same; for `State.sync`."""
         match self.drive(t.SharingAsked()):
             case t.RoundGone(reason):
-                raise RoundOver(reason)
+                raise RoundOverError(reason)
             case t.TrainingFailed(reason):
                 raise self._failure(reason)
 
@@ -215,7 +221,7 @@ class Trainer:
             case t.StepUndone():
                 return False
             case t.MustLeave(reason):
-                raise StopException(reason)
+                raise StopTrainingError(reason)
             case t.ErrorStands():
                 assert self._error is not None
                 raise self._error
@@ -313,7 +319,7 @@ class Trainer:
         self._touched = False
         try:
             return act()
-        except RoundOver as over:
+        except RoundOverError as over:
             return t.RoundLost(str(over), self._touched)
 
     # -- effects: the state --------------------------------------------------------------------------------------------
@@ -323,7 +329,7 @@ class Trainer:
         _trainers.append(self)
         try:
             self._state.sync(self.world_size, self.rank)
-        except RoundOver as over:
+        except RoundOverError as over:
             return t.RoundLost(str(over))
         finally:
             _trainers.pop()
@@ -443,7 +449,7 @@ class Trainer:
 
     def _await_all(self, _: t.AwaitAll) -> t.TrainerEvent:
         self.ring.timeout_s = LEAVE_WAIT_S
-        with contextlib.suppress(RoundOver):
+        with contextlib.suppress(RoundOverError):
             self.ring.barrier()
         return t.AllLeft()
 
@@ -460,14 +466,14 @@ class Trainer:
     def _failure(self, reason: str) -> BaseException:
         """Return what the program sees of a training that cannot go on."""
         error, self._error = self._error, None
-        return error if isinstance(error, RendezvousError) else NonRetryableException(reason)
+        return error if isinstance(error, RendezvousError) else NotRetryableError(reason)
 
 
 def blame_of(error: BaseException) -> t.Blame:
     """Say what an error in a step tells about whose it is."""
-    if isinstance(error, RoundOver):
+    if isinstance(error, RoundOverError):
         return t.Blame.ROUND
-    own = isinstance(error, StopException | NonRetryableException)
+    own = isinstance(error, StopTrainingError | NotRetryableError)
     return t.Blame.UNCLEAR if isinstance(error, RuntimeError | OSError) and not own else t.Blame.OWN
 
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from holdfast.workers.context import MultiprocessContext as MultiprocessContext
     from holdfast.workers.context import PContext as PContext
     from holdfast.workers.context import RunProcsResult as RunProcsResult
-    from holdfast.workers.context import SignalException as SignalException
     from holdfast.workers.context import SubprocessContext as SubprocessContext
     from holdfast.workers.context import start_processes as start_processes
     from holdfast.workers.driver import Gang as Gang
@@ -44,7 +43,7 @@ else:
     __getattr__, __dir__, __all__ = attach(
         __name__,
         accelerators="gpu_count local_world_size",
-        context="MultiprocessContext PContext RunProcsResult SignalException SubprocessContext start_processes",
+        context="MultiprocessContext PContext RunProcsResult SubprocessContext start_processes",
         driver="Gang",
         lines="render_prefix",
         logs="DefaultLogsSpecs LogsDest LogsSpecs",

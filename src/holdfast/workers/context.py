@@ -1,7 +1,7 @@
 """`start_processes` and its contexts, as programs written for TorchElastic use them: thin faces on a gang.
 
 What differs is only better: `wait` reacts at once whatever `period` says, grandchildren are ended too, and
-nobody's signal handlers are touched (the agent that wants `SignalException` raises it from handlers of its
+nobody's signal handlers are touched (the agent that wants `SignalError` raises it from handlers of its
 own).
 """
 
@@ -24,14 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.workers.logs import LogsSpecs
-
-
-class SignalException(Exception):
-    """A signal asked this process to end; raised by whoever handles signals, for the agent to wind up."""
-
-    def __init__(self, msg: str, sigval: signal.Signals) -> None:
-        super().__init__(msg)
-        self.sigval = sigval
 
 
 @dataclass

@@ -24,7 +24,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import Unavailable
+from holdfast.errors import UnavailableError
 from holdfast.facts import facts
 from holdfast.machine import Tick
 from holdfast.workers import strays
@@ -140,7 +140,7 @@ class Gang:
         orders = [template.order(self.plans[rank], environments[rank], *self._fds(rank)) for rank in ranks]
         try:
             pids = template.fork(orders)
-        except Unavailable as error:
+        except UnavailableError as error:
             sentence = f"starting the workers without the template: {error}"
             facts.warn("template_lost", sentence)
             return

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.errors import Unavailable, UsageError
+from holdfast.errors import UnavailableError, UsageError
 from holdfast.home import expand
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def ship(
         if cache is not None:
             prune(cache)
     except OSError as error:
-        raise Unavailable(f"the workspace cannot be copied to {destination}: {error}") from error
+        raise UnavailableError(f"the workspace cannot be copied to {destination}: {error}") from error
     return shipped
 
 

@@ -7,6 +7,7 @@ from holdfast.compat.names import Table, View, view
 _ELASTIC = "torch.distributed.elastic"
 _ADAPTERS = "holdfast.compat.elastic"
 _LOGGER = f"{_ADAPTERS}.logging"
+_SIGNAL = "holdfast.compat.errors:SignalException"
 _UTILS = f"{_ADAPTERS}.utils"
 _MEETING = (
     "holdfast.rendezvous",
@@ -42,6 +43,7 @@ MODULES: Table = {
         "holdfast.metrics",
         _LOGGER,
         _UTILS,
+        SignalException=_SIGNAL,
         TORCHELASTIC_HEALTH_CHECK_PORT="holdfast.health:PORT_VARIABLE",
     ),
     f"{_ELASTIC}.agent.server.health_check_server": view("holdfast.health.server", _LOGGER),
@@ -91,7 +93,7 @@ MODULES: Table = {
     ),
     f"{_ELASTIC}.timer.debug_info_logging": f"{_ADAPTERS}.debug_info",
     # -- processes
-    f"{_ELASTIC}.multiprocessing": view("holdfast.workers", "holdfast.failures", _LOGGER),
+    f"{_ELASTIC}.multiprocessing": view("holdfast.workers", "holdfast.failures", _LOGGER, SignalException=_SIGNAL),
     f"{_ELASTIC}.multiprocessing.api": view(
         "holdfast.workers.context",
         "holdfast.workers.logs",
@@ -101,6 +103,7 @@ MODULES: Table = {
         "holdfast.workers.subprocess_handler",
         "holdfast.workers",
         "holdfast.failures",
+        SignalException=_SIGNAL,
     ),
     f"{_ELASTIC}.multiprocessing.errors": view(
         "holdfast.failures", "holdfast.failures.handler", "holdfast.failures.process", _LOGGER
@@ -138,6 +141,7 @@ MODULES: Table = {
         f"{_ADAPTERS}.rendezvous_utils",
         LocalElasticAgent=f"{_ADAPTERS}.agent:LocalElasticAgent",
         TORCHELASTIC_HEALTH_CHECK_PORT="holdfast.health:PORT_VARIABLE",
+        SignalException=_SIGNAL,
     ),
     "torch.distributed.run": f"{_ADAPTERS}.run",
     "torch.distributed.launch": f"{_ADAPTERS}.launch",

@@ -43,11 +43,17 @@ _FILES = _of(f"{_ADAPTERS}.util.io", "read_conf_file")
 _CONFIG = _of(f"{_ADAPTERS}.config", "dump get_config get_configs load_sections")
 _TRACKERS = _of("holdfast.runner.trackers", "get_configured_trackers")
 
+_ERRORS = _of(
+    "holdfast.compat.errors",
+    "InvalidRunConfigException MalformedAppHandleException UnknownAppException UnknownSchedulerException",
+)
+
 _SPECS = View(
     ("holdfast.specs",),
     {
         "AWS_NAMED_RESOURCES": "holdfast.specs.named_resources_aws:NAMED_RESOURCES",
         "GENERIC_NAMED_RESOURCES": "holdfast.specs.named_resources_generic:NAMED_RESOURCES",
+        **_ERRORS,
         **_of("holdfast.specs.runopts", "get_type_name"),
         **_of("holdfast.components.arguments", "materialize_appdef"),
         **_ENTRY_POINTS,
@@ -83,10 +89,8 @@ MODULES: Table = {
         {
             **_of("holdfast.cli.run", "Runner get_runner"),
             **_of(f"{_ADAPTERS}.cli.argparse_util", "ArgOnceAction torchxconfig_run"),
-            **_of(
-                "holdfast.components.finder",
-                "ComponentNotFoundException ComponentValidationException get_builtin_source get_components",
-            ),
+            **_of("holdfast.components.finder", "get_builtin_source get_components"),
+            **_of("holdfast.compat.errors", "ComponentNotFoundException ComponentValidationException"),
             **_of(f"{_ADAPTERS}.cli.logs", "get_logs"),
             **_SCHEDULERS,
             **_CONFIG,
@@ -111,6 +115,7 @@ MODULES: Table = {
             **_of("holdfast.components.finder", "get_component"),
             **_of("holdfast.schedulers", "ListAppResponse Scheduler SchedulerFactory Stream get_scheduler_factories"),
             **_of("holdfast.specs", "AppStatus NONE"),
+            **_of("holdfast.compat.errors", "UnknownAppException UnknownSchedulerException"),
             **_of(
                 "holdfast.tracker.api",
                 "ENV_TORCHX_JOB_ID ENV_TORCHX_PARENT_RUN_ID ENV_TORCHX_TRACKERS tracker_config_env_var_name",
@@ -147,7 +152,7 @@ MODULES: Table = {
             **_of("holdfast.schedulers.local.scheduler", "LocalScheduler"),
             **_of("holdfast.schedulers.lines", "LogIterator filter_regex split_lines_iterator"),
             **_of("holdfast.schedulers.ids", "make_unique"),
-            **_of("holdfast.workers.context", "SignalException"),
+            **_of("holdfast.compat.errors", "SignalException"),
             **_of("holdfast.schedulers", "DescribeAppResponse ListAppResponse Scheduler Stream"),
             **_of("holdfast.specs", "AppDef AppDryRunInfo AppState NONE Role is_terminal macros runopts"),
             **_TYPES,
@@ -160,7 +165,14 @@ MODULES: Table = {
     ),
     "torchx.specs.file_linter": View((f"{_ADAPTERS}.file_linter",), {**_FILES, **_TYPES}),
     "torchx.specs.finder": View(
-        ("holdfast.components.finder",), {**_of("holdfast.specs", "AppDef"), **_LINTER, **_FILES, **_TYPES}
+        ("holdfast.components.finder",),
+        {
+            **_of("holdfast.compat.errors", "ComponentNotFoundException ComponentValidationException"),
+            **_of("holdfast.specs", "AppDef"),
+            **_LINTER,
+            **_FILES,
+            **_TYPES,
+        },
     ),
     "torchx.specs.named_resources_aws": "holdfast.specs.named_resources_aws",
     "torchx.specs.named_resources_generic": "holdfast.specs.named_resources_generic",

@@ -9,11 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.components.errors import ComponentNotFoundException
 from holdfast.components.finder import find_component
 from holdfast.components.help import read_docstring
 from holdfast.components.signature import read_signature
-from holdfast.plugins import PluginBroken
+from holdfast.errors import ComponentNotFoundError, PluginBrokenError
 
 
 @dataclass
@@ -64,9 +63,9 @@ def validate(
     try:
         component = find_component(f"{path}:{component_function}")
         found = [_message(each.reason, each.line) for each in component.validation_errors]
-    except ComponentNotFoundException:
+    except ComponentNotFoundError:
         return [_message(f"Function {component_function} not found", 0)]
-    except PluginBroken as error:
+    except PluginBrokenError as error:
         return [_message(str(error), 0)]
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name == component_function:

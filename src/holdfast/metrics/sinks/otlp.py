@@ -14,7 +14,7 @@ import os
 import threading
 from collections.abc import Callable
 
-from holdfast.errors import Unavailable, UsageError
+from holdfast.errors import UnavailableError, UsageError
 from holdfast.metrics.api import MetricData, MetricHandler
 from holdfast.metrics.names import BUCKETS_MS, is_duration, number, otel_name
 from holdfast.metrics.source import Source, current
@@ -80,7 +80,7 @@ class OtlpMetricHandler(MetricHandler):
         take(value, {"group": metric_data.group_name})
 
     def flush(self) -> None:
-        """Export the gathered values; raises `Unavailable` if the receiver refuses them."""
+        """Export the gathered values; raises `UnavailableError` if the receiver refuses them."""
         data = self._reader.get_metrics_data()
         if data is None or not data.resource_metrics:
             return
@@ -90,7 +90,7 @@ class OtlpMetricHandler(MetricHandler):
         finally:
             _exporting.now = False
         if result is not self._success:
-            raise Unavailable("the OTLP receiver did not take the metrics")
+            raise UnavailableError("the OTLP receiver did not take the metrics")
 
     def close(self) -> None:
         """Close the connection; the queue has flushed before."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import socket
+import threading
 import time
 
-from holdfast.errors import Unavailable, UsageError
+from holdfast.errors import UnavailableError, UsageError
 from holdfast.metrics.api import MetricData, MetricHandler
 from holdfast.metrics.names import is_duration, number, statsd_name
 from holdfast.wire.address import Endpoint, parse_endpoint
@@ -32,6 +33,7 @@ class StatsdMetricHandler(MetricHandler):
         self.lost = 0
         self._endpoint = endpoint
         self._socket: socket.socket | None = None
+        self._connecting = threading.Lock()
         self._resolve_at = -math.inf
 
     def emit(self, metric_data: MetricData) -> None:
@@ -50,7 +52,7 @@ class StatsdMetricHandler(MetricHandler):
             self._socket.close()
 
     def _connect(self) -> None:
-        """Resolve the name, at most once in `RESOLVE_AGAIN_S`; raises `Unavailable`."""
+        """Resolve the name, at most once in `RESOLVE_AGAIN_S`; raises `UnavailableError`."""
         if time.monotonic() < self._resolve_at:
             self.lost += 1
             return
@@ -59,14 +61,14 @@ class StatsdMetricHandler(MetricHandler):
         try:
             family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
         except OSError as error:
-            raise Unavailable(f"the StatsD host '{host}' cannot be resolved: {error.strerror}") from error
+            raise UnavailableError(f"the StatsD host '{host}' cannot be resolved: {error.strerror}") from error
         udp = socket.socket(family, kind)
         udp.setblocking(False)
         try:
             udp.connect(address)
         except OSError as error:
             udp.close()
-            raise Unavailable(f"there is no route to the StatsD host '{host}': {error.strerror}") from error
+            raise UnavailableError(f"there is no route to the StatsD host '{host}': {error.strerror}") from error
         self._socket = udp
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import holdfast
-from holdfast.errors import Unavailable, UsageError
+from holdfast.errors import UnavailableError, UsageError
 from holdfast.facts import facts
 from holdfast.filenames import file_name
 from holdfast.home import expand, state_folder
@@ -200,9 +200,9 @@ class LocalScheduler(WorkspaceMixin[None], Scheduler[LocalRequest]):
                 found.append(parse.listing(app_id, handle, *looked))
         return sorted(found, key=lambda app: (app.submitted_at or 0.0, app.app_id))
 
-    def wait_news(self, app_id: str, timeout_s: float) -> None:
-        """Return when the job's state has changed, at the latest after `timeout_s`."""
-        self._jobs.folder(app_id).wait_news(timeout_s)
+    def wait_news(self, app_id: str, timeout: float) -> None:
+        """Return when the job's state has changed, at the latest after `timeout` seconds."""
+        self._jobs.folder(app_id).wait_news(timeout)
 
     def log_iter(
         self,
@@ -293,7 +293,7 @@ class LocalScheduler(WorkspaceMixin[None], Scheduler[LocalRequest]):
             request = None  # its record is damaged, which is a good reason to delete it
         grace = request.cancel_grace_s if request is not None else 0.0
         if not folder.wait_gone(grace + END_TIMEOUT_S):
-            raise Unavailable(f"the job {app_id} has not ended yet; delete it again in a while")
+            raise UnavailableError(f"the job {app_id} has not ended yet; delete it again in a while")
         folder.remove()
 
     def _within_reach(self, app_id: str) -> JobFolder:
@@ -334,12 +334,12 @@ def _start_supervisor(folder: JobFolder, lock: int) -> None:
             check=False,
         )
     except OSError as error:
-        raise Unavailable(f"cannot start the job's supervisor with {sys.executable}: {error}") from error
+        raise UnavailableError(f"cannot start the job's supervisor with {sys.executable}: {error}") from error
     finally:
         os.close(log)
     if done.returncode:
         said = (folder.path / "supervisor.log").read_text(errors="replace").strip()
-        raise Unavailable(f"the job's supervisor could not start (exit code {done.returncode}): {said[-500:]}")
+        raise UnavailableError(f"the job's supervisor could not start (exit code {done.returncode}): {said[-500:]}")
 
 
 def _plan_folders(

@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import HoldfastError, Unavailable, UsageError
+from holdfast.errors import HoldfastError, UnavailableError, UsageError
 from holdfast.failures import errorfile
 from holdfast.failures.classify import Evidence, classify, explain, how_it_ended, reason
 from holdfast.failures.failure import Kind
@@ -369,7 +369,7 @@ def _make_log_folder(path: Path) -> None:
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise Unavailable(
+        raise UnavailableError(
             f"cannot make the log folder {path}: {error.strerror}; name another with -cfg log_dir=FOLDER"
         ) from error
 

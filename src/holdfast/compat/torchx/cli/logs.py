@@ -9,7 +9,7 @@ from holdfast.cli.log_screen import LogScreen, Who, replicas_of
 from holdfast.compat.torchx.cli.commands import ID_FORMAT
 from holdfast.errors import UsageError
 from holdfast.runner.api import Runner, get_runner
-from holdfast.specs import AppDef, UnknownAppException
+from holdfast.specs import AppDef, UnknownAppError
 
 if TYPE_CHECKING:
     from holdfast.schedulers import Stream
@@ -43,7 +43,7 @@ def get_logs(
     runner = runner or get_runner()
     app = runner.describe(named["handle"])
     if app is None:
-        raise UnknownAppException(named["handle"])
+        raise UnknownAppError(named["handle"])
     ids = {int(each) for each in (named["ids"] or "").split(",") if each}
     chosen = [Who(*each) for each in find_role_replicas(app, named["role"]) if not ids or each[1] in ids]
     if not chosen:
