@@ -1,7 +1,6 @@
 """Processes: how workers are started, watched, heard and stopped. Linux.
 
-An agent uses `Gang` with `WorkerPlan`s, `Template` for warm starts, and `holdfast.workers.aio`
-inside an event loop. Programs written for TorchElastic use `start_processes` and the logs specs.
+An agent uses `Gang` with `WorkerPlan`s, `Template` for warm starts, and `holdfast.workers.aio` inside an event loop.
 """
 
 from __future__ import annotations
@@ -11,15 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from holdfast.workers.accelerators import gpu_count, local_world_size
-    from holdfast.workers.context import (
-        MultiprocessContext,
-        PContext,
-        RunProcsResult,
-        SignalException,
-        SubprocessContext,
-        start_processes,
-    )
     from holdfast.workers.driver import Gang
+    from holdfast.workers.interrupted import SignalException
     from holdfast.workers.lines import render_prefix
     from holdfast.workers.logs import DefaultLogsSpecs, LogsDest, LogsSpecs
     from holdfast.workers.machine import StopEnded
@@ -34,13 +26,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "gpu_count": "accelerators",
     "local_world_size": "accelerators",
-    "MultiprocessContext": "context",
-    "PContext": "context",
-    "RunProcsResult": "context",
-    "SignalException": "context",
-    "SubprocessContext": "context",
-    "start_processes": "context",
     "Gang": "driver",
+    "SignalException": "interrupted",
     "render_prefix": "lines",
     "DefaultLogsSpecs": "logs",
     "LogsDest": "logs",
@@ -71,16 +58,12 @@ __all__ = [
     "LogsDest",
     "LogsSpecs",
     "Module",
-    "MultiprocessContext",
     "NumaOptions",
-    "PContext",
     "Program",
-    "RunProcsResult",
     "Script",
     "SignalException",
     "Std",
     "StopEnded",
-    "SubprocessContext",
     "Template",
     "WorkerExited",
     "WorkerPlan",
@@ -89,7 +72,6 @@ __all__ = [
     "guess",
     "local_world_size",
     "render_prefix",
-    "start_processes",
     "to_map",
 ]
 

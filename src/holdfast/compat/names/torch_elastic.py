@@ -8,6 +8,7 @@ _ELASTIC = "torch.distributed.elastic"
 _ADAPTERS = "holdfast.compat.elastic"
 _LOGGER = f"{_ADAPTERS}.logging"
 _UTILS = f"{_ADAPTERS}.utils"
+_PROCESSES = f"{_ADAPTERS}.processes"
 _MEETING = ("holdfast.rendezvous", "holdfast.rendezvous.dynamic", "holdfast.events", f"{_ADAPTERS}.rendezvous_utils")
 
 #: Packages are views, so that no module of ours gets a child of theirs as an attribute.
@@ -29,7 +30,7 @@ MODULES: Table = {
     f"{_ELASTIC}.agent.server.local_elastic_agent": view(
         "holdfast.agent.local",
         "holdfast.agent",
-        "holdfast.workers",
+        _PROCESSES,
         "holdfast.health",
         "holdfast.metrics",
         _LOGGER,
@@ -83,27 +84,18 @@ MODULES: Table = {
     ),
     f"{_ELASTIC}.timer.debug_info_logging": f"{_ADAPTERS}.debug_info",
     # -- processes
-    f"{_ELASTIC}.multiprocessing": view("holdfast.workers", "holdfast.failures", _LOGGER),
-    f"{_ELASTIC}.multiprocessing.api": view(
-        "holdfast.workers.context",
-        "holdfast.workers.logs",
-        "holdfast.workers.std",
-        "holdfast.workers.redirects",
-        "holdfast.workers.tail",
-        "holdfast.workers.subprocess_handler",
-        "holdfast.workers",
-        "holdfast.failures",
-    ),
+    f"{_ELASTIC}.multiprocessing": view(_PROCESSES, "holdfast.failures", _LOGGER),
+    f"{_ELASTIC}.multiprocessing.api": _PROCESSES,
     f"{_ELASTIC}.multiprocessing.errors": view(
         "holdfast.failures", "holdfast.failures.handler", "holdfast.failures.process", _LOGGER
     ),
     f"{_ELASTIC}.multiprocessing.errors.error_handler": "holdfast.failures.handler",
     f"{_ELASTIC}.multiprocessing.errors.handlers": "holdfast.failures.handler",
-    f"{_ELASTIC}.multiprocessing.redirects": "holdfast.workers.redirects",
-    f"{_ELASTIC}.multiprocessing.subprocess_handler": view("holdfast.workers.subprocess_handler"),
-    f"{_ELASTIC}.multiprocessing.subprocess_handler.handlers": "holdfast.workers.subprocess_handler",
-    f"{_ELASTIC}.multiprocessing.subprocess_handler.subprocess_handler": "holdfast.workers.subprocess_handler",
-    f"{_ELASTIC}.multiprocessing.tail_log": "holdfast.workers.tail",
+    f"{_ELASTIC}.multiprocessing.redirects": f"{_ADAPTERS}.redirects",
+    f"{_ELASTIC}.multiprocessing.subprocess_handler": view(f"{_ADAPTERS}.subprocess_handler"),
+    f"{_ELASTIC}.multiprocessing.subprocess_handler.handlers": f"{_ADAPTERS}.subprocess_handler",
+    f"{_ELASTIC}.multiprocessing.subprocess_handler.subprocess_handler": f"{_ADAPTERS}.subprocess_handler",
+    f"{_ELASTIC}.multiprocessing.tail_log": f"{_ADAPTERS}.tail_log",
     f"{_ELASTIC}.control_plane": f"{_ADAPTERS}.control_plane",
     # -- helpers
     f"{_ELASTIC}.utils": view(_UTILS),

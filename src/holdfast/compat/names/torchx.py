@@ -147,7 +147,7 @@ MODULES: Table = {
             **_of("holdfast.schedulers.local.scheduler", "LocalScheduler"),
             **_of("holdfast.schedulers.lines", "LogIterator filter_regex split_lines_iterator"),
             **_of("holdfast.schedulers.ids", "make_unique"),
-            **_of("holdfast.workers.context", "SignalException"),
+            **_of("holdfast.workers", "SignalException"),
             **_of("holdfast.schedulers", "DescribeAppResponse ListAppResponse Scheduler Stream"),
             **_of("holdfast.specs", "AppDef AppDryRunInfo AppState NONE Role is_terminal macros runopts"),
             **_TYPES,
