@@ -120,6 +120,7 @@ MODULES: Table = {
         "holdfast.health",
         _LOGGER,
         f"{_ADAPTERS}.rendezvous_utils",
+        f"{_ADAPTERS}.launch_helpers",
         TORCHELASTIC_HEALTH_CHECK_PORT="holdfast.health:PORT_VARIABLE",
     ),
     "torch.distributed.run": f"{_ADAPTERS}.run",
