@@ -56,7 +56,7 @@ def printed(folder: Path, command: list[str]) -> list[str]:
     folder.mkdir()
     dropped = ("TORCHX", "TORCHELASTIC", "PET_", "HOLDFAST", "PYTHON", "VIRTUAL_ENV")
     environ = {key: value for key, value in os.environ.items() if not key.startswith(dropped)}
-    environ |= {"HOME": str(folder), "HOLDFAST_HOME": str(folder / ".state"), "LOGLEVEL": "ERROR"}
+    environ |= {"HOME": str(folder), "HOLDFAST_HOME": str(folder / ".state")}
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environ)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout.splitlines()

@@ -48,10 +48,12 @@ MODULES: Table = {
     ),
     f"{_ELASTIC}.rendezvous.dynamic_rendezvous": view("holdfast.rendezvous.dynamic", *_MEETING),
     f"{_ELASTIC}.rendezvous.c10d_rendezvous_backend": view(
-        "holdfast.rendezvous.store_backend", *_MEETING, create_backend="holdfast.torch.c10d:create_backend"
+        f"{_ADAPTERS}.c10d", "holdfast.rendezvous.store_backend", *_MEETING
     ),
     f"{_ELASTIC}.rendezvous.static_tcp_rendezvous": view(
-        "holdfast.rendezvous.static", *_MEETING, create_rdzv_handler="holdfast.rendezvous.static:create_handler"
+        "holdfast.rendezvous.static",
+        *_MEETING,
+        create_rdzv_handler=f"{_ADAPTERS}.rendezvous_utils:create_static_handler",
     ),
     f"{_ELASTIC}.rendezvous.etcd_rendezvous": view(
         "holdfast.rendezvous.etcd",
@@ -67,8 +69,10 @@ MODULES: Table = {
     f"{_ELASTIC}.rendezvous.utils": f"{_ADAPTERS}.rendezvous_utils",
     # -- what is told
     f"{_ELASTIC}.metrics": view("holdfast.metrics"),
-    f"{_ELASTIC}.metrics.api": "holdfast.metrics.api",
-    f"{_ELASTIC}.events": view("holdfast.events", _LOGGER),
+    f"{_ELASTIC}.metrics.api": view("holdfast.metrics.api", _get_metric_name="holdfast.metrics.api:_metric_name"),
+    f"{_ELASTIC}.events": view(
+        "holdfast.events", _LOGGER, _get_or_create_logger=f"{_ADAPTERS}.event_handlers:_get_or_create_logger"
+    ),
     f"{_ELASTIC}.events.api": "holdfast.events.api",
     f"{_ELASTIC}.events.handlers": f"{_ADAPTERS}.event_handlers",
     # -- timers
@@ -107,7 +111,7 @@ MODULES: Table = {
         "holdfast.wire.ports",
         "holdfast.store.agree",
         _LOGGER,
-        create_c10d_store="holdfast.torch.c10d:create_c10d_store",
+        create_c10d_store=f"{_ADAPTERS}.c10d:create_c10d_store",
     ),
     f"{_ELASTIC}.utils.log_level": _LOGGER,
     f"{_ELASTIC}.utils.logging": _LOGGER,
