@@ -268,7 +268,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
             return
         if self._held is not None:
             self._held.close()
-        self._held = HeldPort()
+        self._held = HeldPort(self._node.master_port)
         deadline = time.monotonic() + self._node.join_timeout_s
         self._io.call(self._ask_on_loop, Ask(self._held.port, deadline, cause, number))
 
