@@ -98,6 +98,8 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         #: Why the coordinator turned this node away when it only looked at the run.
         self._refused: str | None = None
         self._left = False
+        #: Whether this node has closed the run: then it is over, whether or not the answer came before this node left.
+        self._closed = False
         self._host = self._find_host(asked)
         self._endpoint = self._host.endpoint if self._host is not None else asked
         self._member = self._make_member(params)
@@ -119,10 +121,11 @@ class HoldfastRendezvousHandler(RendezvousHandler):
 
     def is_closed(self) -> bool:
         """Say whether the run is over."""
-        return self._ended is not None
+        return self._closed or self._ended is not None
 
     def set_closed(self) -> None:
         """End the run for everybody."""
+        self._closed = True
         self._post(Shut(f"closed by {self._spec.host}"))
 
     def num_nodes_waiting(self) -> int:
