@@ -21,7 +21,7 @@ from holdfast.rendezvous.driver import Member, jitter
 from holdfast.rendezvous.machine import (
     Ask,
     AskFailed,
-    GiveUp,
+    Fail,
     LinkUp,
     MemberEffect,
     MemberEvent,
@@ -148,7 +148,7 @@ class Crowd:
         """Have one agent report a failure; returns the seconds until the last of the others knows."""
         failing, *others = self.agents
         start = time.perf_counter()
-        failing.handle(GiveUp(Cause("worker 3 was killed by SIGKILL")))
+        failing.handle(Fail(Cause("worker 3 was killed by SIGKILL")))
         failing.round = None
         await self.wait(others, lambda agent: agent.round is None)
         return time.perf_counter() - start

@@ -9,7 +9,7 @@ from typing import Any
 
 from bench._capture import SERVER_PLAIN, bodies_in
 from bench._mill import UNSEALED, Mill
-from holdfast.coordinator.protocol import CODEC
+from holdfast.coordinator.messages import CODEC
 from holdfast.wire.address import Endpoint
 from holdfast.wire.frames import FrameReader
 from holdfast.wire.handshake import NONCE_BYTES, Challenge, ClientHandshake, Purpose, Refused

@@ -7,8 +7,7 @@ import threading
 from types import TracebackType
 from typing import Any
 
-from holdfast.coordinator.messages import Beat, Cause
-from holdfast.coordinator.protocol import CODEC
+from holdfast.coordinator.messages import CODEC, Beat, Cause
 from holdfast.coordinator.query import ask_coordinator
 from holdfast.rendezvous import RendezvousParameters, get_rendezvous_handler
 from holdfast.wire.address import Endpoint
@@ -130,7 +129,7 @@ def capture(endpoint: Endpoint, secret: bytes, secret_file: str) -> list[bytes]:
         ]
         _together(handlers).close()
         ask_coordinator(relay.endpoint, secret)
-        handlers[0].give_up(Cause("a worker died", detail={"exit_code": 1}))
+        handlers[0].fail(Cause("a worker died", detail={"exit_code": 1}))
         store = _together(handlers)
         store.set("key", "value")
         store.multi_set(["a", "b"], [b"1", b"2"])

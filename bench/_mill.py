@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.coordinator.messages import Join
-from holdfast.coordinator.protocol import CODEC
+from holdfast.coordinator.messages import CODEC, Join
 from holdfast.wire.frames import FRAME_BYTES_MAX, HELLO_BYTES_MAX, PROTOCOL_VERSION
 from holdfast.wire.handshake import NONCE_BYTES, Challenge, Proof, Purpose, prove
 from holdfast.wire.session import MAC_BYTES

@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast.checkpoint import memory
-from holdfast.coordinator.record import RunRecord
 from holdfast.coordinator.records import RecordFolder
+from holdfast.coordinator.state import RunRecord
 from holdfast.filenames import file_name
 from holdfast.workers.logs import DefaultLogsSpecs
 

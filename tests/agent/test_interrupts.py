@@ -13,10 +13,14 @@ import pytest
 
 from holdfast.agent import LocalElasticAgent, SimpleElasticAgent, WorkerGroup, WorkerSpec, WorkerState
 from holdfast.agent.api import RunResult
-from holdfast.agent.simple import EXIT_BARRIER_KEY
+from holdfast.agent.local import LocalOptions
+from holdfast.compat.elastic.classic_rounds import EXIT_BARRIER_KEY
+from holdfast.coordinator.messages import Cause
 from holdfast.errors import SignalError
 from holdfast.facts import Fact, facts
 from holdfast.rendezvous import RendezvousHandler, RendezvousParameters, get_rendezvous_handler
+from holdfast.rendezvous.events import RoundSealed
+from holdfast.rendezvous.native import HoldfastRendezvousHandler
 from holdfast.store import MemoryStore, Store
 from holdfast.workers import DefaultLogsSpecs, Script
 from holdfast.workers.strays import descendants
@@ -127,14 +131,9 @@ class Pressed(LocalElasticAgent):
         if moment == self.moment:
             press()
 
-    def _get_ready(self) -> None:
+    def _invoke_run(self, role: str = "default") -> RunResult:
         self._at("getting ready")
-        super()._get_ready()
-
-    def _make_gang(self, *args: Any) -> Any:
-        gang = super()._make_gang(*args)
-        self._at("about to start")
-        return gang
+        return super()._invoke_run(role)
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         ids = super()._start_workers(worker_group)
@@ -147,15 +146,46 @@ class Pressed(LocalElasticAgent):
         return super()._monitor_workers(worker_group)
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
-        if self._crew is not None:
+        if self._local.crew is not None:
             self._at("broken")
         super()._shutdown(death_sig, timeout)
 
 
-@pytest.mark.parametrize("moment", ["getting ready", "about to start"])
-def test_before_workers_run(handler: RendezvousHandler, moment: str, told: Told) -> None:
+def test_before_a_round_is_asked_for(handler: RendezvousHandler, told: Told) -> None:
     with pytest.raises(SignalError, match="received SIGINT"):
-        Pressed(spec(handler), moment).run()
+        Pressed(spec(handler), "getting ready").run()
+
+    assert not Path("up").exists()
+    assert "stopping workers" not in told
+
+
+def test_between_the_round_and_the_start_of_its_workers(told: Told) -> None:
+    """The signal and the round wait in the inbox together: the signal is taken first."""
+
+    class Sealing(HoldfastRendezvousHandler):
+        def ask(self, cause: Cause | None = None, number: int = 0) -> None:
+            sealed = threading.Event()
+            self.listen(lambda effect: sealed.set() if isinstance(effect, RoundSealed) else None)
+            super().ask(cause, number)
+            assert sealed.wait(60)
+            press()
+
+    with pytest.raises(SignalError, match="received SIGINT"):
+        Pressed(spec(Sealing(RendezvousParameters("holdfast", "localhost:0", "run", 1, 1))), "never").run()
+
+    assert not Path("up").exists()
+    assert "stopping workers" not in told
+
+
+def test_while_imports_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Told) -> None:
+    (tmp_path / "endless.py").write_text("import signal\nwhile True:\n    signal.pause()")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    told.then["importing endless"] = press
+    handler = ours()
+
+    with pytest.raises(SignalError, match="received SIGINT"):
+        LocalElasticAgent(spec(handler), options=LocalOptions(preload=("endless",))).run()
+    handler.shutdown()
 
     assert not Path("up").exists()
     assert "stopping workers" not in told

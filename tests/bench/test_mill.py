@@ -3,8 +3,7 @@
 import pytest
 from bench._mill import Mill
 
-from holdfast.coordinator.messages import Beat, Join, NodeSpec, Phase, RoundId, RunSettings
-from holdfast.coordinator.protocol import CODEC
+from holdfast.coordinator.messages import CODEC, Beat, Join, NodeSpec, Phase, RoundId, RunSettings
 from holdfast.errors import FrameError
 from holdfast.wire.frames import HEADER_BYTES, HELLO_BYTES_MAX, FrameReader
 from holdfast.wire.handshake import NONCE_BYTES, Challenge, Proof, Purpose, Refused, ServerHandshake

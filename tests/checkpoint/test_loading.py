@@ -122,7 +122,7 @@ def test_shards_that_do_not_agree_on_what_is_spread_are_refused() -> None:
 
 @given(st.data())
 def test_damage_never_makes_anything_but_a_refusal(data: st.DataObject) -> None:
-    """Wherever a state without checksums is cut or changed, loading ends with a tree or with `CorruptShardError`."""
+    """Wherever a state without checksums of its own is cut or changed, loading ends with a tree or a refusal."""
     good = pack({"w": FlatSlice(np.arange(8), 0, (8,)), "x": [1, "a", None]}, checksums=False).to_bytes()
     bad = bytearray(good)
     for _ in range(data.draw(st.integers(0, 3))):

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from holdfast.checkpoint import Checkpointer, MemoryTier
+from holdfast.checkpoint.checksums import Checksums
 from holdfast.checkpoint.keys import Key
 from holdfast.checkpoint.memory import default_folder, open_slot, remove_folder, run_folder, sweep
 from holdfast.checkpoint.slots import PAGE, Slot, SlotReader, scan
-from holdfast.checkpoint.sums import Sums
 from holdfast.errors import ShardMissingError, UsageError
 from holdfast.facts import Fact
 
 np = pytest.importorskip("numpy")
 
 SIZE = 300_000
-NO_SUMS = Sums(0, ())
+NO_SUMS = Checksums(0, ())
 
 #: Saves steps as it is told to, each with arrays full of its number, and hangs in the middle of the copy of one.
 SAVER = """

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from holdfast.checkpoint.checksums import BLOCK_BYTES, checksum
 from holdfast.checkpoint.keys import Entry, Key
 from holdfast.checkpoint.storage import StorageTier
-from holdfast.checkpoint.sums import BLOCK_BYTES, sum_up
 from holdfast.errors import CorruptShardError, ShardMissingError, UsageError
 
 pytest.importorskip("fsspec")
@@ -34,7 +34,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 def save(tier: StorageTier, step: int, data: bytes = b"state", shard: int = 0, world: int = 1, run: str = "r.0") -> Key:
     key = Key(step, run, world, shard)
-    tier.save(key, memoryview(data), sum_up(memoryview(data)))
+    tier.save(key, memoryview(data), checksum(memoryview(data)))
     return key
 
 
@@ -196,10 +196,10 @@ def test_an_unknown_scheme_is_refused_in_one_sentence() -> None:
 SAVER = """
 import os, sys, threading
 from pathlib import Path
-from holdfast.checkpoint import places
+from holdfast.checkpoint import backends
 from holdfast.checkpoint.keys import Key
 from holdfast.checkpoint.storage import StorageTier
-from holdfast.checkpoint.sums import sum_up
+from holdfast.checkpoint.checksums import checksum
 
 folder, moment = sys.argv[1:]
 def hang(*_, **__):
@@ -207,7 +207,7 @@ def hang(*_, **__):
     threading.Event().wait()
 def save(step):
     data = memoryview(bytes([step]) * 20_000_000)
-    tier.save(Key(step, "r.0", 1, 0), data, sum_up(data))
+    tier.save(Key(step, "r.0", 1, 0), data, checksum(data))
 tier = StorageTier(folder, keep=1)
 save(1)
 if moment == "data":
@@ -215,7 +215,7 @@ if moment == "data":
         def __radd__(self, other):
             hang() if other else None
             return other + int(self)
-    places._WRITE_BYTES = Hanging(8_000_000)
+    backends._WRITE_BYTES = Hanging(8_000_000)
 elif moment == "fsync":
     os.fsync = hang
 elif moment == "manifest":
@@ -278,7 +278,7 @@ CROWD = """
 import sys
 from holdfast.checkpoint.keys import Key
 from holdfast.checkpoint.storage import StorageTier
-from holdfast.checkpoint.sums import sum_up
+from holdfast.checkpoint.checksums import checksum
 
 folder, shard, world = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 tier = StorageTier(folder, keep=2)
@@ -286,7 +286,7 @@ print("ready", flush=True)
 sys.stdin.readline()
 for step in range(12):
     data = memoryview(f"{step}.{shard}".encode() * 1000)
-    tier.save(Key(step, "r.0", world, shard), data, sum_up(data))
+    tier.save(Key(step, "r.0", world, shard), data, checksum(data))
 print("done", flush=True)
 """
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import holdfast.agent.api
-import holdfast.agent.simple
+import holdfast.compat.elastic.agent
 import holdfast.metrics
 import holdfast.metrics.api
 from holdfast import compat
@@ -78,7 +78,7 @@ class TestAsked:
         api, server = load(f"{ELASTIC}.agent.server.api"), load(f"{ELASTIC}.agent.server")
 
         assert api.WorkerSpec is server.WorkerSpec is holdfast.agent.api.WorkerSpec
-        assert api.SimpleElasticAgent is holdfast.agent.simple.SimpleElasticAgent
+        assert api.SimpleElasticAgent is holdfast.compat.elastic.agent.SimpleElasticAgent
 
     def test_a_name_that_we_do_not_have_is_not_found(self) -> None:
         for name in (f"{ELASTIC}.nothing", f"{ELASTIC}.timer.nothing", "torch.distributed.run.nothing"):
@@ -90,16 +90,16 @@ class TestAsked:
             exec(f"from {ELASTIC}.timer import nothing")
 
     def test_a_name_patched_through_a_view_is_the_name_in_use(self) -> None:
-        before = holdfast.agent.simple.WorkerGroup
+        before = holdfast.compat.elastic.agent.WorkerGroup
 
         with unittest.mock.patch(f"{ELASTIC}.agent.server.api.WorkerGroup") as double:
-            assert holdfast.agent.simple.WorkerGroup is double
+            assert holdfast.compat.elastic.agent.WorkerGroup is double
             assert holdfast.agent.api.WorkerGroup is double
             with unittest.mock.patch(f"{ELASTIC}.agent.server.api.WorkerGroup") as inner:
-                assert holdfast.agent.simple.WorkerGroup is inner
-            assert holdfast.agent.simple.WorkerGroup is double
+                assert holdfast.compat.elastic.agent.WorkerGroup is inner
+            assert holdfast.compat.elastic.agent.WorkerGroup is double
 
-        assert holdfast.agent.simple.WorkerGroup is before
+        assert holdfast.compat.elastic.agent.WorkerGroup is before
         assert holdfast.agent.api.WorkerGroup is before
 
     def test_a_name_patched_through_an_alias_is_the_name_in_use(self, monkeypatch: pytest.MonkeyPatch) -> None:

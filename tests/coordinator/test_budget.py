@@ -87,4 +87,4 @@ def test_progress_breaks_a_crash_loop() -> None:
     ruling = charge(broken(REAL, lasted=100.0), spent, rules)
 
     assert ruling.end is None
-    assert ruling.spent.fruitless == 0
+    assert ruling.spent.failures_without_progress == 0

@@ -20,15 +20,15 @@ from holdfast.coordinator.messages import (
 )
 from holdfast.machine import Tick
 from holdfast.rendezvous.machine import (
-    AnotherAnswers,
-    AnotherAsks,
-    Answer,
     Ask,
     FactHeard,
     Heard,
     LinkUp,
     MemberMachine,
-    PutQuestion,
+    PeerCall,
+    PeerCalled,
+    PeerReplied,
+    PeerReply,
     Say,
 )
 from holdfast.wire.frames import Message
@@ -77,8 +77,8 @@ class Cluster:
         self.boot()
         self.members: dict[str, MemberMachine] = {}
         self.heard: dict[str, list[ToldFact]] = {}
-        self.asked: list[tuple[str, AnotherAsks]] = []
-        self.answers: list[tuple[str, AnotherAnswers]] = []
+        self.asked: list[tuple[str, PeerCalled]] = []
+        self.answers: list[tuple[str, PeerReplied]] = []
         self.deaf: set[str] = set()
         for name in names:
             self.add(name)
@@ -112,9 +112,9 @@ class Cluster:
                     self.serve(Received(name, effect.message))
                 case FactHeard():
                     self.heard[name].append(effect.fact)
-                case AnotherAsks():
+                case PeerCalled():
                     self.asked.append((name, effect))
-                case AnotherAnswers():
+                case PeerReplied():
                     self.answers.append((name, effect))
                 case _:
                     pass
@@ -194,9 +194,9 @@ def test_the_end_of_a_run_is_heard_with_its_closing() -> None:
 def test_a_question_reaches_every_other_member_and_the_answers_come_back_by_rank() -> None:
     cluster = Cluster("a", "b", "c")
 
-    cluster.member("b", PutQuestion(7, "stacks", "why"))
+    cluster.member("b", PeerCall(7, "stacks", "why"))
     for name, asked in list(cluster.asked):
-        cluster.member(name, Answer(asked.caller, asked.call, f"from {name}"))
+        cluster.member(name, PeerReply(asked.caller, asked.call, f"from {name}"))
 
     assert [(name, asked.topic, asked.body) for name, asked in cluster.asked] == [
         ("a", "stacks", "why"),

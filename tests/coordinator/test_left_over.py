@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from holdfast.coordinator.admission import LEFT_OVER
 from holdfast.coordinator.events import Note, RunEffect, Tell
-from holdfast.coordinator.fit import LEFT_OVER
 from holdfast.coordinator.messages import Broken, Phase, Rejected, Sealed
 from holdfast.coordinator.state import Stage
 from tests.coordinator.test_run import Run

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.coordinator.record import RunRecord
 from holdfast.coordinator.records import RecordFolder
+from holdfast.coordinator.state import RunRecord
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b'{"closed": "\xff"}', b'{"closed": "\\ud800"}', b"[]"])

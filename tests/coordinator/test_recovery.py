@@ -2,8 +2,7 @@
 
 from holdfast.coordinator.messages import NodeSpec, Phase, Place, RoundId
 from holdfast.coordinator.ranks import Seat
-from holdfast.coordinator.recovery import Recovery
-from holdfast.coordinator.state import Node
+from holdfast.coordinator.state import Node, Recovery
 
 ROUND = RoundId(7, "n")
 SEATS = [Seat("a", "ha"), Seat("b", "hb"), Seat("c", "hc")]

@@ -12,7 +12,7 @@ from holdfast.coordinator.events import (
     NodeDropped,
     NodeFailed,
     NodeJoined,
-    NodeLeft,
+    NodeLeaves,
     Note,
     RunEffect,
     RunEvent,
@@ -41,9 +41,8 @@ from holdfast.coordinator.messages import (
     RunSettings,
     Sealed,
 )
-from holdfast.coordinator.record import RunRecord
 from holdfast.coordinator.run import RunMachine
-from holdfast.coordinator.state import Stage
+from holdfast.coordinator.state import RunRecord, Stage
 from holdfast.machine import Tick
 
 LEASE_S = 5.0
@@ -304,7 +303,7 @@ def test_connections_that_break_again_and_again_leave_nothing_behind() -> None:
 def test_a_polite_leave_needs_no_lease() -> None:
     run = gathered("a", "b")
 
-    effects = run.tell(NodeLeft("b", run.seq("b"), "preempted"))
+    effects = run.tell(NodeLeaves("b", run.seq("b"), "preempted"))
 
     assert told(effects, Broken)["a"].reason == "host-b left: preempted"
 
@@ -313,7 +312,7 @@ def test_a_spare_takes_the_lost_place_at_once() -> None:
     run = gathered("a", "b")
     run.ask("c")
     assert run.machine.sentence(run.now, "c") == ("round 1: 2 nodes; this node standing by as spare: the round is full")
-    run.tell(NodeLeft("a", run.seq("a"), "preempted"))
+    run.tell(NodeLeaves("a", run.seq("a"), "preempted"))
 
     places = sealed(run.ask("b"))
 
@@ -333,7 +332,7 @@ def test_a_node_that_does_not_rejoin_in_time_is_counted_out() -> None:
 def test_when_nobody_of_the_last_round_is_left_a_first_gathering_begins_again() -> None:
     run = gathered("a", quiet_s=3.0)
     run.settings = run.machine.settings or run.settings
-    run.tell(NodeLeft("a", run.seq("a"), "preempted"))
+    run.tell(NodeLeaves("a", run.seq("a"), "preempted"))
 
     assert run.machine.stage is Stage.GATHERING
     assert sealed(run.ask("b"))["b"].round.number == 2
@@ -376,7 +375,7 @@ def test_an_ask_that_a_broken_round_answered_is_void() -> None:
 def test_an_old_join_of_a_node_that_is_gone_does_not_bring_it_back() -> None:
     run = gathered("a", "b")
     old = Join(1, "job", run.spec("b"), run.settings, Phase.WAITING, 1)
-    run.tell(NodeLeft("b", run.seq("b"), "preempted"))
+    run.tell(NodeLeaves("b", run.seq("b"), "preempted"))
 
     assert run.tell(NodeJoined(old, "10.0.0.9")) == []
     assert "b" not in run.machine.nodes
@@ -432,7 +431,7 @@ def test_the_victims_of_a_lost_node_cost_nothing() -> None:
 def test_a_charge_is_saved_at_once() -> None:
     run = gathered("a", "b", least=2)
     run.fail("a")
-    run.tell(NodeLeft("b", run.seq("b"), "preempted"))
+    run.tell(NodeLeaves("b", run.seq("b"), "preempted"))
 
     effects = run.ask("a")
 
@@ -474,7 +473,7 @@ def test_a_node_whose_work_is_done_may_go_without_breaking_the_round() -> None:
     run = gathered("a", "b")
     run.done("a")
 
-    effects = run.tell(NodeLeft("a", run.seq("a"), "done"))
+    effects = run.tell(NodeLeaves("a", run.seq("a"), "done"))
 
     assert told(effects, Broken) == {}
     assert told(run.done("b"), Closed)["b"].reason == "finished"
@@ -487,7 +486,7 @@ def test_closed_is_final_and_told_to_everyone_who_comes() -> None:
     assert told(run.ask("c"), Closed)["c"].reason == "enough"
     assert told(run.beat("a"), Closed)["a"].reason == "enough"
     assert run.fail("a") == []
-    assert run.tell(NodeLeft("b", run.seq("b"), "preempted")) == []
+    assert run.tell(NodeLeaves("b", run.seq("b"), "preempted")) == []
     assert run.machine.stage is Stage.CLOSED
     assert run.machine.wakeup() is None
 
@@ -627,7 +626,7 @@ def test_a_round_that_was_broken_before_the_restart_is_regrouped_after_it() -> N
     run = gathered("b", "a", "c", least=2)
     order = {node: place.group_rank for node, place in run.held.items()}
     run.fail("a")
-    run.tell(NodeLeft("c", run.seq("c"), "preempted"))
+    run.tell(NodeLeaves("c", run.seq("c"), "preempted"))
     run.boot(run.machine.record())
     assert run.machine.stage is Stage.REGROUPING
 
@@ -643,7 +642,7 @@ def test_a_round_that_was_broken_before_the_restart_is_regrouped_after_it() -> N
 def test_a_failure_that_was_charged_before_the_restart_is_not_charged_again() -> None:
     run = gathered("a", "b", least=2)
     run.fail("a")
-    run.tell(NodeLeft("b", run.seq("b"), "preempted"))
+    run.tell(NodeLeaves("b", run.seq("b"), "preempted"))
     run.ask("a", Cause("exit code 1"))
     assert run.machine.restarts_used == 1
     run.boot(run.machine.record())
@@ -744,7 +743,7 @@ def test_a_permission_that_comes_too_late_is_not_kept() -> None:
     run = guarded(least=2)
     run.ask("a")
     assert WantSeal() in run.ask("b")
-    run.tell(NodeLeft("b", run.seq("b"), "changed its mind"))
+    run.tell(NodeLeaves("b", run.seq("b"), "changed its mind"))
 
     assert not sealed(run.tell(SealAllowed()))
     assert WantSeal() in run.ask("c")

@@ -12,7 +12,6 @@ import pytest
 
 from holdfast import events
 from holdfast.events import Event, EventSource
-from holdfast.events.handlers.otlp import logs_url
 from holdfast.facts import Fact
 
 pytest.importorskip("opentelemetry.sdk")
@@ -125,17 +124,3 @@ def test_a_collector_that_refuses_is_reported_once(collector: Collector, heard: 
 
     (fact,) = heard
     assert f"the collector at {collector.endpoint}/v1/logs does not take events" in fact.sentence
-
-
-@pytest.mark.parametrize(
-    ("endpoint", "url"),
-    [
-        ("host:4318", "http://host:4318/v1/logs"),
-        ("http://host:4318", "http://host:4318/v1/logs"),
-        ("https://host/", "https://host/v1/logs"),
-        ("https://host/otlp/v1/logs", "https://host/otlp/v1/logs"),
-        ("", ""),
-    ],
-)
-def test_an_endpoint_gets_the_path_of_logs_unless_it_has_one(endpoint: str, url: str) -> None:
-    assert logs_url(endpoint) == url

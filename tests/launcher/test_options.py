@@ -7,7 +7,7 @@ import dataclasses
 import click
 import pytest
 
-from holdfast.agent.local import HEALTH_TIMEOUT_S
+from holdfast.agent.health import HEALTH_TIMEOUT_S
 from holdfast.cli.launch import command as launch
 from holdfast.cli.run import command as run
 from holdfast.coordinator.messages import Admit

@@ -72,7 +72,7 @@ def main() -> None:
                 stays.append(True)
                 handler.ask()
             case "give_up":
-                handler.give_up(Cause(rest))
+                handler.fail(Cause(rest))
             case "finish":
                 handler.finish()
             case "leave":

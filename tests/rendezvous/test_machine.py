@@ -1,16 +1,14 @@
 """A member's decisions: events in, effects out, at virtual times."""
 
+from holdfast.coordinator import messages as wire
 from holdfast.coordinator.messages import (
     Ack,
     Beat,
     Broken,
     Cause,
-    Close,
     Closed,
     Done,
-    Fail,
     Join,
-    Leave,
     Newcomers,
     NodeSpec,
     Phase,
@@ -25,13 +23,14 @@ from holdfast.machine import Tick
 from holdfast.rendezvous.machine import (
     Ask,
     AskFailed,
+    Close,
     CoordinatorAway,
     CoordinatorBack,
-    Depart,
     DropLink,
+    Fail,
     Finish,
-    GiveUp,
     Heard,
+    Leave,
     LinkDown,
     LinkUp,
     MemberEffect,
@@ -43,7 +42,6 @@ from holdfast.rendezvous.machine import (
     RoundSealed,
     RunEnded,
     Say,
-    Shut,
     State,
 )
 from holdfast.wire.frames import Message
@@ -108,7 +106,7 @@ def test_an_ask_connects_and_joins_with_all_that_the_coordinator_needs() -> None
     [join] = said(member.tell(LinkUp()), Join)
 
     assert isinstance(join, Join)
-    assert (join.phase, join.join, join.spec.port, join.place) == (Phase.WAITING, 1, 1234, None)
+    assert (join.phase, join.ask, join.spec.port, join.place) == (Phase.WAITING, 1, 1234, None)
 
 
 def test_a_node_that_is_turned_away_while_it_waits_gives_up_at_once() -> None:
@@ -146,7 +144,7 @@ def test_an_ask_that_was_answered_by_a_round_that_is_over_is_asked_anew() -> Non
     [join] = said(member.hear(Resend(void=1)), Join)
 
     assert isinstance(join, Join)
-    assert join.join == 2
+    assert join.ask == 2
     assert member.hear(Sealed(1, place())) == []
 
 
@@ -154,7 +152,7 @@ def test_a_plain_resend_says_the_same_ask_again() -> None:
     [join] = said(waiting().hear(Resend()), Join)
 
     assert isinstance(join, Join)
-    assert join.join == 1
+    assert join.ask == 1
 
 
 def test_a_broken_round_is_told_once_and_only_if_it_is_ours() -> None:
@@ -190,7 +188,7 @@ def test_a_refusal_is_final_for_a_wait_but_a_node_that_runs_tries_again() -> Non
     member.tell(LinkDown("the shared secret is wrong", final=True))
     assert member.pass_time(LEASE_S).count(OpenLink()) == 1
     # Asked for a round meanwhile, it waits for the attempt that is under way.
-    member.tell(GiveUp(Cause("it failed")))
+    member.tell(Fail(Cause("it failed")))
     assert member.tell(Ask(1, member.now + 600)) == []
     assert len(said(member.tell(LinkUp()), Join)) == 1
 
@@ -263,7 +261,7 @@ def test_a_coordinator_of_its_own_may_stay_away_for_ever() -> None:
 
 def test_a_member_that_stops_its_workers_does_not_ask_to_be_called_for_nothing() -> None:
     member = carried_by(0)
-    member.tell(GiveUp(Cause("it failed")))
+    member.tell(Fail(Cause("it failed")))
     member.tell(LinkDown("the connection broke"))
     member.tell(LinkDown("refused"))
     member.now += 100 * LEASE_S
@@ -318,7 +316,7 @@ def test_a_failure_is_said_at_once_and_again_with_the_next_ask() -> None:
     member = running()
     cause = Cause("exit code 1")
 
-    assert len(said(member.tell(GiveUp(cause)), Fail)) == 1
+    assert len(said(member.tell(Fail(cause)), wire.Fail)) == 1
     [join] = said(member.tell(Ask(1000, member.now + 600)), Join)
 
     assert isinstance(join, Join)
@@ -334,10 +332,10 @@ def test_finished_work_is_said_and_the_end_ends_it() -> None:
 
 
 def test_a_polite_leave_is_said_before_the_connection_ends() -> None:
-    effects = running().tell(Depart("preempted"))
+    effects = running().tell(Leave("preempted"))
 
     assert isinstance(effects[0], Say)
-    assert isinstance(effects[0].message, Leave)
+    assert isinstance(effects[0].message, wire.Leave)
     assert effects[1] == DropLink()
 
 
@@ -353,7 +351,7 @@ def test_an_ask_ends_at_its_deadline_with_what_was_missing() -> None:
         member.hear(Ack("1 of 2 nodes (host-a); waiting for 1 more", 0))
 
     assert AskFailed("1 of 2 nodes (host-a); waiting for 1 more", True) in effects
-    assert len(said(effects, Leave)) == 1
+    assert len(said(effects, wire.Leave)) == 1
 
 
 def test_a_rejected_node_is_told_why() -> None:
@@ -370,11 +368,11 @@ def test_newcomers_are_told_when_their_number_changes() -> None:
 def test_the_end_of_the_run_is_asked_for_until_it_is_granted() -> None:
     member = running()
     member.tell(LinkDown("reset by peer"))
-    assert said(member.tell(Shut("enough")), Close) == []
+    assert said(member.tell(Close("enough")), wire.Close) == []
 
     effects = member.tell(LinkUp())
-    assert [type(effect.message) for effect in effects if isinstance(effect, Say)] == [Join, Close]
-    assert len(said(member.pass_time(LEASE_S / 2), Close)) >= 1
+    assert [type(effect.message) for effect in effects if isinstance(effect, Say)] == [Join, wire.Close]
+    assert len(said(member.pass_time(LEASE_S / 2), wire.Close)) >= 1
     member.hear(Closed("enough", False))
 
     assert member.machine.state is State.ENDED

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.errors import UsageError
-from holdfast.runner import JobTimeoutError, Runner, get_runner
+from holdfast.errors import JobTimeoutError, UsageError
+from holdfast.runner import Runner, get_runner
 from holdfast.schedulers import Stream
 from holdfast.schedulers.local.scheduler import LocalScheduler
 from holdfast.specs import (

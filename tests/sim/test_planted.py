@@ -2,14 +2,22 @@
 
 import pytest
 
+from holdfast.agent.machine import AgentEffect, AgentEvent, AgentMachine
+from holdfast.agent.machine import Stage as AgentStage
 from holdfast.coordinator import machine as coordinator_machine
 from holdfast.coordinator import rounds as rounds_module
 from holdfast.coordinator.events import RunEffect, RunEvent, Save
-from holdfast.coordinator.messages import Sealed
-from holdfast.coordinator.record import RunRecord
+from holdfast.coordinator.messages import Place, Sealed
 from holdfast.coordinator.run import RunMachine
-from holdfast.coordinator.state import Stage
-from holdfast.rendezvous.machine import MemberMachine, State
+from holdfast.coordinator.state import RunRecord, Stage
+from holdfast.rendezvous.machine import (
+    AskFailed,
+    Finish,
+    MemberMachine,
+    RoundBroken,
+    RunEnded,
+    State,
+)
 from holdfast.sim import nodes as nodes_module
 from holdfast.sim.__main__ import main
 from holdfast.sim.batch import run_seed
@@ -72,7 +80,7 @@ class TellsWrongPlace(RunMachine):
         if (
             isinstance(message, Sealed) and not message.facts and self.round is not None
         ):  # news goes with the first word
-            message = Sealed(message.join, next(iter(self.round.places.values())))
+            message = Sealed(message.ask, next(iter(self.round.places.values())))
         super()._tell(nodes, message)
 
 
@@ -118,11 +126,11 @@ PLANTED: list[tuple[type[RunMachine], tuple[str, ...]]] = [
     (SealsTooEarly, ("no old worker beside a new round", "the machine's own check", "one round at a time")),
     (NeverExpires, ("liveness",)),
     (ReusesNumbers, ("a round number is used once", "round numbers grow")),
-    (ChargesAgain, ("a round is charged once",)),
+    (ChargesAgain, ("a round is charged once", "a crash loop is a loop")),
     (ChargesVictims, ("a lost node is not charged",)),
     (TellsWrongPlace, ("one membership per round",)),
     (NeverSaves, ("a round number is used once", "round numbers grow", "the budget is kept", "closed is final")),
-    (ForgetsTheEnd, ("closed is final",)),
+    (ForgetsTheEnd, ("closed is final", "survivors keep their order")),
     (IgnoresMax, ("min and max are kept",)),
     (SpinsWhileHeldUp, ("no machine spins",)),
 ]
@@ -159,7 +167,7 @@ class TakesAnyRound(MemberMachine):
     """Takes every place that it is told, whichever ask it answers."""
 
     def _on_sealed(self, message: Sealed) -> None:
-        super()._on_sealed(type(message)(self._join, message.place))
+        super()._on_sealed(type(message)(self._ask, message.place))
 
 
 class GoesOnWaiting(MemberMachine):
@@ -189,6 +197,70 @@ def test_a_planted_bug_of_the_member_is_caught(
     monkeypatch: pytest.MonkeyPatch, machine: type[MemberMachine], checks: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr(nodes_module, "MemberMachine", machine)
+
+    outcome = first_failure()
+
+    assert outcome is not None, f"{SEEDS_MAX} seeds did not notice: {machine.__doc__}"
+    assert outcome.check in checks, outcome
+
+
+class AsksBesideItsWorkers(AgentMachine):
+    """Asks for the next round without stopping the workers of the last one."""
+
+    def _on_broken(self, event: RoundBroken) -> None:
+        if self.stage is AgentStage.RUNNING and not self._in_process:
+            self._ask()
+        else:
+            super()._on_broken(event)
+
+
+class DropsWhatComesBeforeTheStart(AgentMachine):
+    """Does not listen while a round is agreed and its workers are not started yet."""
+
+    def handle(self, event: AgentEvent, now: float) -> list[AgentEffect]:
+        if self.stage is AgentStage.SEATED and isinstance(event, RoundBroken):
+            return []
+        return super().handle(event, now)
+
+
+class FinishesOnce(AgentMachine):
+    """Does not tell the next round that its work was finished in the last one."""
+
+    def _on_sealed(self, place: Place) -> None:
+        super()._on_sealed(place)
+        self._out = [effect for effect in self._out if not (isinstance(effect, Finish) and self.place is place)]
+
+
+class NeverRegroups(AgentMachine):
+    """Lets workers that outlive a round go on without the next one."""
+
+    def _on_broken(self, event: RoundBroken) -> None:
+        if not self._in_process:
+            super()._on_broken(event)
+
+
+class WaitsForever(AgentMachine):
+    """Does not end where no round comes about."""
+
+    def _on_unanswered(self, event: AskFailed | RunEnded) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("machine", "checks"),
+    [
+        (AsksBesideItsWorkers, ("one round at a time", "no old worker beside a new round")),
+        (DropsWhatComesBeforeTheStart, ("liveness", "no old worker beside a new round")),
+        (FinishesOnce, ("liveness",)),
+        (NeverRegroups, ("liveness",)),
+        (WaitsForever, ("liveness",)),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_planted_bug_of_the_agent_is_caught(
+    monkeypatch: pytest.MonkeyPatch, machine: type[AgentMachine], checks: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(nodes_module, "AgentMachine", machine)
 
     outcome = first_failure()
 

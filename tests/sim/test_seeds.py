@@ -9,7 +9,7 @@ import pytest
 from holdfast.coordinator.messages import RunSettings
 from holdfast.sim.__main__ import main
 from holdfast.sim.batch import run_seeds
-from holdfast.sim.scenario import FaultKind, NodePlan, Scenario, Weather, make_scenario
+from holdfast.sim.scenario import FaultKind, NodePlan, Scenario, Weather, make_scenario, make_training
 from holdfast.sim.shrink import Keep, apply, keep_all
 from holdfast.sim.simulation import Simulation
 
@@ -36,8 +36,16 @@ def test_a_node_that_is_lost_after_its_work_makes_nobody_a_victim() -> None:
     assert outcome.check is None, outcome.sentence
 
 
+def test_the_answer_to_an_ask_that_was_given_up_starts_no_workers() -> None:
+    # The answer lies in the agent's inbox while a worker fails for good and the agent asks anew.
+    outcome = Simulation(make_scenario(917, 3, 24)).run()
+
+    assert outcome.check is None, outcome.sentence
+
+
 def test_every_kind_of_fault_is_drawn() -> None:
-    drawn = {fault.kind for seed in range(60) for fault in make_scenario(seed).faults}
+    makers = (make_scenario, make_training)
+    drawn = {fault.kind for make in makers for seed in range(60) for fault in make(seed).faults}
 
     assert drawn == set(FaultKind)
 
@@ -98,6 +106,66 @@ def test_a_node_that_is_cut_off_goes_on_working() -> None:
     assert cut_off.workers.number == 1
     assert reachable.workers is not None
     assert reachable.workers.number == 2
+
+
+def test_no_agent_waits_for_a_coordinator_that_never_comes_back() -> None:
+    """Workers go on; an agent that asks gives up with a reason, and one whose work is done ends with success."""
+    scenario = Scenario(
+        seed=1,
+        settings=RunSettings(min_nodes=2, max_nodes=2),
+        weather=Weather(),
+        nodes=tuple(NodePlan(name, f"h{name}") for name in "abc"),
+        lease_s=1.0,
+        start_s=0.0,
+        stop_s=0.0,
+        ask_timeout_s=60.0,
+    )
+    simulation = Simulation(scenario)
+    for name in "abc":
+        simulation.arrive(name)
+        simulation.world.run(simulation.world.now + 0.5)
+    works, done, asks = (simulation.nodes[name] for name in "abc")
+    simulation.coordinator.die(disk_lost=True)
+    done.finish()
+    simulation.world.run(10_000.0)
+
+    assert works.workers is not None
+    assert not works.ended
+    assert done.ended
+    assert done.outcome is not None
+    assert done.outcome.succeeded
+    assert asks.ended
+    assert asks.outcome is not None
+    assert asks.outcome.unanswered is not None
+    assert "out of reach" in asks.outcome.reason
+
+
+def test_workers_that_train_in_process_outlive_their_round() -> None:
+    scenario = Scenario(
+        seed=1,
+        settings=RunSettings(min_nodes=1, max_nodes=2, max_restarts=3),
+        weather=Weather(),
+        nodes=(NodePlan("a", "ha"), NodePlan("b", "hb")),
+        lease_s=1.0,
+        start_s=0.0,
+        stop_s=0.0,
+        in_process=True,
+    )
+    simulation = Simulation(scenario, story=True)
+    for name in ("a", "b"):
+        simulation.arrive(name)
+    simulation.world.run(1.0)
+    simulation.nodes["a"].worker_fails("exit code 1", victim=False)
+    simulation.nodes["b"].crash(silent=False)
+    simulation.world.run(5.0)
+
+    survivor = simulation.nodes["a"]
+    assert survivor.workers is not None
+    assert survivor.workers.number == 2
+    assert simulation.story is not None
+    told = "\n".join(simulation.story.lines)
+    assert "replaces a worker; the others go on" in told
+    assert "has stopped the workers" not in told
 
 
 def test_a_scenario_is_cut_down_by_what_is_kept() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.checkpoint import MemoryTier, NeighbourTier, StorageTier
-from holdfast.checkpoint.neighbours import Vault as Listed
 from holdfast.checkpoint.vault import Vault
+from holdfast.checkpoint.vault_messages import VaultAddress
 from holdfast.testing.tier_contract import Case, Make, tier_cases
 from holdfast.wire.address import Endpoint
 
@@ -26,7 +26,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
         return
     vault = Vault("run", secret=SECRET, folder=tmp_path / "vault" / "run", name="b", host="b")
     endpoint = vault.open(Endpoint("127.0.0.1", 0))
-    book = [Listed("a", "a", ""), Listed("b", "b", str(endpoint))]
+    book = [VaultAddress("a", "a", ""), VaultAddress("b", "b", str(endpoint))]
     yield lambda: NeighbourTier(lambda: book, "a", secret=SECRET, run_id="run")
     vault.close()
 

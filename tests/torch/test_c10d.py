@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from holdfast.compat.elastic.dynamic import DynamicRendezvousHandler, create_handler
 from holdfast.errors import RendezvousConnectionError, UsageError
 from holdfast.rendezvous import RendezvousParameters
-from holdfast.rendezvous.dynamic import DynamicRendezvousHandler, create_handler
 from holdfast.store.agree import barrier
 from holdfast.wire.ports import get_free_port
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.coordinator.driver import Coordinator
-from holdfast.coordinator.messages import NodeSpec, Query, Report, RunSettings
-from holdfast.coordinator.protocol import CODEC
+from holdfast.coordinator.messages import CODEC, NodeSpec, Query, Report, RunSettings
 from holdfast.facts import facts
 from holdfast.rendezvous.driver import Member
 from holdfast.rendezvous.machine import Ask, FactHeard, MemberMachine, RoundSealed

@@ -10,7 +10,7 @@ CODE = """
 import os, socket, time, warnings
 from holdfast.coordinator.driver import Coordinator
 from holdfast.coordinator.messages import Query, Report
-from holdfast.coordinator.protocol import CODEC
+from holdfast.coordinator.messages import CODEC
 from holdfast.train.ring import listen
 from holdfast.wire.address import Endpoint
 from holdfast.wire.channel import Channel

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.coordinator.messages import Beat, Cause, Fail, Phase, Query, RoundId
-from holdfast.coordinator.protocol import CODEC
+from holdfast.coordinator.messages import CODEC, Beat, Cause, Fail, Phase, Query, RoundId
 from holdfast.errors import FrameError
 from holdfast.wire.frames import HEADER_BYTES, PROTOCOL_VERSION, Codec, FrameReader, Message
 from holdfast.wire.handshake import Challenge

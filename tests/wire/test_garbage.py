@@ -2,8 +2,7 @@
 
 import pytest
 
-from holdfast.coordinator.messages import Join, NodeSpec, Phase, Query, Rejected, Report, RunSettings
-from holdfast.coordinator.protocol import CODEC
+from holdfast.coordinator.messages import CODEC, Join, NodeSpec, Phase, Query, Rejected, Report, RunSettings
 from holdfast.errors import ConnectionLostError
 from holdfast.store.messages import StoreGet, StoreHello, StoreSet
 from holdfast.wire.channel import Channel

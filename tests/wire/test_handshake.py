@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from holdfast.coordinator.protocol import CODEC
+from holdfast.coordinator.messages import CODEC
 from holdfast.errors import ConnectionLostError, FrameError, HandshakeError, WrongSecretError
 from holdfast.wire import handshake
 from holdfast.wire.address import Endpoint

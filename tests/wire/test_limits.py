@@ -14,8 +14,7 @@ import time
 
 import pytest
 
-from holdfast.coordinator.messages import Query, Report
-from holdfast.coordinator.protocol import CODEC
+from holdfast.coordinator.messages import CODEC, Query, Report
 from holdfast.facts import facts
 from holdfast.wire import descriptors
 from holdfast.wire.address import Endpoint

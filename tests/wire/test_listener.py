@@ -8,8 +8,7 @@ import time
 
 import pytest
 
-from holdfast.coordinator.messages import Query, Report
-from holdfast.coordinator.protocol import CODEC
+from holdfast.coordinator.messages import CODEC, Query, Report
 from holdfast.errors import ConnectionLostError, HandshakeError, UnavailableError, UsageError
 from holdfast.wire.address import Endpoint
 from holdfast.wire.channel import Channel

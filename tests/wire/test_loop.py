@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.coordinator.messages import Query
-from holdfast.coordinator.protocol import CODEC
+from holdfast.coordinator.messages import CODEC, Query
 from holdfast.errors import InternalError
 from holdfast.facts import ERROR, Fact, facts
 from holdfast.wire.address import Endpoint

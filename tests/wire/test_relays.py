@@ -8,8 +8,7 @@ import time
 
 import pytest
 
-from holdfast.coordinator.messages import Query, Report
-from holdfast.coordinator.protocol import CODEC
+from holdfast.coordinator.messages import CODEC, Query, Report
 from holdfast.errors import ConnectionLostError, FrameError, HandshakeError
 from holdfast.store.client import StoreClient
 from holdfast.store.messages import STORE_CODEC, StoreDone, StoreHello, StoreSet, StoreWelcome

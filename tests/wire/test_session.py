@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.coordinator.messages import Query
-from holdfast.coordinator.protocol import CODEC
+from holdfast.coordinator.messages import CODEC, Query
 from holdfast.errors import FrameError
 from holdfast.wire.frames import FRAME_BYTES_MAX, FrameReader
 from holdfast.wire.session import KEY_BYTES, MAC_BYTES, Seal, Session

@@ -7,7 +7,7 @@ import socket
 from typing import Any
 
 from holdfast.coordinator.driver import Coordinator
-from holdfast.coordinator.protocol import CODEC
+from holdfast.coordinator.messages import CODEC
 from holdfast.wire.address import Endpoint
 from holdfast.wire.link import Link
 from holdfast.wire.silence import UNACKNOWLEDGED_S

@@ -11,8 +11,7 @@ import time
 import pytest
 import trustme
 
-from holdfast.coordinator.messages import Query, Report
-from holdfast.coordinator.protocol import CODEC
+from holdfast.coordinator.messages import CODEC, Query, Report
 from holdfast.errors import ConnectionLostError, HandshakeError, HoldfastError, UsageError
 from holdfast.rendezvous import RendezvousParameters, get_rendezvous_handler
 from holdfast.wire.address import Endpoint

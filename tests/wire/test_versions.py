@@ -8,8 +8,7 @@ import time
 import msgspec
 import pytest
 
-from holdfast.coordinator.messages import Query, Report
-from holdfast.coordinator.protocol import CODEC
+from holdfast.coordinator.messages import CODEC, Query, Report
 from holdfast.errors import FrameError, PeerError, UnknownMessageError
 from holdfast.facts import facts
 from holdfast.rendezvous import RendezvousParameters, get_rendezvous_handler

@@ -1,17 +1,17 @@
-"""The agent as users know and extend it: specs, worker groups, results, and the interface of an agent.
+"""What an agent runs and what comes of it, as data: specs, worker groups, results.
 
-The names are those of TorchElastic; a launcher or an agent written against them works here.
+The names are those of TorchElastic; a launcher written against them works here.
 """
 
 from __future__ import annotations
 
 import enum
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast.coordinator.messages import Place
 from holdfast.errors import UsageError
 from holdfast.failures import ProcessFailure
 from holdfast.rendezvous import RendezvousHandler
@@ -159,13 +159,28 @@ class RunResult:
         return self.state == WorkerState.FAILED
 
 
-class ElasticAgent(ABC):
-    """Runs and watches the workers of one node. `SimpleElasticAgent` has most of what an agent needs."""
+def seat(group: WorkerGroup, place: Place) -> None:
+    """Number a group's workers by its node's place in a round; workers that run keep their ids."""
+    spec, ids = group.spec, {worker.local_rank: worker.id for worker in group.workers}
+    group.group_rank, group.group_world_size = place.group_rank, place.group_world_size
+    if spec.master_addr and spec.master_port:
+        group.master_addr, group.master_port = spec.master_addr, spec.master_port
+    else:
+        group.master_addr, group.master_port = place.master_addr, place.master_port
+    group.workers = workers_at(place, spec.local_world_size)
+    for worker in group.workers:
+        worker.id = ids.get(worker.local_rank)
 
-    @abstractmethod
-    def run(self, role: str = DEFAULT_ROLE) -> RunResult:
-        """Take part until the run is over here, and say how it went."""
 
-    @abstractmethod
-    def get_worker_group(self, role: str = DEFAULT_ROLE) -> WorkerGroup:
-        """Return the group of workers; for reading only."""
+def workers_at(place: Place, local_world_size: int) -> list[Worker]:
+    """Number one node's workers in a row."""
+    return [
+        Worker(
+            local_rank,
+            place.first_rank + local_rank,
+            place.first_role_rank + local_rank,
+            place.world_size,
+            place.role_world_size,
+        )
+        for local_rank in range(local_world_size)
+    ]

@@ -1,17 +1,16 @@
-"""Workers that hang, as the agent deals with them: who watches, where everybody is, and what the report says."""
+"""Workers that hang, as the agent deals with them: the watchdog, where all ranks are, and what the report says."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from holdfast.agent.api import WorkerGroup
-from holdfast.agent.questions import Questions
+from holdfast.agent.peer_calls import PeerCalls
 from holdfast.errors import PeerError
 from holdfast.facts import WARNING, Fact, facts
 from holdfast.failures import Failure, Kind
@@ -112,9 +111,9 @@ class Hangs:
         """Return why this worker was ended by the watchdog, or None where it was not."""
         return self._watchdog.found(local_rank) if self._watchdog is not None else None
 
-    def get_last_progress_time(self) -> int:
-        """When the watchdog last moved, in whole seconds of the wall clock; now, where there is none."""
-        return self._watchdog.get_last_progress_time() if self._watchdog is not None else int(time.time())
+    def get_last_progress_time(self) -> int | None:
+        """When the watchdog last moved, in whole seconds of the wall clock; None where there is none."""
+        return self._watchdog.get_last_progress_time() if self._watchdog is not None else None
 
     # -- stacks --------------------------------------------------------------------------------------------------
 
@@ -149,10 +148,10 @@ class Hangs:
         start_thread(tell, "holdfast stacks")
 
 
-def ask_others(questions: Questions | None) -> dict[int, Stack]:
+def ask_others(calls: PeerCalls | None) -> dict[int, Stack]:
     """Return where the workers of the round's other nodes are, by rank, as far as they answer in time."""
     found: dict[int, Stack] = {}
-    for answer in questions.ask(STACKS_TOPIC, "", ANSWER_TIMEOUT_S).values() if questions is not None else ():
+    for answer in calls.call(STACKS_TOPIC, "", ANSWER_TIMEOUT_S).values() if calls is not None else ():
         try:
             found |= {int(rank): Stack.from_json(stack) for rank, stack in json.loads(answer).items()}
         except (PeerError, ValueError, AttributeError) as error:
@@ -160,12 +159,12 @@ def ask_others(questions: Questions | None) -> dict[int, Stack]:
     return found
 
 
-def ask_others_still(questions: Questions | None, group: WorkerGroup) -> float | None:
+def ask_others_still(calls: PeerCalls | None, group: WorkerGroup) -> float | None:
     """Return how long all workers of the round's other nodes have been still; None where one of them does not say."""
     others = group.group_world_size - 1 if group.group_world_size is not None else 0
     if others <= 0:
         return math.inf
-    answers = questions.ask(STILL_TOPIC, "", STILL_TIMEOUT_S) if questions is not None else {}
+    answers = calls.call(STILL_TOPIC, "", STILL_TIMEOUT_S) if calls is not None else {}
     try:
         still = [float(json.loads(answer)) for answer in answers.values()]
     except (TypeError, ValueError):  # a node that cannot see its workers answers null
@@ -174,7 +173,7 @@ def ask_others_still(questions: Questions | None, group: WorkerGroup) -> float |
 
 
 def explain_hang(failure: Failure, hang: Hang) -> Failure:
-    """Make the failure of a worker that the watchdog ended say why, and where everybody was."""
+    """Make the failure of a worker that the watchdog ended say why, and where all ranks were."""
     kind = Kind.VICTIM if hang.is_victim else Kind.TIMEOUT
     ended = "it could not be ended: the kernel holds it"
     if failure.exit_code is not None:

@@ -1,4 +1,4 @@
-"""The inbox: where other threads and signal handlers leave what happened, for one loop to take out."""
+"""The inbox: other threads and signal handlers leave what happened in it, and one loop takes it out."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ class Inbox(Generic[T]):
 
     def __init__(self) -> None:
         self._items: deque[T] = deque()
+        #: Taken out before all others.
+        self._urgent: deque[T] = deque()
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         #: Readable after a signal, while `woken_by_signals`; -1 otherwise.
         self._signal_fd = -1
 
-    def put(self, item: T) -> None:
-        """Leave an item; callable from any thread and from a signal handler."""
-        self._items.append(item)
+    def put(self, item: T, *, urgent: bool = False) -> None:
+        """Leave an item; callable from any thread and from a signal handler. Urgent ones are taken out first."""
+        (self._urgent if urgent else self._items).append(item)
         os.eventfd_write(self._fd, 1)
 
     def take(self) -> T | None:
         """Return the oldest item, or None; never waits."""
-        if not self._items:
+        if not self._urgent and not self._items:
             self._drain()
+        if self._urgent:
+            return self._urgent.popleft()
         return self._items.popleft() if self._items else None
 
     def find(self, kind: type[K]) -> K | None:
         """Return the oldest item of a kind, which stays where it is, or None."""
-        return next((item for item in tuple(self._items) if isinstance(item, kind)), None)
-
-    def holds(self, kind: type) -> bool:
-        """Say whether an item of a kind is in it."""
-        return self.find(kind) is not None
+        return next((item for item in (*self._urgent, *tuple(self._items)) if isinstance(item, kind)), None)
 
     def wait(self, timeout: float | None = None, *others: int) -> None:
         """Wait until there is an item, one of the other descriptors is readable, or the time is up."""
-        if self._items:
+        if self._urgent or self._items:
             return
         poller = select.poll()
         for fd in (self._fd, *others):

@@ -1,55 +1,50 @@
-"""The agent of a node: workers are processes of this machine."""
+"""Workers that are processes of this machine: started, watched, replaced and stopped for an agent's loop."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from holdfast.agent.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
+from holdfast.agent.api import RunResult, WorkerGroup, WorkerSpec, WorkerState, seat
+from holdfast.agent.driver import Agent, WorkersEvent, as_event
 from holdfast.agent.environment import RoundView, WorkerView, worker_environment
 from holdfast.agent.hangs import Hangs, ask_others, ask_others_still, explain_hang
-from holdfast.agent.machine import AgentRules, Signalled
+from holdfast.agent.health import HEALTH_TIMEOUT_S, AgentHealth, AgentMetrics, make_health
+from holdfast.agent.inbox import Inbox
+from holdfast.agent.machine import (
+    AgentEvent,
+    AgentRules,
+    Preloaded,
+    Signalled,
+    WorkersStopped,
+)
 from holdfast.agent.plans import make_log_options, make_plans
 from holdfast.agent.preloading import Preloading
+from holdfast.agent.round_source import RoundSource, VaultPlace, rounds_of
 from holdfast.agent.signals import SIGNALS_DEFAULT, SIGNALS_VARIABLE
-from holdfast.agent.simple import SimpleElasticAgent
-from holdfast.agent.standing import Frozen, HalfFinished
-from holdfast.coordinator.machine import round_space
-from holdfast.coordinator.messages import Cause
-from holdfast.facts import Fact, facts
+from holdfast.agent.stalls import Frozen, HalfFinished
+from holdfast.coordinator.messages import Cause, Place
 from holdfast.failures import Failure, Kind, ProcessFailure
 from holdfast.failures.stacks import Stack
 from holdfast.failures.verdict import root_cause
-from holdfast.health import PORT_VARIABLE, HealthCheckServer, Pulse, create_healthcheck_server, parse_health_port
+from holdfast.health import LastProgress
 from holdfast.metrics.api import installed
 from holdfast.metrics.chosen import Metrics
-from holdfast.rendezvous.native import HoldfastRendezvousHandler
-from holdfast.store.environ import ENDPOINT_VARIABLE, ETCD_VARIABLE, MAX_WORKERS_VARIABLE, SPACE_VARIABLE
 from holdfast.timer.hang import HangOptions
 from holdfast.wire.address import Endpoint
-from holdfast.workers import (
-    DefaultLogsSpecs,
-    Gang,
-    LogsDest,
-    LogsSpecs,
-    WorkerExited,
-)
-from holdfast.workers.crew import Crew
+from holdfast.workers import DefaultLogsSpecs, Gang, LogsDest, LogsSpecs, WorkerExited
+from holdfast.workers.crew import Crew, stopped_by_signal
 from holdfast.workers.logs import SYS_STREAM
 
 if TYPE_CHECKING:
-    from holdfast.agent.keeping import Keeping
-    from holdfast.metrics.scraping import Scraping
+    from holdfast.agent.vault_host import VaultHost
 
-#: As TorchElastic has it.
-HEALTH_TIMEOUT_S = 60.0
-NO_CLIENT = "there are no metrics here: the agent lacks the Prometheus client; pip install 'holdfast[prometheus]' there"
+SHUTDOWN_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,185 +72,152 @@ class LocalOptions:
     health_timeout_s: float = HEALTH_TIMEOUT_S
 
 
-class LocalElasticAgent(SimpleElasticAgent):
-    """Starts workers as local processes, and notices the moment that one ends."""
+@dataclass(frozen=True, slots=True)
+class LocalSettings:
+    """How workers are started and stopped, as TorchElastic's agent takes it."""
+
+    logs_specs: LogsSpecs | None = None
+    start_method: str = "spawn"
+    exit_barrier_timeout_s: float = 300.0
+    log_line_prefix_template: str | None = None
+    shutdown_timeout_s: float = SHUTDOWN_TIMEOUT_S
+    signals_to_handle: str | None = None
+
+
+class LocalWorkers:
+    """The workers of one node, as an agent's loop sees them; a death is noticed the moment that it happens."""
 
     heeds_signals = True
 
     def __init__(
         self,
-        spec: WorkerSpec,
-        logs_specs: LogsSpecs | None = None,
-        start_method: str = "spawn",
-        exit_barrier_timeout: float = 300,
-        log_line_prefix_template: str | None = None,
-        shutdown_timeout: float = 30,
-        health_check_server: Any = None,
-        uninterruptible_state_timeout: float | None = None,
-        *,
-        signals_to_handle: str | None = None,
-        options: LocalOptions = LocalOptions(),  # noqa: B008 - frozen
-        metrics: Metrics | None = None,
+        group: WorkerGroup,
+        agent: Agent,
+        rounds: RoundSource,
+        inbox: Inbox[AgentEvent],
+        settings: LocalSettings,
+        options: LocalOptions,
+        metrics: AgentMetrics,
     ) -> None:
-        del uninterruptible_state_timeout  # a stop never waits for a worker in state D longer than its limit
+        self.group = group
+        self.result = RunResult(WorkerState.UNKNOWN)
+        self.crew: Crew | None = None
+        self._agent = agent
+        self._rounds = rounds
+        self._inbox = inbox
+        self._settings = settings
         self._options = options
-        super().__init__(spec, exit_barrier_timeout, shutdown_timeout)
-        self.forward_signals = options.forward_signals
-        self.signals_to_handle = signals_to_handle
-        self._logs_specs = logs_specs or DefaultLogsSpecs()
-        self._start_method = start_method
-        self._prefix_template = log_line_prefix_template
-        self._metrics = metrics if metrics is not None else _chosen_here()
-        self._crew: Crew | None = None
+        self._metrics = metrics
+        self._logs_specs = settings.logs_specs or DefaultLogsSpecs()
+        self._dest: LogsDest | None = None
+        self._place: Place | None = None
+        self._restarts = 0
+        #: Whether a stop was begun and its end has not been reported.
+        self._stopping = False
+        #: Whether a worker of this start is known to train in process.
+        self._in_process = False
+        #: Whether the end of the imports is still to be reported.
+        self._reports_preload = False
+        self._failures: dict[int, Failure] = {}
         self._frozen = Frozen()
         self._half_finished = HalfFinished(options.half_finished_s)
-        self._dest: LogsDest | None = None
-        self._preloading = Preloading(
-            options.preload, several=spec.local_world_size > 1, is_interrupted=lambda: self._inbox.holds(Signalled)
-        )
-        self._keeping: Keeping | None = None
-        self._hangs = Hangs(
-            options.hang,
-            self._gather_stacks,
-            lambda: ask_others_still(self._meeting.questions, self._worker_group),
-        )
-        if self._meeting.questions is not None:
-            self._meeting.questions.answerer = self._hangs.answer
-        self._scraping: Scraping | None = None
-        self._health = health_check_server or self._make_health(options.health)
-        if isinstance(given := getattr(health_check_server, "alive_callback", None), Pulse):
-            self._pulse = given
-        self._failures: dict[int, Failure] = {}
+        self._preloading = Preloading(options.preload, several=group.spec.local_world_size > 1)
+        self._vault: VaultHost | None = None
+        self._hangs = Hangs(options.hang, self._gather_stacks, lambda: ask_others_still(agent.calls, group))
+        if agent.calls is not None:
+            agent.calls.answerer = self._hangs.answer
 
-    def _make_health(self, where: Endpoint | None) -> HealthCheckServer | None:
-        if where is None and (text := os.environ.get(PORT_VARIABLE)):
-            where = parse_health_port(text, PORT_VARIABLE)
-        if where is None:
-            return None
-        from holdfast.metrics.sinks.prometheus import is_installed  # launches without a health port need none of it
-
-        can_scrape = is_installed()
-        if can_scrape and (self._metrics is None or self._metrics.prometheus is None):
-            from holdfast.metrics.scraping import Scraping
-
-            self._scraping = Scraping(self._worker_group.spec.role)
-        return create_healthcheck_server(
-            self._pulse,
-            where.port,
-            self._options.health_timeout_s,
-            host=where.host,
-            status=self.status,
-            ready=self.readiness,
-            metrics=self._scrape if can_scrape else None,
-            no_metrics=NO_CLIENT,
-            watched={"the watchdog": self._hangs.get_last_progress_time},
-        )
-
-    def _scrape(self) -> tuple[bytes, str]:
-        """What Prometheus reads: the agent's metrics and those that its workers have handed over."""
-        if self._scraping is not None:
-            return self._scraping.scrape()
-        from holdfast.metrics.sinks.prometheus import CONTENT_TYPE, render
-
-        assert self._metrics is not None
-        return render(self._metrics.registry), CONTENT_TYPE
-
-    @contextlib.contextmanager
-    def _watched_health(self) -> Iterator[None]:
-        with super()._watched_health():
-            if self._scraping is None:
-                yield
-                return
-            self._scraping.start()
-            try:
-                yield
-            finally:
-                self._scraping.close()
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """What went wrong with this node's workers since they were last started."""
+        return tuple(self._failures.values())
 
     # -- starting --------------------------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
+    def warm_up(self) -> None:
+        """Begin to import what workers will need, in the background."""
+        self._preloading.begin()
+
+    @property
+    def preloading(self) -> bool:
+        """Whether what the workers import is still being imported."""
+        self._reports_preload = self._preloading.importing
+        return self._reports_preload
+
+    def tell_preload(self, *, busy: bool) -> None:
+        """Tell people that the imports are waited for."""
+        self._preloading.tell(busy=busy)
+
+    def begin(self) -> dict[str, Any]:
         """Open the journal, before nodes are waited for and modules imported, so that the run can be found at once."""
-        handler = self._worker_group.spec.rdzv_handler
+        self._preloading.begin()
         open_folder = getattr(self._logs_specs, "open_folder", None)  # which a class of another package may not have
-        folder = open_folder(handler.get_run_id()) if open_folder is not None else ""
-        self._observers.place_journal(folder)
-        endpoint = str(handler.endpoint) if isinstance(handler, HoldfastRendezvousHandler) else ""
-        self._teller.begins({"logs": "" if folder == os.devnull else folder, "endpoint": endpoint})
+        folder = open_folder(self._run_id) if open_folder is not None else ""
+        self._agent.observers.place_journal(folder)
+        return {"logs": "" if folder == os.devnull else folder, "endpoint": str(self._rounds.endpoint or "")}
 
-    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
-        envs = self._environments(worker_group)
-        self._hangs.prepare(worker_group.spec.rdzv_handler.get_run_id(), worker_group.spec.role, envs)
+    def start(self, place: Place, restarts: int) -> dict[str, Any]:
+        """Start the workers of a round."""
+        seat(self.group, place)
+        pids = self.launch(place, restarts)
+        for worker in self.group.workers:
+            worker.id = pids[worker.local_rank]
+        return self.details()
+
+    def launch(self, place: Place, restarts: int) -> dict[int, int]:
+        """Start a process for each worker of the group; returns their ids."""
+        self._place, self._restarts = place, restarts
+        envs = self._environments(place)
+        self._hangs.prepare(self._run_id, self.group.spec.role, envs)
         dest = self._logs_specs.reify(envs)
-        gang = self._make_gang(worker_group, envs, dest)
-        self._heed_signals()  # which may have come while the template was waited for
-        self._crew = Crew(gang)
-        self._failures = {}
+        self.crew = Crew(self._make_gang(envs, dest))
+        self._failures, self._stopping, self._in_process = {}, False, False
         self._half_finished.begin()
-        self._frozen.begin(list(envs))
-        self._crew.start()
-        self._hangs.watch(worker_group, self._crew)
+        self._frozen.begin(envs)
+        self.crew.start()
+        self._hangs.watch(self.group, self.crew)
         self._dest = dest
-        self._observers.place_journal(self._logs_specs.root_log_dir)
-        ranks = [worker.global_rank for worker in worker_group.workers]
-        if self._metrics is not None and self._metrics.prometheus is not None:
-            self._metrics.prometheus.keep_ranks(ranks)
-        if self._scraping is not None:
-            self._scraping.keep_ranks(ranks)
-        return dict(self._crew.pids())
+        self._agent.observers.place_journal(self._logs_specs.root_log_dir)
+        self._metrics.keep_ranks([worker.global_rank for worker in self.group.workers])
+        self.group.state = WorkerState.HEALTHY
+        return self.crew.pids()
 
-    def _make_gang(self, group: WorkerGroup, envs: dict[int, dict[str, str]], dest: LogsDest) -> Gang:
+    def details(self) -> dict[str, Any]:
+        """Return what else to tell of workers that have been started."""
+        error_files = self._dest.error_files if self._dest is not None else {}
+        return {
+            "pids": sorted(self.crew.pids().values()) if self.crew is not None else [],
+            "logs": os.path.dirname(os.path.dirname(next(iter(error_files.values()), ""))),  # noqa: PTH120
+        }
+
+    def _make_gang(self, envs: dict[int, dict[str, str]], dest: LogsDest) -> Gang:
+        spec, settings = self.group.spec, self._settings
         return Gang(
-            make_plans(group.spec, envs, self._start_method),
+            make_plans(spec, envs, settings.start_method),
             dest,
-            make_log_options(group.spec, envs, self._prefix_template, self._options.log_bytes_max),
-            template=self._preloading.wait_ready(),
+            make_log_options(spec, envs, settings.log_line_prefix_template, self._options.log_bytes_max),
+            template=self._preloading.take(),
         )
 
-    # -- workers that outlive each other -----------------------------------------------------------------------------
-
-    def _survives(self) -> bool:
-        """Workers say by themselves that they train in process, when they begin to."""
-        crew = self._crew
-        return crew is not None and any(crew.is_member(rank) for rank in crew.plans)
-
-    def _replace_workers(self) -> None:
-        """Start a new worker in the place of each that failed; the others do not notice us."""
-        crew, group = self._crew, self._worker_group
-        assert crew is not None
-        begun = time.monotonic()
-        failed = [rank for rank in self._failures if rank not in crew.running()]
-        envs = {rank: env for rank, env in self._environments(group).items() if rank in failed}
-        self._hangs.prepare(group.spec.rdzv_handler.get_run_id(), group.spec.role, envs)
-        crew.replace(self._make_gang(group, envs, self._logs_specs.reify(envs)))
-        cause, self._failures = _as_cause(list(self._failures.values())).sentence, {}
-        self._frozen.begin(failed)
-        for worker in group.workers:
-            worker.id = crew.pids()[worker.local_rank]
-        group.state = WorkerState.HEALTHY
-        self._hangs.watch(group, crew)
-        self._teller.replaced([w.global_rank for w in group.workers if w.local_rank in failed], begun, cause)
-
-    def _environments(self, group: WorkerGroup) -> dict[int, dict[str, str]]:
-        spec = group.spec
-        place = self._meeting.place
-        used = place.restarts_used if place is not None else spec.max_restarts - self._remaining_restarts
+    def _environments(self, place: Place) -> dict[int, dict[str, str]]:
+        group, spec = self.group, self.group.spec
         view = RoundView(
-            run_id=spec.rdzv_handler.get_run_id(),
+            run_id=self._run_id,
             role=spec.role,
             local_world_size=spec.local_world_size,
             group_rank=group.group_rank or 0,
             group_world_size=group.group_world_size or 1,
             master_addr=group.master_addr or "",
             master_port=group.master_port or 0,
-            restart_count=used,
+            restart_count=self._restarts,
             max_restarts=spec.max_restarts,
-            signals_to_handle=self.signals_to_handle or os.environ.get(SIGNALS_VARIABLE, SIGNALS_DEFAULT),
+            signals_to_handle=self._settings.signals_to_handle or os.environ.get(SIGNALS_VARIABLE, SIGNALS_DEFAULT),
             use_agent_store=spec.rdzv_handler.use_agent_store,
-            round_number=place.round.number if place is not None else None,
+            round_number=place.round.number or None,
             extra={
-                **self._coordinator_variables(spec),
-                **self._metrics_variables(),
+                **self._vault_variables(),
+                **self._rounds.variables(place, spec.local_world_size),
+                **self._metrics.variables(),
             },
         )
         return {
@@ -270,232 +232,124 @@ class LocalElasticAgent(SimpleElasticAgent):
             for worker in group.workers
         }
 
-    def _metrics_variables(self) -> dict[str, str]:
-        """Tell workers where their metrics go."""
-        if self._scraping is not None:
-            return self._scraping.worker_environment(self._metrics)
-        return self._metrics.worker_environment() if self._metrics is not None else {}
+    def _vault_variables(self) -> dict[str, str]:
+        if self._vault is None and self._options.vault and isinstance(self._rounds, VaultPlace):
+            from holdfast.agent.vault_host import VaultHost  # few launches want it, and all would wait for the import
 
-    def _coordinator_variables(self, spec: WorkerSpec) -> dict[str, str]:
-        """Tell workers where the coordinator is, so that they can use its store."""
-        handler = spec.rdzv_handler
-        if not isinstance(handler, HoldfastRendezvousHandler) or handler.place is None:
-            return {}
-        if self._options.vault and self._keeping is None:
-            from holdfast.agent.keeping import Keeping  # few launches want it, and all would wait for the import
+            self._vault = VaultHost(self._rounds)
+        return self._vault.variables() if self._vault is not None else {}
 
-            self._keeping = Keeping(handler)
-        variables = {
-            **(self._keeping.variables() if self._keeping is not None else {}),
-            ENDPOINT_VARIABLE: str(handler.endpoint),
-            SPACE_VARIABLE: round_space(handler.get_run_id(), handler.place.round),
-            MAX_WORKERS_VARIABLE: str(handler.max_nodes * spec.local_world_size),
-        }
-        variables |= handler.secret.as_environ()
-        if handler.elected_by is not None:
-            variables[ETCD_VARIABLE] = str(handler.elected_by)
-        return {**variables, **(handler.tls.as_environ() if handler.tls is not None else {})}
+    # -- workers that outlive each other -----------------------------------------------------------------------------
 
-    # -- warm starts -----------------------------------------------------------------------------------------------
+    def trains_in_process(self) -> bool:
+        """Say, once for each start, that a worker has begun to train in process; workers leave a file that says so."""
+        if self._in_process or self.crew is None or not any(map(self.crew.is_member, self.crew.plans)):
+            return False
+        self._in_process = True
+        return True
 
-    def warm_up(self) -> None:
-        """Begin to import what workers will need, in the background."""
-        self._preloading.begin()
+    def move(self, place: Place) -> None:
+        """Take note that the workers, which outlived a round, are in the next one."""
+        self._place = place
+        seat(self.group, place)
 
-    def _get_ready(self) -> None:
-        """Import before breaking into a round that runs: its nodes train on meanwhile, instead of waiting for us."""
-        if self._preloading.importing and self._meeting.would_disturb():
-            names = self._preloading.names
-            facts.publish(Fact("waiting", f"a round is running; importing {names} before asking to be let in"))
-            self._preloading.wait_ready()
+    def replace(self, restarts: int) -> tuple[list[int], str]:
+        """Start a new worker in the place of each that failed; the others do not notice us."""
+        crew, group, place = self.crew, self.group, self._place
+        assert crew is not None
+        assert place is not None
+        self._restarts = restarts
+        failed = [rank for rank in self._failures if rank not in crew.running()]
+        envs = {rank: env for rank, env in self._environments(place).items() if rank in failed}
+        self._hangs.prepare(self._run_id, group.spec.role, envs)
+        crew.replace(self._make_gang(envs, self._logs_specs.reify(envs)))
+        why, self._failures = as_cause(self.failures).sentence, {}
+        self._frozen.begin(failed)
+        for worker in group.workers:
+            worker.id = crew.pids()[worker.local_rank]
+        group.state = WorkerState.HEALTHY
+        self._hangs.watch(group, crew)
+        return [worker.global_rank for worker in group.workers if worker.local_rank in failed], why
 
     # -- watching --------------------------------------------------------------------------------------------------
 
-    def _watched(self) -> tuple[int, ...]:
-        return (self._crew.fileno(), *self._hangs.filenos()) if self._crew is not None else ()
+    def look(self, now: float) -> WorkersEvent | None:
+        """Look at the workers without waiting, and return what has happened."""
+        if self._reports_preload and self._preloading.look():
+            self._reports_preload = False
+            return Preloaded()
+        if self._stopping:
+            return WorkersStopped(self._late_cause()) if self._has_stopped() else None
+        if self.crew is None:
+            return None
+        return self._seen(self.monitor(now))
 
-    def _watch_deadline(self) -> float | None:
-        times = [self._half_finished.deadline(), self._frozen.deadline()]
-        if self._crew is not None:
-            times.append(self._crew.deadline())
-        return min((when for when in times if when is not None), default=None)
+    def _seen(self, result: RunResult) -> WorkersEvent | None:
+        self.group.state = result.state
+        event = as_event(result, self.cause)
+        if event is not None:
+            self.result = result
+        return event
 
-    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        crew = self._crew
+    def cause(self, result: RunResult) -> Cause:
+        """Say why the workers failed."""
+        del result
+        return as_cause(self.failures)
+
+    def monitor(self, now: float) -> RunResult:
+        """Say how the workers are."""
+        crew, group = self.crew, self.group
         assert crew is not None
-        self._frozen.look(crew, outlive=self._survives())
+        self._end_frozen(crew, now)
         ended = crew.take_exits()
-        # Whoever the watchdog had to end was not done, whatever its exit code says.
+        # A worker that the watchdog had to end was not done, whatever its exit code says.
         failed = [exited for exited in ended if exited.failed or self._hangs.found(exited.local_rank) is not None]
         if failed:
             for exited in failed:
                 self._failures[exited.local_rank] = self._examine(crew, exited)
-            return RunResult(WorkerState.FAILED, failures=self._process_failures(worker_group, crew, failed))
+            return RunResult(WorkerState.FAILED, failures=self._process_failures(crew, failed))
         if self._note_immovable(crew):
             return RunResult(WorkerState.FAILED)
-        if crew.running():
-            if (sentence := self._half_finished.look(crew)) is not None:
-                ranks = {worker.local_rank: worker.global_rank for worker in worker_group.workers}
-                self._hangs.tell_half_finished(sentence, [ranks[rank] for rank in crew.running()])
+        if running := crew.running():
+            sentence = self._half_finished.look(len(crew.exits()), len(crew.plans), now)
+            if sentence is not None:
+                ranks = {worker.local_rank: worker.global_rank for worker in group.workers}
+                self._hangs.tell_half_finished(sentence, [ranks[rank] for rank in running])
             return RunResult(WorkerState.HEALTHY)
-        values = self._return_values(worker_group, crew)
+        values = self._return_values(crew)
         self._close_crew()
         return RunResult(WorkerState.SUCCEEDED, return_values=values)
 
-    def _examine(self, crew: Crew, exited: WorkerExited) -> Failure:
-        hang = self._hangs.found(exited.local_rank)
-        failure = crew.failure(exited, timed_out=hang is not None)
-        if hang is not None:
-            failure = explain_hang(failure, hang)
-        elif self._frozen.has_ended(exited.local_rank):
-            failure = replace(failure, kind=Kind.TIMEOUT, message="it was stopped by a signal, and ended for that")
-        return self._placed(failure)
+    def wakeup(self) -> float | None:
+        """Say when to look in any case."""
+        times = [self._preloading.wakeup()]
+        if self.crew is not None:
+            times += [self._half_finished.wakeup(), self._frozen.wakeup(), self.crew.deadline()]
+        return min((when for when in times if when is not None), default=None)
 
-    def _placed(self, failure: Failure) -> Failure:
-        place = self._meeting.place
-        return replace(
-            failure,
-            host=socket.gethostname(),
-            node=self._worker_group.group_rank,
-            round=place.round.number if place is not None else None,
-            extra={**failure.extra, "shown_by": screen_name()} if self._is_shown(failure.local_rank) else failure.extra,
-        )
-
-    def _is_shown(self, local_rank: int | None) -> bool:
-        """Whether a worker's stderr appears on the agent's own screen, so that a report there need not repeat it."""
-        dest = self._dest
-        return dest is not None and (local_rank in dest.tee_stderrs or dest.stderrs.get(local_rank or 0) == SYS_STREAM)
-
-    @property
-    def failures(self) -> tuple[Failure, ...]:
-        """What went wrong with this node's workers since they were last started."""
-        return tuple(self._failures.values())
-
-    def _note_immovable(self, crew: Crew) -> bool:
-        """Note the failures of workers that hang and cannot be ended; says whether there are any."""
-        found = self._hangs.take_immovable()
-        for hang in found:
-            rank = hang.local_rank
-            failure = Failure(
-                Kind.TIMEOUT,
-                "",
-                role=self._worker_group.spec.role,
-                local_rank=rank,
-                rank=self._worker_group.workers[rank].global_rank,
-                pid=crew.pids()[rank],
-                timestamp=time.time(),
-            )
-            self._failures[rank] = self._placed(explain_hang(failure, hang))
-        return bool(found)
-
-    def _gather_stacks(self, local: dict[int, Stack]) -> dict[int, Stack]:
-        """Add other nodes' stacks, by rank, to those of this node's workers; called in a thread, and may take a moment.
-
-        What it returns is compared to find the rank that holds the others up, and goes into the report.
-        """
-        return {**ask_others(self._meeting.questions), **local}
+    def filenos(self) -> tuple[int, ...]:
+        """Descriptors that become readable when there is something to look at."""
+        importing = self._preloading.fileno()
+        found = () if importing is None else (importing,)
+        return (*found, self.crew.fileno(), *self._hangs.filenos()) if self.crew is not None else found
 
     def get_last_progress_time(self) -> int:
         """When the watchdog last moved, in whole seconds of the wall clock; now, where there is none."""
-        return self._hangs.get_last_progress_time()
+        moved = self._hangs.get_last_progress_time()
+        return int(time.time()) if moved is None else moved
 
-    def _process_failures(
-        self, group: WorkerGroup, crew: Crew, failed: list[WorkerExited]
-    ) -> dict[int, ProcessFailure]:
-        ranks = {worker.local_rank: worker.global_rank for worker in group.workers}
-        return {
-            ranks[exited.local_rank]: ProcessFailure(
-                exited.local_rank, exited.pid, exited.exit_code, crew.error_file(exited.local_rank)
-            )
-            for exited in failed
-        }
+    def _end_frozen(self, crew: Crew, now: float) -> None:
+        """End workers that others wait for while a signal has stopped them."""
+        pids = crew.pids()
+        running = {pids[rank]: rank for rank in crew.running()}
+        stopped = [running[pid] for pid in stopped_by_signal(running)] if self._in_process else []
+        for rank in self._frozen.look(stopped, now):
+            crew.kill(rank)
 
-    def _return_values(self, group: WorkerGroup, crew: Crew) -> dict[int, Any]:
-        if not callable(group.spec.entrypoint):
-            return {worker.global_rank: None for worker in group.workers}
-        return {worker.global_rank: crew.return_value(worker.local_rank) for worker in group.workers}
+    # -- failures ----------------------------------------------------------------------------------------------------
 
-    def _cause_of(self, result: RunResult) -> Cause:
-        del result
-        return _as_cause(list(self._failures.values()))
-
-    # -- stopping --------------------------------------------------------------------------------------------------
-
-    def _stop_workers(self, worker_group: WorkerGroup) -> None:
-        del worker_group
-        if self._crew is not None:
-            self._crew.stop(signal.SIGTERM, self._shutdown_timeout)
-            self._close_crew()
-
-    def _ask_stop(self, number: int, grace_s: float) -> bool:
-        if self._crew is None:
-            return True
-        self._crew.ask_stop(number, grace_s)
-        return self._has_stopped()
-
-    def _has_stopped(self) -> bool:
-        crew = self._crew
-        if crew is None:
-            return True
-        for exited in crew.take_exits():
-            if exited.failed:
-                self._failures[exited.local_rank] = self._examine(crew, exited)
-        if not crew.stopped:
-            return False
-        self._close_crew()
-        return True
-
-    def _late_cause(self) -> Cause | None:
-        failures = list(self._failures.values())
-        return _as_cause(failures) if any(failure.is_true for failure in failures) else None
-
-    def _pass_signal(self, number: int) -> None:
-        if self._crew is not None:
-            self._crew.send(number)
-
-    def _close_crew(self) -> None:
-        self._hangs.forget()
-        if self._crew is not None:
-            self._crew.close()
-            self._crew = None
-
-    def _stop_crew(self, crew: Crew, number: int, grace_s: float) -> None:
-        """Stop the workers and wait for it; a signal that comes meanwhile kills them at once."""
-        crew.ask_stop(number, grace_s)
-        while True:
-            crew.take_exits()
-            if crew.stopped:
-                return
-            event = self._inbox.take()
-            if isinstance(event, Signalled):
-                self._teller.stopping(f"received {event.name}")
-                crew.ask_stop(signal.SIGKILL, 0.0)
-            elif event is None:
-                deadline = crew.deadline()
-                self._inbox.wait(None if deadline is None else deadline - time.monotonic(), crew.fileno())
-
-    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
-        if self._crew is not None:
-            self._stop_crew(self._crew, death_sig, timeout)
-            self._close_crew()
-        self._preloading.close()
-        self._hangs.close()
-        if self._keeping is not None:
-            self._keeping.close()
-            self._keeping = None
-
-    def _rules(self) -> AgentRules:
-        return replace(super()._rules(), backoff_s=self._options.backoff_s, backoff_s_max=self._options.backoff_s_max)
-
-    def _start_details(self) -> dict[str, Any]:
-        error_files = self._dest.error_files if self._dest is not None else {}
-        return {
-            "pids": sorted(self._crew.pids().values()) if self._crew is not None else [],
-            "logs": os.path.dirname(os.path.dirname(next(iter(error_files.values()), ""))),  # noqa: PTH120
-        }
-
-    def _failure_details(self, result: RunResult) -> list[dict[str, Any]]:
-        del result
+    def failures_told(self) -> list[dict[str, Any]]:
+        """Describe the failures that `look` has just reported."""
         return [
             {
                 "kind": failure.kind.value,
@@ -508,18 +362,197 @@ class LocalElasticAgent(SimpleElasticAgent):
             for failure in self._failures.values()
         ]
 
+    def _late_cause(self) -> Cause | None:
+        """Return a better cause that came to light while the workers were being stopped."""
+        return as_cause(self.failures) if any(each.is_true for each in self.failures) else None
+
+    def _examine(self, crew: Crew, exited: WorkerExited) -> Failure:
+        hang = self._hangs.found(exited.local_rank)
+        failure = crew.failure(exited, timed_out=hang is not None)
+        if hang is not None:
+            failure = explain_hang(failure, hang)
+        elif self._frozen.has_ended(exited.local_rank):
+            failure = replace(failure, kind=Kind.TIMEOUT, message="it was stopped by a signal, and ended for that")
+        return self._placed(failure)
+
+    def _placed(self, failure: Failure) -> Failure:
+        shown = {"shown_by": screen_name()} if self._is_shown(failure.local_rank) else {}
+        return replace(
+            failure,
+            host=socket.gethostname(),
+            node=self.group.group_rank,
+            round=(self._place.round.number or None) if self._place is not None else None,
+            extra={**failure.extra, **shown},
+        )
+
+    def _is_shown(self, local_rank: int | None) -> bool:
+        """Whether a worker's stderr appears on the agent's own screen, so that a report there need not repeat it."""
+        dest = self._dest
+        return dest is not None and (local_rank in dest.tee_stderrs or dest.stderrs.get(local_rank or 0) == SYS_STREAM)
+
+    def _note_immovable(self, crew: Crew) -> bool:
+        """Note the failures of workers that hang and cannot be ended; says whether there are any."""
+        found = self._hangs.take_immovable()
+        for hang in found:
+            rank = hang.local_rank
+            failure = Failure(
+                Kind.TIMEOUT,
+                "",
+                role=self.group.spec.role,
+                local_rank=rank,
+                rank=self.group.workers[rank].global_rank,
+                pid=crew.pids()[rank],
+                timestamp=time.time(),
+            )
+            self._failures[rank] = self._placed(explain_hang(failure, hang))
+        return bool(found)
+
+    def _process_failures(self, crew: Crew, failed: list[WorkerExited]) -> dict[int, ProcessFailure]:
+        ranks = {worker.local_rank: worker.global_rank for worker in self.group.workers}
+        return {
+            ranks[exited.local_rank]: ProcessFailure(
+                exited.local_rank, exited.pid, exited.exit_code, crew.error_file(exited.local_rank)
+            )
+            for exited in failed
+        }
+
+    def _return_values(self, crew: Crew) -> dict[int, Any]:
+        is_function = callable(self.group.spec.entrypoint)
+        return {
+            worker.global_rank: crew.return_value(worker.local_rank) if is_function else None
+            for worker in self.group.workers
+        }
+
+    def _gather_stacks(self, local: dict[int, Stack]) -> dict[int, Stack]:
+        """Add other nodes' stacks, by rank, to those of this node's workers; called in a thread, and may take a moment.
+
+        What it returns is compared to find the rank that holds the others up, and goes into the report.
+        """
+        return {**ask_others(self._agent.calls), **local}
+
+    # -- stopping --------------------------------------------------------------------------------------------------
+
+    def stop(self, number: int, grace_s: float) -> None:
+        """Begin to stop the workers; called again, harder."""
+        self._stopping = True
+        if self.crew is not None:
+            self.crew.ask_stop(number, grace_s)
+
+    def _has_stopped(self) -> bool:
+        """Drive a stop that was begun, and say whether it is over."""
+        crew = self.crew
+        if crew is not None:
+            for exited in crew.take_exits():
+                if exited.failed:
+                    self._failures[exited.local_rank] = self._examine(crew, exited)
+            if not crew.stopped:
+                return False
+            self._close_crew()
+        self._stopping = False
+        return True
+
+    def wait_stopped(self) -> None:
+        """Wait until a stop that was begun is over."""
+        if self.crew is not None:
+            self._drive_stop(self.crew)
+        self._has_stopped()
+
+    def send(self, number: int) -> None:
+        """Pass a signal on to the workers."""
+        if self.crew is not None:
+            self.crew.send(number)
+
+    def close(self, number: int, grace_s: float = SHUTDOWN_TIMEOUT_S) -> None:
+        """Stop whatever still runs, with this signal, and give everything back."""
+        if self.crew is not None:
+            self.crew.ask_stop(number, grace_s)
+            self._drive_stop(self.crew)
+            self._close_crew()
+        self._preloading.close()
+        self._hangs.close()
+        if self._vault is not None:
+            self._vault.close()
+            self._vault = None
+
+    def _drive_stop(self, crew: Crew) -> None:
+        """Wait until the workers have stopped; a signal that comes meanwhile kills them at once."""
+        while True:
+            crew.take_exits()
+            if crew.stopped:
+                return
+            event = self._inbox.take()
+            if isinstance(event, Signalled):
+                self._agent.facts.stopping(f"received {event.name}")
+                crew.ask_stop(signal.SIGKILL, 0.0)
+            elif event is None:
+                deadline = crew.deadline()
+                self._inbox.wait(None if deadline is None else deadline - time.monotonic(), crew.fileno())
+
+    def _close_crew(self) -> None:
+        self._hangs.forget()
+        if self.crew is not None:
+            self.crew.close()
+            self.crew = None
+
+    @property
+    def _run_id(self) -> str:
+        return self.group.spec.rdzv_handler.get_run_id()
+
+
+def make_local_agent(
+    spec: WorkerSpec,
+    settings: LocalSettings,
+    options: LocalOptions,
+    *,
+    metrics: Metrics | None = None,
+    health_server: Any = None,
+    workers_type: Callable[..., LocalWorkers] = LocalWorkers,
+) -> tuple[Agent, LocalWorkers]:
+    """Make an agent whose workers are local processes, and hand out both."""
+    group = WorkerGroup(spec)
+    inbox: Inbox[AgentEvent] = Inbox()
+    rounds = rounds_of(spec, settings.exit_barrier_timeout_s)
+    rules = AgentRules(
+        max_restarts=None if rounds.counts_restarts else spec.max_restarts,
+        replaces=spec.max_restarts > 0,
+        shutdown_timeout_s=settings.shutdown_timeout_s,
+        exit_barrier_timeout_s=settings.exit_barrier_timeout_s,
+        backoff_s=options.backoff_s,
+        backoff_s_max=options.backoff_s_max,
+    )
+    agent = Agent(
+        group,
+        rounds,
+        rules,
+        inbox,
+        signals_to_handle=settings.signals_to_handle,
+        forward_signals=options.forward_signals,
+    )
+    its_metrics = AgentMetrics(metrics if metrics is not None else _chosen_here())
+    workers = workers_type(group, agent, rounds, inbox, settings, options, its_metrics)
+    agent.supervise(workers)
+    if isinstance(given := getattr(health_server, "alive_callback", None), LastProgress):
+        agent.pulse = given
+    if health_server is not None:
+        agent.health = AgentHealth(health_server, its_metrics)
+    else:
+        moved = workers.get_last_progress_time
+        agent.health = make_health(agent, spec.role, options.health, options.health_timeout_s, its_metrics, moved)
+    return agent, workers
+
 
 def screen_name() -> str:
     """Name the screen that this process writes to, so that other nodes can tell it from their own."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
+def as_cause(failures: Sequence[Failure]) -> Cause:
+    """Make the root cause of failures what the others are told."""
+    verdict = root_cause(failures)
+    return Cause(verdict.sentence, victim=not verdict.cause.is_true, detail=verdict.cause.to_json())
+
+
 def _chosen_here() -> Metrics | None:
     """What this process has chosen for itself, so that a launcher of one's own need not hand it on to its workers."""
     found = installed()
     return found if isinstance(found, Metrics) else None
-
-
-def _as_cause(failures: list[Failure]) -> Cause:
-    verdict = root_cause(failures)
-    return Cause(verdict.sentence, victim=not verdict.cause.is_true, detail=verdict.cause.to_json())

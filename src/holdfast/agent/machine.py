@@ -1,39 +1,46 @@
 """The agent: one node's supervisor, as decisions. Pure.
 
-What it decides: when workers are started, when they are stopped and how hard, whether to ask for another round, and
-with what the agent ends. What it does not know: processes, sockets, signals' handlers, which rendezvous is in use.
+It decides when workers are started, when they are stopped and how hard, whether to ask for another round, and how the
+agent ends. It knows nothing of processes, sockets, signal handlers or which rendezvous is in use. Its words for rounds
+are the member's: what it hears of them and what it says about them are the member's own effects and events.
 
-                 started                  all exited 0
-    STARTING ──────────────▶ RUNNING ─────────────────────▶ FINISHED ──run over──▶ ENDED
-       ▲  ▲                    │ │ failure, round broken,       │                     ▲
-       │  │                    │ │ run over, signal             │ round broken        │
-       │  │                    ▼ ▼                              │                     │
-       │  └── PAUSED ◀── STOPPING ── nothing left to do ────────┼─────────────────────┘
-       └──────(back-off)───────┴────────────────────────────────┘
+                 sealed and preloaded        all exited 0
+     ASKING ─────────────▶ RUNNING ─────────────────────▶ FINISHED ──run over──▶ ENDED
+      ▲  ▲                   │ │ failure, round broken,       │                    ▲
+      │  │                   │ │ run over, signal             │ round broken       │
+      │  │                   ▼ ▼                              │                    │
+      │  └── PAUSED ◀── STOPPING ── nothing left to do ───────┼────────────────────┘
+      └─────(back-off)────────┴───────────────────────────────┘
+
+PRELOADING comes before ASKING where asking at once would break into a round that runs. SEATED comes after it where the
+round is sealed before the workers' imports are done.
 
 Workers that train in process (`holdfast.train`) outlive each other: one that fails is replaced while the others go on,
-and a lost round only makes the agent ask for the next one. Then RUNNING stays RUNNING.
+and a broken round only makes the agent ask for the next one. Then RUNNING stays RUNNING.
 
 The rules:
 
-1. Every way to lose a round takes one path: stop the workers, then start again (which asks for a round) or end.
+1. Every way to lose a round takes one path: stop the workers, then ask for the next round, or end.
 2. Others are told before our own workers are stopped: of a failure so that they stop at once, of a signal so that they
    regroup without waiting for a lease.
 3. With a rendezvous that counts restarts for the whole job, this machine never refuses one; with any other it counts.
 4. A signal wins over everything that is under way; a second one makes the stop hard.
-5. While workers are being started nobody can say yet whether any run. A signal or the end of the run that comes then is
-   acted on when that is known: workers that run are stopped as ever, with all the words, before the agent ends.
+5. Workers run from the moment that `StartWorkers` is returned: its driver starts them before it hands over the next
+   event. So there is no time in which it is not known whether workers run.
+6. Every ask is answered: by a place, by the end of the run, or by `AskFailed` when its time is up. An answer may lie in
+   the inbox while the next ask is made: it is known by its number, and does not count.
 """
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from holdfast.coordinator.messages import Cause
+from holdfast.coordinator.messages import Cause, Place
 from holdfast.coordinator.sentences import spent
 from holdfast.machine import Tick
+from holdfast.rendezvous.events import AskFailed, Fail, Finish, Leave, Replace, RoundBroken, RoundSealed, RunEnded
 
 #: POSIX numbers; a pure module does not import `signal`.
 SIGTERM, SIGKILL = 15, 9
@@ -43,7 +50,9 @@ class Stage(enum.StrEnum):
     """Where an agent stands."""
 
     IDLE = "idle"
-    STARTING = "starting"
+    PRELOADING = "preloading"
+    ASKING = "asking"
+    SEATED = "seated"
     RUNNING = "running"
     STOPPING = "stopping"
     PAUSED = "paused"
@@ -57,7 +66,7 @@ class AgentRules:
 
     #: Restarts that this agent grants itself; None where the coordinator counts them for the whole job.
     max_restarts: int | None = None
-    #: Whether a single worker that is lost may be replaced; pointless where the job has no restart to give.
+    #: Whether a single worker that failed may be replaced; pointless where the job has no restart to give.
     replaces: bool = True
     shutdown_timeout_s: float = 30.0
     exit_barrier_timeout_s: float = 300.0
@@ -66,24 +75,28 @@ class AgentRules:
     backoff_s_max: float = 60.0
 
 
-# -- events --------------------------------------------------------------------------------------------------
+# -- events; those of rounds are the member's effects --------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Take part."""
+    """Take part.
+
+    `preloading`: the workers' imports are still under way. `busy`: a round runs that an ask would break.
+    """
+
+    preloading: bool = False
+    busy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class WorkersStarted:
-    """A round was agreed and its workers were started here; `round` is its number, where it has one."""
-
-    round: int | None = None
+class Preloaded:
+    """The workers' imports are done, or given up: workers can be started."""
 
 
 @dataclass(frozen=True, slots=True)
-class NotStarted:
-    """No worker was started, because of an event that is in the inbox too."""
+class TrainsInProcess:
+    """A worker has said that it trains in process: the workers outlive each other and the round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +104,6 @@ class WorkerFailed:
     """A worker of this node failed."""
 
     cause: Cause
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerLost:
-    """A worker of this node failed, and its peers outlive it."""
-
-    cause: Cause
-
-
-@dataclass(frozen=True, slots=True)
-class RoundAgreed:
-    """A round was agreed while the workers went on; the answer to `AskRound`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,27 +121,6 @@ class WorkersStopped:
 
 
 @dataclass(frozen=True, slots=True)
-class RoundLost:
-    """The round, told by its number where it has one, is over for a reason elsewhere, or newcomers wait."""
-
-    reason: str
-    round: int | None = None
-    #: Whether the workers here outlive the round.
-    survived: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class RunOver:
-    """The run is over for everybody."""
-
-    reason: str
-    failed: bool
-    cause: Cause | None = None
-    #: Whether it failed too often without progress.
-    crash_loop: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Signalled:
     """This agent was sent a signal that means: stop."""
 
@@ -155,49 +135,62 @@ class SignalPassing:
     number: int
 
 
+RoundEvent = RoundSealed | RoundBroken | RunEnded | AskFailed
 AgentEvent = (
     Begin
-    | SignalPassing
-    | WorkersStarted
-    | NotStarted
+    | Preloaded
+    | TrainsInProcess
     | WorkerFailed
-    | WorkerLost
-    | RoundAgreed
     | WorkersFinished
     | WorkersStopped
-    | RoundLost
-    | RunOver
+    | RoundEvent
     | Signalled
+    | SignalPassing
     | Tick
 )
 
-# -- effects -------------------------------------------------------------------------------------------------
+# -- effects; `Fail`, `Replace`, `Finish` and `Leave` are the member's events -----------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitPreload:
+    """Say that the imports are waited for; `busy`: before a round is asked for, since one runs that need not wait."""
+
+    busy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AskRound:
+    """Ask for a round; answered by `RoundSealed` with this number, `RunEnded` or `AskFailed`.
+
+    `aside`: while the workers go on.
+    """
+
+    cause: Cause | None = None
+    aside: bool = False
+    number: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class StartWorkers:
-    """Ask for a round and start its workers; answered by `WorkersStarted` or `NotStarted`."""
+    """Start the workers of a round at this place; `restarts` is what the job has used of its budget."""
 
-    cause: Cause | None
+    place: Place
+    restarts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TakePlace:
+    """Workers that outlived a round are in the next one, at this place."""
+
+    place: Place
 
 
 @dataclass(frozen=True, slots=True)
 class ReplaceWorkers:
     """Start new workers in the place of those that failed."""
 
-
-@dataclass(frozen=True, slots=True)
-class AskRound:
-    """Ask for a round while the workers go on; answered by `RoundAgreed`."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class TellLoss:
-    """Tell that a worker failed and is being replaced."""
-
-    cause: Cause
+    restarts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,22 +210,16 @@ class SignalWorkers:
 
 
 @dataclass(frozen=True, slots=True)
-class TellFailure:
-    """Tell everybody that this node cannot go on with the round."""
+class Outcome:
+    """How an agent ends: with success, with a failure and its cause, or by the signal that ended it."""
 
-    cause: Cause
-
-
-@dataclass(frozen=True, slots=True)
-class TellFinished:
-    """Tell that all workers here have finished, and wait for the others."""
-
-
-@dataclass(frozen=True, slots=True)
-class LeaveRun:
-    """Leave politely."""
-
+    succeeded: bool
     reason: str
+    cause: Cause | None = None
+    signal: int = 0
+    crash_loop: bool = False
+    #: Set where no round came about: what the last ask was answered with.
+    unanswered: AskFailed | RunEnded | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,29 +229,23 @@ class End:
     outcome: Outcome
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """With what an agent ends: success, a failure and its cause, or the signal that ended it."""
-
-    succeeded: bool
-    reason: str
-    cause: Cause | None = None
-    signal: int = 0
-    crash_loop: bool = False
-
-
 AgentEffect = (
-    StartWorkers
-    | ReplaceWorkers
+    AwaitPreload
     | AskRound
+    | StartWorkers
+    | TakePlace
+    | ReplaceWorkers
     | StopWorkers
     | SignalWorkers
-    | TellFailure
-    | TellLoss
-    | TellFinished
-    | LeaveRun
+    | Fail
+    | Replace
+    | Finish
+    | Leave
     | End
 )
+
+#: Where workers run, or have run to their end.
+_IN_ROUND = frozenset({Stage.RUNNING, Stage.FINISHED})
 
 
 class AgentMachine:
@@ -273,20 +254,24 @@ class AgentMachine:
     def __init__(self, rules: AgentRules) -> None:
         self.rules = rules
         self.stage = Stage.IDLE
-        #: Failures here that were answered with a restart.
+        #: The place that workers have or are about to be given; None while a round is asked for.
+        self.place: Place | None = None
+        #: How many rounds were asked for; only the answer to the last ask counts.
+        self.asks = 0
+        #: Failures here that were answered with a restart or a replacement.
         self.restarts = 0
-        self._cause: Cause | None = None
-        #: Set while stopping for good: what the agent ends with once nothing runs.
-        self._ending: Outcome | None = None
-        #: Signals for workers that may run already, though we have not been told so yet.
-        self._early: list[int] = []
-        #: A round that was lost while its workers were being started.
-        self._lost: RoundLost | None = None
-        #: What else came meanwhile, in its order.
-        self._held: list[Signalled | RunOver] = []
-        self._left = False
+        #: What the job had used before, beyond the failures here.
+        self._restarts_elsewhere = 0
+        self._preloading = False
+        #: Whether the workers outlive each other and the round.
+        self._in_process = False
         #: Whether a round is being asked for while the workers go on.
-        self.regrouping = False
+        self._regrouping = False
+        #: What ended the last round here; told with the next ask.
+        self._cause: Cause | None = None
+        #: Set while stopping for good: how the agent ends once nothing runs.
+        self._ending: Outcome | None = None
+        self._left = False
         self._resume_at: float | None = None
         self._barrier_ends: float | None = None
         self._out: list[AgentEffect] = []
@@ -296,39 +281,7 @@ class AgentMachine:
     def handle(self, event: AgentEvent, now: float) -> list[AgentEffect]:
         """Decide what one event means."""
         if self.stage is not Stage.ENDED:
-            match event:
-                case Begin():
-                    self._start()
-                case WorkersStarted():
-                    self._on_started(event)
-                case NotStarted():
-                    if self.stage is Stage.STARTING:
-                        self.stage = Stage.IDLE  # STARTING -> IDLE
-                        self._take_held()
-                case WorkerFailed():
-                    self._on_failure(event.cause)
-                case WorkerLost():
-                    self._on_lost_worker(event.cause)
-                case RoundAgreed():
-                    self._on_agreed()
-                case WorkersFinished():
-                    self._on_finished(event, now)
-                case WorkersStopped():
-                    self._on_stopped(event, now)
-                case RoundLost():
-                    self._on_round_lost(event)
-                case RunOver() | Signalled():
-                    if self.stage is Stage.STARTING:
-                        self._held.append(event)
-                    else:
-                        self._on_end(event)
-                case SignalPassing():
-                    if self.stage is Stage.RUNNING:
-                        self._out.append(SignalWorkers(event.number))
-                    elif self.stage is Stage.STARTING:
-                        self._early.append(event.number)
-                case Tick():
-                    self._on_time(now)
+            self._on_event(event, now)
         effects, self._out = self._out, []
         return effects
 
@@ -341,120 +294,161 @@ class AgentMachine:
         """Assert every invariant."""
         assert (self._resume_at is not None) == (self.stage is Stage.PAUSED)
         assert (self._barrier_ends is not None) == (self.stage is Stage.FINISHED)
-        assert not self.regrouping or self.stage is not Stage.STARTING, "asking for a round twice"
-        assert not self._held or self.stage is Stage.STARTING, "something was held and never acted on"
+        assert not self._regrouping or self._in_process, "a round was asked for beside workers that do not outlive it"
+        assert self.stage is not Stage.ASKING or not self._regrouping, "asking for a round twice"
+        assert self.place is not None or self.stage not in {*_IN_ROUND, Stage.SEATED}, f"{self.stage} without a place"
+        assert self.stage is not Stage.RUNNING or not self._preloading, "workers run before their imports are done"
         if self.rules.max_restarts is not None:
             assert self.restarts <= self.rules.max_restarts, "the restart budget is overdrawn"
 
     def snapshot(self) -> dict[str, Any]:
         """Describe the agent as plain data."""
-        return {"stage": self.stage.value, "restarts": self.restarts, "ending": self._ending is not None}
+        return {
+            "stage": self.stage.value,
+            "round": self.place.round.number if self.place is not None else 0,
+            "restarts": self.restarts,
+            "ending": self._ending is not None,
+        }
 
     # -- events ----------------------------------------------------------------------------------------------
 
-    def _start(self) -> None:
-        self.stage = Stage.STARTING
-        self.regrouping = False
-        self._resume_at = None
-        cause, self._cause = self._cause, None
-        self._early = []
-        self._out.append(StartWorkers(cause))
+    def _on_event(self, event: AgentEvent, now: float) -> None:
+        match event:
+            case Begin():
+                self._on_begin(event)
+            case Preloaded():
+                self._on_preloaded()
+            case TrainsInProcess():
+                self._in_process = self.stage is Stage.RUNNING
+            case RoundSealed():
+                if event.number == self.asks:  # else the answer to an ask that was given up for this one
+                    self._on_sealed(event.place)
+            case RoundBroken():
+                self._on_broken(event)
+            case RunEnded(rejected=True) | AskFailed():
+                self._on_unanswered(event)
+            case RunEnded():
+                self._on_run_ended(event)
+            case WorkerFailed():
+                self._on_failure(event.cause)
+            case WorkersFinished():
+                self._on_finished(event, now)
+            case WorkersStopped():
+                self._on_stopped(event, now)
+            case Signalled():
+                self._on_signal(event)
+            case SignalPassing():
+                if self.stage is Stage.RUNNING:
+                    self._out.append(SignalWorkers(event.number))
+            case Tick():
+                self._on_time(now)
 
-    def _take_held(self) -> None:
-        held, self._held = self._held, []
-        for event in held:
-            if self.stage is not Stage.ENDED:
-                self._on_end(event)
-
-    def _on_started(self, event: WorkersStarted) -> None:
-        self.stage = Stage.RUNNING  # STARTING -> RUNNING
-        lost, self._lost = self._lost, None
-        if lost is not None and lost.round == event.round:
-            self._stop(SIGTERM, lost.reason)
+    def _on_begin(self, event: Begin) -> None:
+        self._preloading = event.preloading
+        if event.preloading and event.busy:
+            self.stage = Stage.PRELOADING  # IDLE -> PRELOADING
+            self._out.append(AwaitPreload(busy=True))
         else:
-            self._out += [SignalWorkers(number) for number in self._early]
-        self._take_held()
+            self._ask()
 
-    def _on_failure(self, cause: Cause) -> None:
-        if self.stage is not Stage.RUNNING:
-            return  # a worker that fails while we stop it proves nothing
-        limit = self.rules.max_restarts
-        if limit is not None and self.restarts >= limit:
-            self._ending = Outcome(succeeded=False, reason=f"{cause.sentence}; {spent(limit)}", cause=cause)
-        else:
-            self.restarts += 1
-        self._cause = cause
-        self._out.append(TellFailure(cause))
-        self._stop(SIGTERM, cause.sentence)
-
-    def _on_lost_worker(self, cause: Cause) -> None:
-        limit = self.rules.max_restarts
-        spent_all = not self.rules.replaces or (limit is not None and self.restarts >= limit)
-        if self.stage is not Stage.RUNNING or spent_all:
-            self._on_failure(cause)
-            return
-        self.restarts += 1
-        self._out += [TellLoss(cause), ReplaceWorkers()]
-
-    def _on_agreed(self) -> None:
-        self.regrouping = False
-        if self.stage is Stage.FINISHED:
-            self._out.append(TellFinished())  # what was told before was said of a round that is over
-
-    def _on_finished(self, event: WorkersFinished, now: float) -> None:
-        if self.stage is Stage.RUNNING:
-            self.stage = Stage.FINISHED
-            self._barrier_ends = float("inf") if event.hosting else now + self.rules.exit_barrier_timeout_s
-            self._out.append(TellFinished())
-
-    def _on_stopped(self, event: WorkersStopped, now: float) -> None:
-        if self.stage is not Stage.STOPPING:
-            return
-        if event.cause is not None and self._cause is not None and self._cause.victim:
-            self._cause = event.cause
-        if self._ending is not None:
-            self._end(self._ending)
-            return
-        rules = self.rules
-        if self._cause is not None and rules.backoff_s > 0:
-            self.stage = Stage.PAUSED
-            self._resume_at = now + min(rules.backoff_s * 2 ** max(self.restarts - 1, 0), rules.backoff_s_max)
-        else:
+    def _on_preloaded(self) -> None:
+        self._preloading = False
+        if self.stage is Stage.PRELOADING:
+            self._ask()
+        elif self.stage is Stage.SEATED:
             self._start()
 
-    def _on_round_lost(self, event: RoundLost) -> None:
-        if event.survived and self.stage in (Stage.RUNNING, Stage.FINISHED):
-            if not self.regrouping:
-                self.regrouping = True
-                self._out.append(AskRound(event.reason))
+    def _on_sealed(self, place: Place) -> None:
+        if self.stage is Stage.ASKING:
+            self.place = place
+            counted_elsewhere = self.rules.max_restarts is None
+            self._restarts_elsewhere = place.restarts_used - self.restarts if counted_elsewhere else 0
+            if self._preloading:
+                self.stage = Stage.SEATED  # ASKING -> SEATED
+                self._out.append(AwaitPreload())
+            else:
+                self._start()
+        elif self._regrouping and self.stage in _IN_ROUND:
+            self._regrouping = False
+            self.place = place
+            self._out.append(TakePlace(place))
+            if self.stage is Stage.FINISHED:
+                self._out.append(Finish())  # what was said before was about a round that is over
+
+    def _on_broken(self, event: RoundBroken) -> None:
+        if self.place is None or event.place.round != self.place.round:
+            return  # a late word about a round before this one
+        if self._in_process and self.stage in _IN_ROUND:
+            if not self._regrouping:
+                self._regrouping = True
+                self.asks += 1
+                self._out.append(AskRound(aside=True, number=self.asks))
         elif self.stage is Stage.RUNNING:
             self._stop(SIGTERM, event.reason)
-        elif self.stage is Stage.STARTING:
-            # Either the round whose workers are being started just now, or a late word about the one before.
-            self._lost = event
-        elif self.stage is Stage.FINISHED:
-            # The others start again, and so must we: there is nothing left to stop.
-            self._barrier_ends = None
-            self._start()
+        elif self.stage in (Stage.SEATED, Stage.FINISHED):
+            self._ask()  # there is nothing to stop
 
-    def _on_end(self, event: RunOver | Signalled) -> None:
-        if isinstance(event, Signalled):
-            self._on_signal(event)
+    def _on_unanswered(self, event: AskFailed | RunEnded) -> None:
+        outcome = Outcome(succeeded=False, reason=event.reason, unanswered=event)
+        if self.stage is Stage.ASKING:
+            self._end(outcome)
+        elif self._regrouping and self.stage is Stage.RUNNING:
+            self._ending = outcome
+            self._stop(SIGTERM, event.reason)
+        elif self._regrouping and self.stage is Stage.FINISHED:
+            self._end(outcome)
         else:
-            self._on_run_over(event)
+            self._on_run_ended(RunEnded(event.reason, failed=True))
 
-    def _on_run_over(self, event: RunOver) -> None:
+    def _on_run_ended(self, event: RunEnded) -> None:
         outcome = Outcome(
             succeeded=not event.failed, reason=event.reason, cause=event.cause, crash_loop=event.crash_loop
         )
         if self.stage is Stage.RUNNING:
-            # Closed by somebody while our workers still had work to do: that is no success of theirs.
+            # Another node closed the run while our workers still had work to do: that is no success of theirs.
             self._ending = replace(outcome, succeeded=False)
             self._stop(SIGTERM, event.reason)
         elif self.stage is Stage.STOPPING:
             self._ending = self._ending or outcome
         else:
             self._end(outcome)
+
+    def _on_failure(self, cause: Cause) -> None:
+        if self.stage is not Stage.RUNNING:
+            return  # a worker that fails while we stop it proves nothing
+        limit = self.rules.max_restarts
+        is_spent = limit is not None and self.restarts >= limit
+        if self._in_process and self.rules.replaces and not is_spent:
+            self.restarts += 1
+            self._out += [Replace(cause), ReplaceWorkers(self._restarts_used())]
+            return
+        if limit is not None and is_spent:
+            self._ending = Outcome(succeeded=False, reason=f"{cause.sentence}; {spent(limit)}", cause=cause)
+        else:
+            self.restarts += 1
+        self._cause = cause
+        self._out.append(Fail(cause))
+        self._stop(SIGTERM, cause.sentence)
+
+    def _on_finished(self, event: WorkersFinished, now: float) -> None:
+        if self.stage is Stage.RUNNING:
+            self.stage = Stage.FINISHED
+            self._barrier_ends = float("inf") if event.hosting else now + self.rules.exit_barrier_timeout_s
+            self._out.append(Finish())
+
+    def _on_stopped(self, event: WorkersStopped, now: float) -> None:
+        if self.stage is not Stage.STOPPING:
+            return
+        if event.cause is not None and self._cause is not None and self._cause.victim:
+            self._cause = event.cause
+        rules = self.rules
+        if self._ending is not None:
+            self._end(self._ending)
+        elif self._cause is not None and rules.backoff_s > 0:
+            self.stage = Stage.PAUSED
+            self._resume_at = now + min(rules.backoff_s * 2 ** max(self.restarts - 1, 0), rules.backoff_s_max)
+        else:
+            self._ask()
 
     def _on_signal(self, event: Signalled) -> None:
         reason = f"received {event.name}"
@@ -463,7 +457,7 @@ class AgentMachine:
             return
         if not self._left:
             self._left = True
-            self._out.append(LeaveRun(reason))
+            self._out.append(Leave(reason))
         outcome = Outcome(succeeded=False, reason=reason, signal=event.number)
         if self.stage in (Stage.RUNNING, Stage.STOPPING):
             self._ending = outcome
@@ -475,19 +469,39 @@ class AgentMachine:
 
     def _on_time(self, now: float) -> None:
         if self._resume_at is not None and now >= self._resume_at:
-            self._start()
+            self._ask()
         elif self._barrier_ends is not None and now >= self._barrier_ends:
             limit = self.rules.exit_barrier_timeout_s
             self._end(Outcome(succeeded=True, reason=f"finished; the others did not within {limit:g} s"))
 
     # -- small things ----------------------------------------------------------------------------------------
 
+    def _ask(self) -> None:
+        self.stage = Stage.ASKING
+        self.place = None
+        self._in_process = self._regrouping = False
+        self._resume_at = self._barrier_ends = None
+        cause, self._cause = self._cause, None
+        self.asks += 1
+        self._out.append(AskRound(cause, number=self.asks))
+
+    def _start(self) -> None:
+        assert self.place is not None
+        self.stage = Stage.RUNNING
+        self._out.append(StartWorkers(self.place, self._restarts_used()))
+
+    def _restarts_used(self) -> int:
+        """How many restarts the job has used, as far as this node knows."""
+        return self._restarts_elsewhere + self.restarts
+
     def _stop(self, number: int, reason: str) -> None:
         self.stage = Stage.STOPPING
+        self._regrouping = False
         grace_s = 0.0 if number == SIGKILL else self.rules.shutdown_timeout_s
         self._out.append(StopWorkers(number, grace_s, reason))
 
     def _end(self, outcome: Outcome) -> None:
         self.stage = Stage.ENDED
+        self._regrouping = False
         self._resume_at = self._barrier_ends = None
         self._out.append(End(outcome))

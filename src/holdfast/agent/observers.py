@@ -7,10 +7,10 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast import guest
-from holdfast.events.context import RunContext
-from holdfast.events.feed import EventFeed
+from holdfast import worker_telemetry
 from holdfast.events.journal import FILE_NAME, Journal
+from holdfast.events.platform import RunContext
+from holdfast.events.recording import EventFeed
 from holdfast.metrics.platform import PlatformMetrics
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Observers:
         self._metrics = PlatformMetrics(spec.role)
 
     def __enter__(self) -> Observers:
-        guest.agent_begins()
+        worker_telemetry.agent_begins()
         self._metrics.start()
         self._events.__enter__()
         self._journal.__enter__()
@@ -45,7 +45,7 @@ class Observers:
         self._journal.close()
         self._events.__exit__()
         self._metrics.stop()
-        guest.agent_ends()
+        worker_telemetry.agent_ends()
 
     def place_journal(self, folder: str) -> None:
         """Say in which folder the journal goes, once there is one."""

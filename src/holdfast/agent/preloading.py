@@ -1,35 +1,27 @@
-"""Warm starts, as the agent goes about them: one template, made early, waited for when workers are due."""
+"""Warm starts, as the agent goes about them: one template, made early, looked at until its imports are done."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 from holdfast.facts import Fact, facts
 from holdfast.workers import Template
-
-#: How often the wait for a template looks for a signal.
-LOOK_S = 0.2
 
 
 class Preloading:
     """One agent's template; without modules to import, or once they cannot be forked, workers are started cold."""
 
-    def __init__(self, modules: tuple[str, ...], *, several: bool, is_interrupted: Callable[[], bool]) -> None:
+    def __init__(self, modules: tuple[str, ...], *, several: bool) -> None:
         self._modules = modules
         self._several = several
-        self._is_interrupted = is_interrupted
         self._template: Template | None = None
+        #: Whether people were told that the imports are waited for.
+        self._is_told = False
 
     @property
     def importing(self) -> bool:
         """Whether the template is still busy with what it imports."""
         return self._template is not None and self._template.importing
-
-    @property
-    def names(self) -> str:
-        """What it imports, for people."""
-        return ", ".join(dict.fromkeys(self._modules))
 
     def begin(self) -> None:
         """Begin to import what workers will need, in the background."""
@@ -38,30 +30,50 @@ class Preloading:
             base = {"OMP_NUM_THREADS": "1"} if self._several and "OMP_NUM_THREADS" not in os.environ else {}
             self._template = Template(self._modules, {**os.environ, **base})
 
-    def wait_ready(self) -> Template | None:
-        """Wait for the imports, which cost a worker that is started cold just as much, each; None to start cold."""
-        self.begin()
+    def look(self) -> bool:
+        """Take note of what the template says, without waiting; says whether its imports are done or given up."""
         template = self._template
-        if template is None:
-            return None
-        fresh = template.importing
-        if fresh:
-            sentence = f"importing {self.names}; workers start when that is done"
-            facts.publish(Fact("template_importing", sentence, {"modules": self.names}))
-        while template.importing and not self._is_interrupted():
-            template.wait_ready(LOOK_S)
-        if fresh and template.usable:
-            sentence = f"imported {self.names} in {template.seconds:.1f} s; workers are forked from there"
-            facts.publish(Fact("template_ready", sentence, {"modules": self.names, "seconds": template.seconds}))
-        if template.usable or template.importing:
+        if template is not None and template.importing:
+            template.wait_ready(0.0)
+        if self._is_told and template is not None and template.usable:
+            self._is_told = False
+            sentence = f"imported {self._names} in {template.seconds:.1f} s; workers are forked from there"
+            facts.publish(Fact("template_ready", sentence, {"modules": self._names, "seconds": template.seconds}))
+        return not self.importing
+
+    def tell(self, *, busy: bool) -> None:
+        """Tell people that the imports are waited for."""
+        if busy:
+            sentence = f"a round is running; importing {self._names} before asking to be let in"
+            facts.publish(Fact("waiting", sentence))
+        self._is_told = True
+        sentence = f"importing {self._names}; workers start when that is done"
+        facts.publish(Fact("template_importing", sentence, {"modules": self._names}))
+
+    def take(self) -> Template | None:
+        """Return what workers can be forked from, or None to start them cold."""
+        template = self._template
+        if template is None or template.usable:
             return template
         facts.warn("template_unusable", f"starting workers cold: {template.why_not}")
         self.close()
         self._modules = ()
         return None
 
+    def fileno(self) -> int | None:
+        """What becomes readable when `look` has something to do."""
+        return self._template.fileno() if self._template is not None and self._template.importing else None
+
+    def wakeup(self) -> float | None:
+        """Say when to look in any case: when the imports have taken too long."""
+        return self._template.import_deadline if self._template is not None and self._template.importing else None
+
     def close(self) -> None:
         """End the template; may be called again."""
         if self._template is not None:
             self._template.close()
             self._template = None
+
+    @property
+    def _names(self) -> str:
+        return ", ".join(dict.fromkeys(self._modules))

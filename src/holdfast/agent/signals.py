@@ -39,7 +39,7 @@ def handled(
     """While this lasts, signals are left in the inbox; only the main thread can arrange that.
 
     `ending` names those that end the agent, where None means what the environment says, or the default. `is_blocking`
-    says whether a stranger's code blocks the loop: then an exception is the only way out of it.
+    says whether code of others blocks the loop: then an exception is the only way out of it.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -49,7 +49,7 @@ def handled(
         which = signal.Signals(number)
         if is_blocking():
             raise SignalError(f"process {os.getpid()} received {which.name}", which)
-        inbox.put(Signalled(number, which.name))
+        inbox.put(Signalled(number, which.name), urgent=True)
 
     def on_forwarded(number: int, _: object) -> None:
         inbox.put(SignalPassing(number))
@@ -63,7 +63,7 @@ def handled(
     numbers = parse_signals(ending or os.environ.get(SIGNALS_VARIABLE, SIGNALS_DEFAULT))
     try:
         for number in numbers:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup: whoever started us wants it so
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
                 take_over(number, on_ending)
         for number in forwarded:
             take_over(number, on_forwarded)

@@ -32,10 +32,10 @@ def write_dcp(tree: Mapping[str, Any], folder: str | os.PathLike[str]) -> None:
 
 
 def read_dcp(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read a whole checkpoint of torch's, whoever wrote it and by how many workers; tensors are on the CPU.
+    """Read a whole checkpoint of torch's, written by any number of workers; tensors are on the CPU.
 
-    Numbers that were keys of a dict come back as text: torch writes them so. Raises `CorruptShardError` where it is no
-    checkpoint or holds more than plain data.
+    Numbers that were keys of a dict come back as text, because torch writes them so. Raises `CorruptShardError` if it
+    is no checkpoint or holds more than plain data.
     """
     dcp = _dcp()
     import torch

@@ -54,13 +54,6 @@ class Pairs:
         self.items: list[tuple[Any, Any]] = []
 
 
-class _Mark:
-    __slots__ = ()
-
-
-_MARK = _Mark()
-
-
 def read(data: bytes, allowed: Collection[Named]) -> Any:
     """Return what a pickle describes, as inert data; raises `RefusedPickleError` for names that are not `allowed`."""
     reader = _Reader(data, frozenset(allowed))

@@ -1,9 +1,9 @@
-"""The layout of state in bytes: a header in JSON that says what is what, then the arrays as they stand in memory.
+"""The layout of state in bytes: a header in JSON, then the arrays as they are in memory.
 
-The same bytes go over the ring to a newcomer, into a neighbour's memory and into a file. Nothing in them is code: what
-cannot be written as plain data or as an array is refused when it is written, not guessed at when it is read. Reading
-makes no copy of the arrays. An array may carry a checksum of its own; a checkpoint's tiers have theirs instead, over
-all bytes (`holdfast.checkpoint.sums`), so that saving need not wait for any.
+The same bytes go over the ring to a newcomer, to a neighbour's memory and to a file. They contain no code: a value that
+is neither plain data nor an array is refused when it is written. Reading makes no copy of the arrays. An array may have
+a checksum of its own; a checkpoint's tiers have checksums over all bytes instead (`holdfast.checkpoint.checksums`), so
+that saving does not wait for them.
 
     magic, version, length of the header │ header │ zeros up to a multiple of 64 │ array │ zeros │ array │ ...
 """
@@ -31,9 +31,9 @@ START = struct.Struct("<8sIIQ")
 
 @dataclass(frozen=True, slots=True)
 class FlatSlice:
-    """One worker's part of an array that is spread over workers: `local` holds its elements from `start` on.
+    """One worker's part of a sharded array: `local` has its elements from `start` on.
 
-    Elements are counted as if the whole, of this `shape`, were flat. Declared so, an array can be loaded by any number
+    Elements are counted as in the flattened whole, which has this `shape`. Such an array can be restored by any number
     of workers (`holdfast.checkpoint.Checkpointer.restore`).
     """
 
@@ -46,8 +46,8 @@ class FlatSlice:
 class Leaf:
     """How one kind of array is written and read.
 
-    `view` returns the dtype's name, the shape and the bytes of an array, without a copy where that can be; `make`
-    builds one from them, and may go on using the memory that it is given.
+    `view` returns the dtype's name, the shape and the bytes of an array, without a copy if possible; `make` builds
+    one from them, and may keep using their memory.
     """
 
     kind: str
@@ -57,14 +57,14 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Packed:
-    """A state as bytes in pieces: the arrays are still where they were, so whoever needs them later copies first."""
+    """A state as bytes in pieces. The arrays are not copied: they must not change while it is used."""
 
     header: bytes
     arrays: list[memoryview]
 
     @property
     def nbytes(self) -> int:
-        """How many bytes it all has."""
+        """The size in bytes."""
         return sum(len(piece) for piece in self.pieces())
 
     def pieces(self) -> Iterator[memoryview]:
@@ -75,7 +75,7 @@ class Packed:
             yield memoryview(bytes(padding(len(array))))
 
     def to_bytes(self) -> bytes:
-        """Return it all in one piece."""
+        """Return all bytes in one piece."""
         return b"".join(self.pieces())
 
 
@@ -101,18 +101,18 @@ def opening(header: bytes) -> bytes:
 
 
 def entry(leaf: Leaf, dtype: str, shape: tuple[int, ...], nbytes: int, crc: int | None = None) -> dict[str, Any]:
-    """Return what the header says of one array."""
+    """Return the header's entry for one array."""
     found: dict[str, Any] = {"kind": leaf.kind, "dtype": dtype, "shape": list(shape), "nbytes": nbytes}
     return found if crc is None else {**found, "crc": crc}
 
 
 def write_header(described: Any, entries: list[dict[str, Any]]) -> bytes:
-    """Return the header of a tree that was described and of its arrays."""
+    """Return the header for a described tree and its arrays."""
     return json.dumps({"tree": described, "arrays": entries}, separators=(",", ":"), allow_nan=False).encode()
 
 
 def unpack(data: bytes | bytearray | memoryview, *, verify: bool = True) -> Any:
-    """Return the tree; its arrays use the memory of `data`. Raises `CorruptShardError` where it is not whole."""
+    """Return the tree; its arrays use the memory of `data`. Raises `CorruptShardError` if it is not whole."""
     view = memoryview(data).cast("B")
     header, offset = read_header(view)
     arrays = []
@@ -130,7 +130,7 @@ def unpack(data: bytes | bytearray | memoryview, *, verify: bool = True) -> Any:
 
 
 def make_array(described: dict[str, Any], data: memoryview) -> Any:
-    """Return the array that the header describes so; it may go on using the memory of `data`."""
+    """Return the array for an entry of the header; it may keep using the memory of `data`."""
     leaf = leaf_of_kind(described["kind"])
     try:
         return leaf.make(described["dtype"], tuple(described["shape"]), data)
@@ -166,7 +166,7 @@ def read_header(view: memoryview) -> tuple[dict[str, Any], int]:
 
 
 def _parse_header(text: bytes) -> dict[str, Any]:
-    """Read a header; its checksum says that it is as it was written, but not that a sane program wrote it."""
+    """Read a header; its checksum proves that it is undamaged, not that its content makes sense."""
     try:
         header = json.loads(text)
         arrays = [(each["kind"], each["dtype"], each["nbytes"], *each["shape"]) for each in header["arrays"]]
@@ -188,7 +188,7 @@ Add = Callable[[Leaf, Any], int]
 
 
 def describe(value: Any, add: Add, where: str = "state") -> Any:
-    """Write a tree as JSON can; plain values stand for themselves, all else is a list that begins with what it is."""
+    """Return a tree as JSON data: plain values as they are, anything else as a list that begins with its kind."""
     if value is None or type(value) in (bool, int, str):
         return value
     if type(value) is float:
@@ -218,7 +218,7 @@ def _describe_items(items: Iterable[tuple[Any, Any]], add: Add, where: str) -> I
 
 
 def build(value: Any, arrays: Sequence[Any]) -> Any:
-    """Return the tree that was described so, with these arrays in it; raises `CorruptShardError`."""
+    """Return the tree for a description, with these arrays in it; raises `CorruptShardError`."""
     try:
         return _build(value, arrays)
     except (IndexError, RecursionError, TypeError, ValueError) as error:
@@ -256,7 +256,7 @@ def padding(length: int) -> int:
 
 
 def _leaf_for(value: Any) -> Leaf | None:
-    """Find how a value is written by the package that its type comes from; nothing is imported that is not in use."""
+    """Find how to write a value by the package of its type; imports only packages that the program uses."""
     for base in type(value).__mro__:
         package = base.__module__.partition(".")[0]
         if package == "numpy":
@@ -269,7 +269,7 @@ def _leaf_for(value: Any) -> Leaf | None:
 
 
 def leaf_of_kind(kind: str) -> Leaf:
-    """Return how arrays of a kind are written and read; the package that makes them is imported now."""
+    """Return how arrays of a kind are written and read; imports the package that makes them."""
     if kind == "numpy":
         return Leaf("numpy", _view_numpy, _make_numpy)
     if kind == "jax":

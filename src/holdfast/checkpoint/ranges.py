@@ -1,4 +1,4 @@
-"""Who holds which elements of an array that is spread over workers, and how the parts are dealt anew. Pure."""
+"""Which worker holds which elements of a sharded array, and how they are dealt to another number. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def deal_evenly(path: str, total: int, rank: int, world: int) -> tuple[int, int]
 
 
 def gather(start: int, stop: int, parts: Iterable[Part], what: str = "an array") -> list[Part]:
-    """Return the parts of a range, in order and without overlap; raises `CorruptShardError` where some are missing."""
+    """Return the parts that make up a range, in order and without overlap; raises `CorruptShardError` for gaps."""
     found: list[Part] = []
     at = start
     for part in sorted(parts, key=lambda part: (part.start, -part.stop)):

@@ -1,4 +1,4 @@
-"""`holdfast delete`: forget jobs and what they left behind."""
+"""`holdfast delete`: delete jobs with their logs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def command(handles: tuple[str, ...], all_finished: bool, scheduler: str | None)
             chosen = [find_handle(runner, each) for each in handles]
         for handle in chosen:
             if runner.status(handle) is None:
-                if all_finished:  # somebody else was faster
+                if all_finished:  # another process deleted it first
                     continue
                 raise UnknownAppError(handle)
             runner.delete(handle)

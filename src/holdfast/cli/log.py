@@ -10,8 +10,8 @@ from pathlib import Path
 
 import click
 
-from holdfast.cli.follow import LogScreen, Who, replicas_of
 from holdfast.cli.jobs import complete_handles, open_runner
+from holdfast.cli.log_screen import LogScreen, Who, replicas_of
 from holdfast.cli.names import find_handle, find_run
 from holdfast.errors import UsageError
 from holdfast.events import times

@@ -65,8 +65,8 @@ def _row(plugin: plugins.Plugin) -> tuple[str, str, str, str, str]:
 
 
 def _more_problems() -> list[str]:
-    """What is wrong below an entry point that itself can be loaded: modules, components, names that are taken."""
-    from holdfast.cli.added import hidden_commands
+    """Return what is wrong below an entry point that can be loaded: modules, components, names that are taken."""
+    from holdfast.cli.plugin_commands import hidden_commands
     from holdfast.components.finder import problems
     from holdfast.schedulers import conflicts
 

@@ -19,7 +19,7 @@ class Spent:
     """What has been used: restarts, and failures in a row that came before the round had made progress."""
 
     restarts: int = 0
-    fruitless: int = 0
+    failures_without_progress: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +45,10 @@ def charge_failure(root: Cause, lasted_s: float, spent: Spent, settings: RunSett
     """Charge one failure in a round that had lasted so long, whether the round outlives it or not."""
     progressed = 0 < settings.progress_s <= lasted_s
     restarts = 0 if progressed and settings.reset_restarts else spent.restarts
-    fruitless = 0 if progressed else spent.fruitless + 1
-    if 0 < settings.crash_loop <= fruitless:
-        sentence = f"{root.sentence}; a crash loop: {count(fruitless, 'failure')} in a row without progress"
-        return Ruling(Spent(restarts, fruitless), sentence, root, crash_loop=True)
+    in_a_row = 0 if progressed else spent.failures_without_progress + 1
+    if 0 < settings.crash_loop <= in_a_row:
+        sentence = f"{root.sentence}; a crash loop: {count(in_a_row, 'failure')} in a row without progress"
+        return Ruling(Spent(restarts, in_a_row), sentence, root, crash_loop=True)
     if restarts >= settings.max_restarts:
-        return Ruling(Spent(restarts, fruitless), f"{root.sentence}; {sentences.spent(settings.max_restarts)}", root)
-    return Ruling(Spent(restarts + 1, fruitless), root=root)
+        return Ruling(Spent(restarts, in_a_row), f"{root.sentence}; {sentences.spent(settings.max_restarts)}", root)
+    return Ruling(Spent(restarts + 1, in_a_row), root=root)

@@ -25,7 +25,7 @@ from holdfast.coordinator.machine import (
     SaveRun,
     Send,
 )
-from holdfast.coordinator.protocol import CODEC
+from holdfast.coordinator.messages import CODEC
 from holdfast.coordinator.records import RecordFolder
 from holdfast.facts import ERROR, Fact, facts
 from holdfast.machine import Tick

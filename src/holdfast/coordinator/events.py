@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.coordinator.messages import Beat, Fail, Join, Loss, RoundId
-from holdfast.coordinator.record import RunRecord
+from holdfast.coordinator.messages import Beat, Fail, Join, Replace, RoundId
+from holdfast.coordinator.state import RunRecord
 from holdfast.facts import Fact
 from holdfast.machine import Tick
 from holdfast.wire.frames import Message
@@ -39,11 +39,11 @@ class NodeFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeLostWorker:
+class NodeReplacedWorker:
     """A worker of a node failed and is being replaced; its round goes on."""
 
     node: str
-    loss: Loss
+    replace: Replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class NodeDone:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeLeft:
+class NodeLeaves:
     """A node leaves on purpose."""
 
     node: str
@@ -77,6 +77,7 @@ class CloseAsked:
     """Somebody ends the run for everybody."""
 
     reason: str
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +89,9 @@ RunEvent = (
     NodeJoined
     | NodeBeat
     | NodeFailed
-    | NodeLostWorker
+    | NodeReplacedWorker
     | NodeDone
-    | NodeLeft
+    | NodeLeaves
     | NodeDropped
     | CloseAsked
     | SealAllowed

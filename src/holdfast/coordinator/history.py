@@ -8,9 +8,14 @@ coordinator knew that has died is lost; its successor goes on with the next numb
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from typing import Any
 
-from holdfast.coordinator.messages import ToldFact
+from holdfast.coordinator.messages import Cause, Closed, ToldFact
+from holdfast.coordinator.sentences import said_by
+from holdfast.coordinator.state import Node, Round, names
+from holdfast.facts import INFO, WARNING
+from holdfast.quantities import count
 
 #: Facts that a node that comes late can still be told.
 FACTS_KEPT_MAX = 256
@@ -19,6 +24,8 @@ FACTS_RETOLD_MAX = 32
 #: Facts that ride on a message to all: what made it necessary.
 FACTS_RIDING_MAX = 4
 SENTENCE_CHARS_MAX = 2000
+#: Hosts that a fact names, of however many.
+HOSTS_TOLD_MAX = 16
 
 
 class History:
@@ -36,7 +43,7 @@ class History:
         return told
 
     def latest(self) -> tuple[ToldFact, ...]:
-        """Return what everybody should hear now."""
+        """Return what all nodes should hear now."""
         return tuple(self._kept)[-FACTS_RIDING_MAX:]
 
     def since(self, known: int) -> tuple[ToldFact, ...]:
@@ -48,3 +55,69 @@ class History:
     def catch_up(self, known: int) -> None:
         """Never use a number that a node has heard already, from a coordinator before this one."""
         self.last = max(self.last, known)
+
+
+# -- what is told at each turn of a run ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """One fact before the history has given it its number."""
+
+    kind: str
+    sentence: str
+    data: dict[str, Any]
+    level: int = INFO
+
+
+def round_sealed(round_: Round, before: Round | None, spares: int) -> News:
+    """A round was sealed; `spares` wait beside it."""
+    number, size = round_.id.number, round_.size
+    workers = next(iter(round_.places.values())).world_size
+    joined = [host for name, host in round_.hosts.items() if before is None or name not in before.hosts]
+    sentence = f"round {number} sealed: {count(size, 'node')}, {count(workers, 'worker')}"
+    was_broken = before is not None and before.broken is not None
+    data = {
+        "round": number,
+        "nodes": size,
+        "world_size": workers,
+        "spares": spares,
+        "joined": joined[:HOSTS_TOLD_MAX],
+        "regroup_s": round_.sealed_at - before.broken_at if before is not None and was_broken else None,
+    }
+    return News("round_sealed", f"{sentence}; {names(joined)} joined" if joined else sentence, data)
+
+
+def round_broken(round_: Round, cause: Cause | None) -> News:
+    """A round was broken, by the failure given if it was one."""
+    data = {
+        "round": round_.id.number,
+        "reason": round_.broken,
+        "lasted_s": max(round_.broken_at - round_.sealed_at, 0.0),
+        "failure": cause.detail if cause is not None else None,
+    }
+    return News("round_broken", f"round {round_.id.number} broke: {round_.broken}", data, WARNING)
+
+
+def run_closed(run: str, closed: Closed, rounds: int, restarts_used: int) -> News:
+    """The run is over."""
+    data = {"reason": closed.reason, "failed": closed.failed, "rounds": rounds, "restarts_used": restarts_used}
+    return News("run_closed", f"run '{run}' closed: {closed.reason}", data)
+
+
+def node_gone(node: Node, sentence: str) -> News:
+    """A node left or was lost."""
+    return News("node_gone", sentence, {"node": node.spec.node, "host": node.name}, WARNING)
+
+
+def worker_replaced(node: Node, cause: Cause, round_: Round, restarts_used: int) -> News:
+    """A worker failed, and its round goes on."""
+    data = {"round": round_.id.number, "failure": cause.detail or None, "restarts_used": restarts_used}
+    sentence = f"{said_by(node.name, cause)}; it is replaced, the others go on"
+    return News("worker_replaced", sentence, data, WARNING)
+
+
+def recovered(round_: Round) -> News:
+    """A restarted coordinator has found all members again."""
+    back = len(round_.places)
+    return News("recovered", f"all {back} nodes of round {round_.id.number} are back", {"nodes": back})

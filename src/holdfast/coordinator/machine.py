@@ -19,8 +19,8 @@ from holdfast.coordinator.events import (
     NodeDropped,
     NodeFailed,
     NodeJoined,
-    NodeLeft,
-    NodeLostWorker,
+    NodeLeaves,
+    NodeReplacedWorker,
     Note,
     RunEvent,
     Save,
@@ -39,17 +39,17 @@ from holdfast.coordinator.messages import (
     Fail,
     Join,
     Leave,
-    Loss,
     Query,
     Rejected,
+    Replace,
     Replied,
     Reply,
     Report,
     Resend,
     RoundId,
 )
-from holdfast.coordinator.record import RunRecord
 from holdfast.coordinator.run import RunMachine
+from holdfast.coordinator.state import RunRecord
 from holdfast.machine import Tick
 from holdfast.store.machine import Asked, PeerGone, SpaceDropped, StoreMachine
 from holdfast.store.messages import STORE_REQUESTS
@@ -243,19 +243,19 @@ class CoordinatorMachine:
             case Query():
                 self._send((peer,), Report([run.report(now) for run in self._asked_for(message.run)]))
             case Close() if session.node:
-                self._run(session.run, CloseAsked(message.reason), now)
+                self._run(session.run, CloseAsked(message.reason, message.failed), now)
             case _ if not session.node:
                 self._send((peer,), Resend())
             case Beat():
                 self._run(session.run, NodeBeat(session.node, message), now)
             case Fail():
                 self._run(session.run, NodeFailed(session.node, message), now)
-            case Loss():
-                self._run(session.run, NodeLostWorker(session.node, message), now)
+            case Replace():
+                self._run(session.run, NodeReplacedWorker(session.node, message), now)
             case Done():
                 self._run(session.run, NodeDone(session.node, message.seq, message.round), now)
             case Leave():
-                self._run(session.run, NodeLeft(session.node, message.seq, message.reason), now)
+                self._run(session.run, NodeLeaves(session.node, message.seq, message.reason), now)
             case Call() | Reply():
                 self._relay(session, message)
             case _:

@@ -1,6 +1,6 @@
 """What agents and the coordinator say to each other about rounds. Pure.
 
-Everything here may be lost, doubled or delayed without harm: a node's `seq` tells old words from new ones, its `join`
+Everything here may be lost, doubled or delayed without harm: a node's `seq` tells old words from new ones, its `ask`
 counter says which ask a round answers, and every beat repeats what the node believes, so that whichever side
 is behind is told again.
 """
@@ -12,7 +12,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast.wire.frames import Message
+from holdfast.store.messages import SERVICE, STORE_REPLIES, STORE_REQUESTS
+from holdfast.wire.frames import Codec, Message
+from holdfast.wire.handshake import HANDSHAKE_TYPES
 
 #: What a run's id may look like; it becomes part of store keys and file names.
 RUN_CHARS_MAX = 256
@@ -161,7 +163,7 @@ class Join(Message, frozen=True, tag=10):
     settings: RunSettings
     phase: Phase
     #: Counts this node's asks for a round.
-    join: int
+    ask: int
     #: The round that the node is in, or has just given up.
     place: Place | None = None
     cause: Cause | None = None
@@ -174,7 +176,7 @@ class Beat(Message, frozen=True, tag=11):
 
     seq: int
     phase: Phase
-    join: int
+    ask: int
     round: RoundId | None
     known: int = 0
     #: Something that people who look at the run should see of this node.
@@ -204,10 +206,11 @@ class Leave(Message, frozen=True, tag=14):
 
 
 class Close(Message, frozen=True, tag=15):
-    """The run is over for everybody."""
+    """The run is over for all nodes; `failed` where its work cannot be done any more."""
 
     seq: int
     reason: str
+    failed: bool = False
 
 
 class Call(Message, frozen=True, tag=17):
@@ -227,7 +230,7 @@ class Reply(Message, frozen=True, tag=18):
     body: str
 
 
-class Loss(Message, frozen=True, tag=19):
+class Replace(Message, frozen=True, tag=19):
     """A worker of this node failed and is being replaced; the others of the round go on without a pause."""
 
     seq: int
@@ -247,7 +250,7 @@ class Query(Message, frozen=True, tag=16):
 class Sealed(Message, frozen=True, tag=20):
     """A round was agreed; this is your place in it. Answers the ask with this number."""
 
-    join: int
+    ask: int
     place: Place
     #: The latest facts of the run's history: news rides on what is said anyway.
     facts: tuple[ToldFact, ...] = ()
@@ -323,5 +326,9 @@ class Replied(Message, frozen=True, tag=29):
     body: str
 
 
-NODE_TYPES = (Join, Beat, Fail, Done, Leave, Close, Call, Reply, Loss, Query)
+NODE_TYPES = (Join, Beat, Fail, Done, Leave, Close, Call, Reply, Replace, Query)
 COORDINATOR_TYPES = (Sealed, Broken, Ack, Resend, Newcomers, Closed, Rejected, Report, Called, Replied)
+#: The whole language of a coordinator's port: handshake, rounds and store.
+CODEC: Codec[Message] = Codec(
+    *HANDSHAKE_TYPES, *NODE_TYPES, *COORDINATOR_TYPES, *STORE_REQUESTS, *STORE_REPLIES, service=SERVICE
+)

@@ -6,8 +6,7 @@ import ssl
 import time
 from typing import Any
 
-from holdfast.coordinator.messages import Query, Report
-from holdfast.coordinator.protocol import CODEC
+from holdfast.coordinator.messages import CODEC, Query, Report
 from holdfast.errors import PeerError
 from holdfast.wire.address import Endpoint
 from holdfast.wire.channel import Channel

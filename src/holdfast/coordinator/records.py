@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from holdfast.coordinator.record import RunRecord
+from holdfast.coordinator.state import RunRecord
 from holdfast.errors import UsageError
 from holdfast.facts import facts
 from holdfast.filenames import file_name

@@ -44,9 +44,9 @@ class Roster:
             self._arrivals,
             join.seq,
             Phase.STOPPING,
-            join.join,
+            join.ask,
             now + join.spec.lease_s,
-            sealed_join=self._gone.pop(join.spec.node, (0, -1))[1],
+            sealed_ask=self._gone.pop(join.spec.node, (0, -1))[1],
             earlier=earlier,
         )
         self.nodes[join.spec.node] = node
@@ -97,7 +97,7 @@ class Roster:
         """Forget a node but for its last words."""
         name = node.spec.node
         del self.nodes[name]
-        self._gone[name] = (node.seq, node.sealed_join)
+        self._gone[name] = (node.seq, node.sealed_ask)
         if len(self._gone) > GONE_KEPT_MAX:
             del self._gone[next(iter(self._gone))]
         self.dropped -= node.dropped is not None
@@ -120,7 +120,7 @@ class Roster:
         """Say when somebody's time may be up."""
         return max(self._expiries[0][0], self._mercy_until) if self._expiries else None
 
-    def have_mercy(self, now: float) -> None:
+    def extend_leases(self, now: float) -> None:
         """Let nobody's time be up for half of the longest lease: long enough for beats that are on their way."""
         longest = max((node.spec.lease_s for node in self.nodes.values()), default=0.0)
         self._mercy_until = now + longest / 2

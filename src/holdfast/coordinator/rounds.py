@@ -1,6 +1,6 @@
 """A run's rounds: when one is sealed and with whom, when it is broken and why, and when the run is over. Pure.
 
-    GATHERING ──seal──▶ SEALED ──break──▶ REGROUPING ──seal──▶ SEALED ...
+    GATHERING ──seal──▶ SEALED ──broken─▶ REGROUPING ──seal──▶ SEALED ...
         ▲                  │                  │ │
         │                  └──── close ───────┼─┴──▶ CLOSED
         └─────── nobody of the last round is left
@@ -26,11 +26,11 @@ from dataclasses import replace
 
 import msgspec
 
-from holdfast.coordinator import news, sentences
+from holdfast.coordinator import history, sentences
+from holdfast.coordinator.admission import LEFT_OVER, left_over
 from holdfast.coordinator.budget import Ruling, Spent, charge
 from holdfast.coordinator.events import DropRound, Note, RunEffect, Save, Tell, WantSeal
-from holdfast.coordinator.fit import LEFT_OVER, left_over
-from holdfast.coordinator.history import History
+from holdfast.coordinator.history import History, News
 from holdfast.coordinator.messages import (
     Admit,
     Broken,
@@ -44,12 +44,9 @@ from holdfast.coordinator.messages import (
     RunSettings,
     Sealed,
 )
-from holdfast.coordinator.news import News
 from holdfast.coordinator.ranks import Candidate, Seat, arrange, choose, places, trim
-from holdfast.coordinator.record import RunRecord
-from holdfast.coordinator.recovery import Recovery
 from holdfast.coordinator.roster import Roster
-from holdfast.coordinator.state import Node, Round, Stage
+from holdfast.coordinator.state import Hold, Holdup, Node, Recovery, Round, RunRecord, Stage, names
 from holdfast.facts import Fact
 from holdfast.wire.address import is_loopback
 from holdfast.wire.frames import Message
@@ -159,7 +156,7 @@ class Rounds:
         return RunRecord(
             last_number=self.last_number,
             restarts_used=self.spent.restarts,
-            fruitless=self.spent.fruitless,
+            failures_without_progress=self.spent.failures_without_progress,
             closed=self.closed.reason if self.closed else None,
             failed=self.closed.failed if self.closed else False,
             settings=self.settings,
@@ -212,12 +209,12 @@ class Rounds:
         self.roster.remove(node)
         self.lost = [*self.lost, (now, node.name)][-LOSSES_TOLD_MAX:]
         round_ = self.round
-        self._note(news.node_gone(node, sentence))
+        self._note(history.node_gone(node, sentence))
         if round_ is None or name not in round_.places or name in round_.done:
             return
         round_.losses.append(sentence)
         if round_.broken is None:
-            self._break(sentence, now)
+            self._set_broken(sentence, now)
 
     def _expire(self, now: float) -> None:
         if self.closed is not None:
@@ -232,13 +229,13 @@ class Rounds:
 
     # -- failures -----------------------------------------------------------------------------------------------
 
-    def _give_up(self, node: Node, cause: Cause | None, now: float) -> None:
+    def _fail_round(self, node: Node, cause: Cause | None, now: float) -> None:
         """Break the round because one of its members will not go on with it."""
         if cause is None:
-            self._break(f"{node.name} asked for a new round", now)
+            self._set_broken(f"{node.name} asked for a new round", now)
             return
         self._note_failure(node, cause)
-        self._break(sentences.said_by(node.name, cause), now, cause)
+        self._set_broken(sentences.said_by(node.name, cause), now, cause)
 
     def _note_failure(self, node: Node, cause: Cause) -> None:
         assert self.round is not None
@@ -287,14 +284,27 @@ class Rounds:
                 return
             if not any(name in self.nodes for name in round_.places):
                 self.stage = Stage.GATHERING  # REGROUPING -> GATHERING: nobody of the last round is left
-        if self.waiting < settings.min_nodes:
-            return
-        if (
-            self.stage is Stage.REGROUPING
-            or self.waiting >= (settings.expected or settings.max_nodes)
-            or ((ends := self.last_call_ends()) is not None and now >= ends)
-        ):
+        holdup = self.holdup(now)
+        if holdup is None or holdup.why is Hold.PERMIT:
             self._seal_if_allowed(now)
+
+    def holdup(self, now: float) -> Holdup | None:
+        """Say what the next round waits for, or None where it is due."""
+        settings = self.settings
+        missing = settings.min_nodes - self.waiting if settings is not None else 1
+        if self._holdups():
+            late = len(self.nodes) - self.waiting
+            return Holdup(Hold.REJOIN, late) if late else Holdup(Hold.CONNECTION)
+        if settings is None or missing > 0:
+            return Holdup(Hold.MORE, missing)
+        if self.seal_asked:
+            return Holdup(Hold.PERMIT)
+        if self.stage is Stage.REGROUPING or self.waiting >= (settings.expected or settings.max_nodes):
+            return None
+        ends = self.last_call_ends()
+        if ends is None or now < ends:
+            return Holdup(Hold.LAST_CALL, until=now if ends is None else ends)
+        return None
 
     def _holdups(self) -> bool:
         """Whether a live node is not ready to be sealed: it may still run workers, or its connection just broke."""
@@ -346,16 +356,16 @@ class Rounds:
             hosts={candidate.spec.node: candidate.spec.host for candidate in order},
         )
         self.stage = Stage.SEALED
-        self._note(news.round_sealed(self.round, before, self.waiting - len(order)))
+        self._note(history.round_sealed(self.round, before, self.waiting - len(order)))
         self._out.append(Save(self.record()))
         latest = self.history.latest()
         for candidate, place in zip(order, made, strict=True):
             node = self.nodes[candidate.spec.node]
             self._set_phase(node, Phase.RUNNING, now)
-            node.sealed_join = node.join
-            self._tell((candidate.spec.node,), Sealed(node.join, place, latest))
+            node.sealed_ask = node.ask
+            self._tell((candidate.spec.node,), Sealed(node.ask, place, latest))
 
-    def _break(self, reason: str, now: float, cause: Cause | None = None) -> None:
+    def _set_broken(self, reason: str, now: float, cause: Cause | None = None) -> None:
         """SEALED -> REGROUPING."""
         round_ = self.round
         assert round_ is not None
@@ -370,7 +380,7 @@ class Rounds:
             if node.phase is not Phase.STOPPING:
                 members.append(name)
             self._set_phase(node, Phase.STOPPING, now)
-        self._note(news.round_broken(round_, cause))
+        self._note(history.round_broken(round_, cause))
         self._out.append(Save(self.record()))
         self._tell(tuple(members), Broken(round_.id, reason, self.history.latest()))
 
@@ -388,7 +398,7 @@ class Rounds:
         self.closed = Closed(reason, failed, cause, crash_loop)
         self.stage = Stage.CLOSED
         self.recovery = None
-        self._note(news.run_closed(self.run, self.closed, self.last_number, self.restarts_used))
+        self._note(history.run_closed(self.run, self.closed, self.last_number, self.restarts_used))
         self._out.append(Save(self.record()))
         self.closed = msgspec.structs.replace(self.closed, facts=self.history.latest())
         self._tell(tuple(self.nodes), self.closed)
@@ -400,8 +410,8 @@ class Rounds:
         round_ = self.round
         assert round_ is not None
         if opens is not None and now >= opens:
-            names = [node.name for node in self.nodes.values() if node.phase is Phase.WAITING]
-            self._break(f"{sentences.names(names)} joined", now)
+            joining = [node.name for node in self.nodes.values() if node.phase is Phase.WAITING]
+            self._set_broken(f"{names(joining)} joined", now)
         elif self.nodes_waiting and not self._announced:
             self._tell(tuple(round_.places), Newcomers(self.nodes_waiting))
         self._announced = self.nodes_waiting > 0
@@ -419,7 +429,7 @@ class Rounds:
 
     def _restore(self, record: RunRecord, now: float) -> None:
         self.last_number = record.last_number
-        self.spent = Spent(record.restarts_used, record.fruitless)
+        self.spent = Spent(record.restarts_used, record.failures_without_progress)
         self.settings = record.settings
         self.history.catch_up(record.facts)
         if record.closed is not None:
@@ -460,12 +470,12 @@ class Rounds:
         self.recovery = None
         self._line = round_.seats()
         if missing is None:
-            self._note(news.recovered(round_))
+            self._note(history.recovered(round_))
             self._out.append(Save(self.record()))
         else:
             round_.losses.append(missing)
             if round_.broken is None:
-                self._break(f"{missing} did not come back after the coordinator restarted", now)
+                self._set_broken(f"{missing} did not come back after the coordinator restarted", now)
         self._settle(now)
 
     def _end_left_over(self, now: float) -> None:

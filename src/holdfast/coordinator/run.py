@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.coordinator import news, reminders, sentences, view
+from holdfast.coordinator import history, sentences
+from holdfast.coordinator.admission import LEFT_OVER, refusal
 from holdfast.coordinator.budget import charge_failure
 from holdfast.coordinator.events import (
     CloseAsked,
@@ -26,17 +27,29 @@ from holdfast.coordinator.events import (
     NodeDropped,
     NodeFailed,
     NodeJoined,
-    NodeLeft,
-    NodeLostWorker,
+    NodeLeaves,
+    NodeReplacedWorker,
     RunEffect,
     RunEvent,
     Save,
     SealAllowed,
 )
-from holdfast.coordinator.fit import LEFT_OVER, misfit
-from holdfast.coordinator.messages import Ack, Beat, Broken, Fail, Join, Loss, Phase, Place, Rejected, Resend
+from holdfast.coordinator.messages import (
+    Ack,
+    Beat,
+    Broken,
+    Fail,
+    Join,
+    Phase,
+    Place,
+    Rejected,
+    Replace,
+    Resend,
+    RoundId,
+    Sealed,
+)
 from holdfast.coordinator.rounds import Rounds
-from holdfast.coordinator.state import Node, Stage
+from holdfast.coordinator.state import Node, Round, Stage
 from holdfast.machine import Tick
 from holdfast.wire.address import is_loopback
 
@@ -54,7 +67,7 @@ class RunMachine(Rounds):
         if self.closed is not None and not isinstance(event, NodeJoined | NodeBeat):
             return []  # closed is final; whoever still asks is told so
         if self._asked_wakeup is not None and now - self._asked_wakeup > LATE_S:
-            self.roster.have_mercy(now)
+            self.roster.extend_leases(now)
         match event:
             case NodeJoined():
                 self._on_join(event, now)
@@ -62,16 +75,16 @@ class RunMachine(Rounds):
                 self._on_beat(event.node, event.beat, now)
             case NodeFailed():
                 self._on_fail(event.node, event.fail, now)
-            case NodeLostWorker():
-                self._on_loss(event.node, event.loss, now)
+            case NodeReplacedWorker():
+                self._on_replace(event.node, event.replace, now)
             case NodeDone():
                 self._on_done(event, now)
-            case NodeLeft():
+            case NodeLeaves():
                 self._on_leave(event, now)
             case NodeDropped():
                 self._on_drop(event, now)
             case CloseAsked():
-                self._close(event.reason, failed=False)
+                self._close(event.reason, failed=event.failed)
             case SealAllowed():
                 self.seal_asked, self._seal_allowed = False, True
             case Tick():
@@ -86,7 +99,7 @@ class RunMachine(Rounds):
 
     def snapshot(self) -> dict[str, Any]:
         """Describe the run as plain data."""
-        return view.describe(self)
+        return sentences.snapshot(self)
 
     def report(self, now: float) -> dict[str, Any]:
         """Describe the run for a person who asks at this moment."""
@@ -108,7 +121,7 @@ class RunMachine(Rounds):
             return
         self.history.catch_up(join.known)
         if node is None:
-            if (why := misfit(self.run, join, self.settings, self.nodes)) is not None:
+            if (why := refusal(self.run, join, self.settings, self.nodes)) is not None:
                 self._tell((name,), Rejected(why))
                 return
             earlier = join.place is not None and not self.has_record and self.roster.last_seq(name) == 0
@@ -136,28 +149,28 @@ class RunMachine(Rounds):
     def _on_wait(self, node: Node, join: Join, now: float) -> None:
         round_ = self.round
         running = round_ is not None and node.spec.node in round_.places and round_.broken is None
-        if join.join == node.sealed_join:
+        if join.ask == node.sealed_ask:
             # It has not heard yet of the round that answers this ask; if that is over, it never shall.
-            self._tell((node.spec.node,), reminders.answer(node, round_, running))
+            self._tell((node.spec.node,), answer_again(node, round_, running))
             return
         if running:
             self._set_phase(node, Phase.WAITING, now)
-            node.join = join.join
-            self._give_up(node, join.cause, now)
+            node.ask = join.ask
+            self._fail_round(node, join.cause, now)
         elif join.cause is not None and join.place is not None and round_ is not None and join.place.round == round_.id:
             self._note_failure(node, join.cause)
         self._set_phase(node, Phase.WAITING, now)
-        node.join = join.join
+        node.ask = join.ask
 
     def _on_claim(self, node: Node, join: Join, place: Place, now: float) -> None:
         """Take in a node that says it is in a round: after a new connection, or after a restart of the coordinator."""
         round_ = self.round
-        node.join = join.join
+        node.ask = join.ask
         if round_ is None or place.round != round_.id:
             self._set_phase(node, Phase.STOPPING, now)
-            self._tell((node.spec.node,), reminders.left_behind(place.round, round_))
+            self._tell((node.spec.node,), left_behind(place.round, round_))
             return
-        node.sealed_join = join.join
+        node.sealed_ask = join.ask
         if round_.broken is not None:
             self._set_phase(node, Phase.STOPPING, now)
             if join.cause is not None:
@@ -166,7 +179,7 @@ class RunMachine(Rounds):
                 self._tell((node.spec.node,), Broken(round_.id, round_.broken))
         elif join.phase is Phase.STOPPING:
             self._set_phase(node, Phase.STOPPING, now)
-            self._give_up(node, join.cause, now)
+            self._fail_round(node, join.cause, now)
         else:
             self._set_phase(node, join.phase, now)
             if join.phase is Phase.DONE:
@@ -182,7 +195,7 @@ class RunMachine(Rounds):
         if (node := self.roster.hear(name, beat.seq, now)) is None:
             return
         node.note = beat.note[:NOTE_CHARS_MAX]
-        if (reminder := reminders.after_beat(node, beat, self.round)) is not None:
+        if (reminder := after_beat(node, beat, self.round)) is not None:
             self._tell((name,), reminder)
         missed = self.history.since(beat.known)
         self._tell((name,), Ack(self.sentence(now, name), self.nodes_waiting, missed))
@@ -193,17 +206,23 @@ class RunMachine(Rounds):
             return
         if round_.broken is None:
             self._set_phase(node, Phase.STOPPING, now)
-            self._give_up(node, fail.cause, now)
+            self._fail_round(node, fail.cause, now)
         else:
             self._note_failure(node, fail.cause)
 
-    def _on_loss(self, name: str, loss: Loss, now: float) -> None:
+    def _on_replace(self, name: str, replace: Replace, now: float) -> None:
         """Charge a failure that the round outlives; only its budget can end it."""
-        node, round_, settings = self.roster.hear(name, loss.seq, now), self.round, self.settings
-        if node is None or round_ is None or settings is None or loss.round != round_.id or round_.broken is not None:
+        node, round_, settings = self.roster.hear(name, replace.seq, now), self.round, self.settings
+        if (
+            node is None
+            or round_ is None
+            or settings is None
+            or replace.round != round_.id
+            or round_.broken is not None
+        ):
             return
-        if self._obey(charge_failure(loss.cause, now - round_.sealed_at, self.spent, settings)):
-            self._note(news.worker_replaced(node, loss.cause, round_, self.restarts_used))
+        if self._obey(charge_failure(replace.cause, now - round_.sealed_at, self.spent, settings)):
+            self._note(history.worker_replaced(node, replace.cause, round_, self.restarts_used))
             self._out.append(Save(self.record()))
 
     def _on_done(self, event: NodeDone, now: float) -> None:
@@ -212,7 +231,7 @@ class RunMachine(Rounds):
             self._set_phase(node, Phase.DONE, now)
             self._mark_done(node)
 
-    def _on_leave(self, event: NodeLeft, now: float) -> None:
+    def _on_leave(self, event: NodeLeaves, now: float) -> None:
         node = self.nodes.get(event.node)
         if node is not None and event.seq > node.seq:
             self._remove(node, f"{node.name} left: {event.reason}", now)
@@ -227,3 +246,38 @@ class RunMachine(Rounds):
         if self.settings is None or (not self.nodes and self.round is None):
             self.settings = join.settings
         return self.roster.add(join, now, earlier=earlier)
+
+
+# -- what a node is told again ------------------------------------------------------------------------------------
+#
+# A node says with every beat what it believes. Where that differs from what is so, one side has missed something:
+# either the node is told again, or it is asked for a `Join` that says all.
+
+
+def after_beat(node: Node, beat: Beat, round_: Round | None) -> Sealed | Broken | Resend | None:
+    """Return what a node's beat shows to be missing on either side, or None."""
+    if beat.phase is Phase.WAITING:
+        if node.phase is Phase.WAITING and node.ask == beat.ask:
+            return None
+        return answer_again(node, round_, node.phase is Phase.RUNNING) if node.sealed_ask == beat.ask else Resend()
+    if round_ is None or beat.round != round_.id:
+        if beat.round is None or node.phase is Phase.WAITING:
+            return Resend()
+        return None if beat.phase is Phase.STOPPING else left_behind(beat.round, round_)
+    if round_.broken is not None:
+        return None if beat.phase is Phase.STOPPING else Broken(round_.id, round_.broken)
+    return Resend() if beat.phase is not node.phase else None
+
+
+def answer_again(node: Node, round_: Round | None, running: bool) -> Sealed | Resend:
+    """Return what became of a node's ask: the round that answered it or, if that is over, that the ask is void."""
+    if running and round_ is not None:
+        return Sealed(node.sealed_ask, round_.places[node.spec.node])
+    return Resend(void=node.sealed_ask)
+
+
+def left_behind(theirs: RoundId, round_: Round | None) -> Broken:
+    """Return what ends a round that is not, or not any more, the present one."""
+    if round_ is not None and round_.id.number > theirs.number:
+        return Broken(theirs, f"round {theirs.number} is over; round {round_.id.number} went on without this node")
+    return Broken(theirs, f"round {theirs.number} is not known here; the coordinator was restarted without its memory")

@@ -1,18 +1,17 @@
-"""Every wait has a sentence: what `status`, the log and the dashboard print about a run. Pure."""
+"""A run as people and programs see it: a sentence for every wait, and plain data. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.coordinator.messages import Admit, Cause, Phase
+from holdfast.coordinator.state import NAMES_TOLD_MAX, Hold, Node, Round, names
 from holdfast.quantities import count
 
 if TYPE_CHECKING:
     from holdfast.coordinator.rounds import Rounds
 
-NAMES_TOLD_MAX = 4
 #: How long a lost node is mentioned.
 LOSS_TOLD_S = 60.0
 
@@ -31,16 +30,6 @@ def describe(run: Rounds, now: float, node: str | None = None) -> str:
     if round_ is not None and round_.broken is None:
         return "; ".join(_running_clauses(run, now, node))
     return "; ".join(_gathering_clauses(run, now))
-
-
-def names(hosts: Sequence[str], total: int | None = None) -> str:
-    """List a few names and count the rest; `total` counts those who are not in the list too."""
-    total = len(hosts) if total is None else total
-    listed = hosts[:NAMES_TOLD_MAX]
-    told = [host if (times := listed.count(host)) == 1 else f"{times} on {host}" for host in dict.fromkeys(listed)]
-    if total > len(listed):
-        told.append(f"{total - len(listed)} more")
-    return ", ".join([*told[:-2], " and ".join(told[-2:])])
 
 
 def said_by(host: str, cause: Cause) -> str:
@@ -86,21 +75,60 @@ def _gathering_clauses(run: Rounds, now: float) -> list[str]:
     at_least = "at least " if goal < settings.max_nodes else ""
     clauses = [f"{run.waiting} of {at_least}{goal} nodes{_present(run)}"]
     clauses += [f"{host} lost {now - when:.1f} s ago" for when, host in run.lost if now - when < LOSS_TOLD_S]
-    late = len(run.nodes) - run.waiting
-    if late:
-        told = islice((node.name for node in run.nodes.values() if node.phase is not Phase.WAITING), NAMES_TOLD_MAX)
-        clauses.append(f"waiting for {names(list(told), late)} to stop workers and rejoin")
-    elif run.waiting < settings.min_nodes:
-        clauses.append(f"waiting for {settings.min_nodes - run.waiting} more")
-    elif run.seal_asked:
-        clauses.append("waiting for etcd to confirm which node carries the coordinator")
-    elif (ends := run.last_call_ends()) is not None:
-        clauses.append(f"last call in {max(ends - now, 0):.1f} s")
+    if (holdup := run.holdup(now)) is None:
+        return clauses
+    match holdup.why:
+        case Hold.REJOIN:
+            told = islice((node.name for node in run.nodes.values() if node.phase is not Phase.WAITING), NAMES_TOLD_MAX)
+            clauses.append(f"waiting for {names(list(told), holdup.missing)} to stop workers and rejoin")
+        case Hold.MORE:
+            clauses.append(f"waiting for {holdup.missing} more")
+        case Hold.PERMIT:
+            clauses.append("waiting for etcd to confirm which node carries the coordinator")
+        case Hold.LAST_CALL:
+            clauses.append(f"last call in {max(holdup.until - now, 0):.1f} s")
     return clauses
 
 
 def _present(run: Rounds) -> str:
-    """Name those who are there while they are few; of many, a count says enough."""
+    """Name the nodes that are there while they are few; of many, a count says enough."""
     if not 0 < run.waiting <= NAMES_TOLD_MAX:
         return ""
     return f" ({names([node.name for node in run.nodes.values() if node.phase is Phase.WAITING])})"
+
+
+# -- plain data --------------------------------------------------------------------------------------------
+
+
+def snapshot(run: Rounds) -> dict[str, Any]:
+    """Describe a run and its nodes as plain data."""
+    round_, settings, closed = run.round, run.settings, run.closed
+    return {
+        "run": run.run,
+        "stage": run.stage.value,
+        "recovering": run.recovery is not None,
+        "round": round_.id.number if round_ else 0,
+        "broken": round_.broken if round_ else None,
+        "restarts_used": run.restarts_used,
+        "max_restarts": settings.max_restarts if settings else None,
+        "min_nodes": settings.min_nodes if settings else None,
+        "max_nodes": settings.max_nodes if settings else None,
+        "closed": closed.reason if closed else None,
+        "failed": closed.failed if closed else False,
+        "nodes": [_describe_node(node, round_) for node in run.nodes.values()],
+    }
+
+
+def _describe_node(node: Node, round_: Round | None) -> dict[str, Any]:
+    place = round_.places.get(node.spec.node) if round_ is not None else None
+    return {
+        "node": node.spec.node,
+        "host": node.spec.host,
+        "address": node.address,
+        "role": node.spec.role,
+        "workers": node.spec.local_world_size,
+        "phase": node.phase.name.lower(),
+        "rank": place.group_rank if place is not None and node.phase is not Phase.WAITING else None,
+        "connected": node.dropped is None,
+        "note": node.note,
+    }

@@ -1,14 +1,18 @@
-"""What a run is made of: stages, nodes, rounds. Pure."""
+"""What a run is made of: stages, nodes, rounds, what holds the next round up, and what a restart must know. Pure."""
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from holdfast.coordinator.messages import Cause, NodeSpec, Phase, Place, RoundId
+import msgspec
+
+from holdfast.coordinator.messages import Cause, NodeSpec, Phase, Place, RoundId, RunSettings
 from holdfast.coordinator.ranks import Seat
 
 FAILURES_KEPT_MAX = 64
+NAMES_TOLD_MAX = 4
 
 
 class Stage(enum.StrEnum):
@@ -20,6 +24,25 @@ class Stage(enum.StrEnum):
     CLOSED = "closed"
 
 
+class Hold(enum.StrEnum):
+    """What the next round waits for."""
+
+    REJOIN = "nodes that stop their workers"
+    CONNECTION = "nodes whose connection broke a moment ago"
+    MORE = "more nodes"
+    PERMIT = "the permission to seal"
+    LAST_CALL = "the end of the last call"
+
+
+@dataclass(frozen=True, slots=True)
+class Holdup:
+    """Why the next round is not sealed yet: how many nodes are missing, or until when it waits."""
+
+    why: Hold
+    missing: int = 0
+    until: float = 0.0
+
+
 @dataclass(slots=True)
 class Node:
     """One live node, as last heard."""
@@ -29,11 +52,11 @@ class Node:
     order: int
     seq: int
     phase: Phase
-    join: int
+    ask: int
     #: When silence ends its life.
     expires_at: float
     #: The ask that its place in the current round answers; -1 while it has none.
-    sealed_join: int = -1
+    sealed_ask: int = -1
     #: The reason of a broken connection while the grace runs.
     dropped: str | None = None
     #: Until when it must have rejoined, while it is stopping.
@@ -83,3 +106,79 @@ class Round:
         better = known is not None and known.victim and not cause.victim
         if room or better:
             self.failures[node] = cause
+
+
+class Recovery:
+    """The return of one round's members, after a restart of the coordinator.
+
+    The round is known from the record, with its members by name, or from the first node that speaks of it, with their
+    number alone. Either way nothing is sealed until all members are back, running or not, or their time is up. The
+    agent that carried the coordinator died with it: it is not waited for.
+    """
+
+    def __init__(self, round_id: RoundId, size: int, seats: Sequence[Seat], now: float, recovery_s: float) -> None:
+        #: Its `places` hold those who are back; its `hosts` all members, once they are known.
+        self.round = Round(round_id, {}, size, now, {seat.node: seat.host for seat in seats})
+        self.ends_at = now + recovery_s
+        #: Whether the members are known by name; otherwise they are learned as they come.
+        self.by_name = bool(seats)
+        #: The rank of the agent that died with the coordinator, or -1.
+        self._dead_rank = -1
+
+    def take_back(self, node: Node, place: Place) -> None:
+        """Note that a member is back."""
+        self.round.places[node.spec.node] = place
+        self.round.hosts[node.spec.node] = node.spec.host
+        self._dead_rank = place.coordinator_rank
+
+    def is_over(self, now: float) -> bool:
+        """Say whether all are back that can be, or their time is up."""
+        places = self.round.places
+        dead = self._dead_rank >= 0 and all(place.group_rank != self._dead_rank for place in places.values())
+        return len(places) + dead >= self.round.size or now >= self.ends_at
+
+    def conclude(self) -> str | None:
+        """Put the members into rank order; says which have not come back."""
+        round_ = self.round
+        round_.places = dict(sorted(round_.places.items(), key=lambda item: item[1].group_rank))
+        if not self.by_name:
+            round_.hosts = {name: round_.hosts[name] for name in round_.places}
+        missing = [host for name, host in round_.hosts.items() if name not in round_.places]
+        if missing:
+            return names(missing)
+        back = len(round_.places)
+        return f"{round_.size - back} of {round_.size} nodes" if back < round_.size else None
+
+
+class RunRecord(msgspec.Struct, frozen=True):
+    """The lasting facts of one run: small, and written before anybody acts on them."""
+
+    version: int = 1
+    last_number: int = 0
+    restarts_used: int = 0
+    #: On disk it has the name that it had in 0.1.
+    failures_without_progress: int = msgspec.field(default=0, name="fruitless")
+    closed: str | None = None
+    failed: bool = False
+    settings: RunSettings | None = None
+    #: The last round; `broken` says why it is over, if it is.
+    round: RoundId | None = None
+    #: Its members in rank order; none while they are still being learned.
+    seats: list[Seat] = []
+    broken: str | None = None
+    #: How many of its members are worth waiting for: those that were live.
+    awaited: int = 0
+    #: Whether the broken round's failures are in `restarts_used` already.
+    charged: bool = False
+    #: The number of the last fact in the run's history.
+    facts: int = 0
+
+
+def names(hosts: Sequence[str], total: int | None = None) -> str:
+    """List a few names and count the rest; `total` counts those who are not in the list too."""
+    total = len(hosts) if total is None else total
+    listed = hosts[:NAMES_TOLD_MAX]
+    told = [host if (times := listed.count(host)) == 1 else f"{times} on {host}" for host in dict.fromkeys(listed)]
+    if total > len(listed):
+        told.append(f"{total - len(listed)} more")
+    return ", ".join([*told[:-2], " and ".join(told[-2:])])

@@ -1,7 +1,7 @@
 """HTTP/1.x as far as a health check needs it: bytes in, requests out; replies in, bytes out. Pure.
 
-Requests have no body here: one that announces a body is refused. Whatever is not HTTP raises `BadRequestError`, which
-carries the status to refuse it with; after that the connection is of no more use.
+Requests have no body here: one that announces a body is refused. Anything that is not HTTP raises `BadRequestError`
+with the status of the refusal; after that the connection must be closed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _TOKEN = frozenset(b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGH
 
 
 class BadRequestError(PeerError):
-    """What arrived is not a request that this server takes."""
+    """The client sent something that is not a request that this server accepts."""
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -60,12 +60,12 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """One answer, before it is bytes."""
+    """One answer."""
 
     status: int
     content_type: str
     body: bytes
-    #: What 405 must name.
+    #: The methods that a 405 must list.
     allow: str = ""
 
 
@@ -85,7 +85,7 @@ class RequestReader:
         return not self._buffer
 
     def feed(self, data: bytes) -> None:
-        """Take in what arrived."""
+        """Add received bytes."""
         self._buffer += data
 
     def take(self) -> Request | None:

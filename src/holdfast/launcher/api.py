@@ -9,9 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.agent import LocalElasticAgent, RunResult, WorkerSpec, WorkerState
-from holdfast.agent.local import LocalOptions
+from holdfast.agent.api import RunResult, WorkerSpec, WorkerState
+from holdfast.agent.driver import Agent
+from holdfast.agent.local import LocalOptions, LocalSettings, LocalWorkers, make_local_agent
 from holdfast.agent.machine import Outcome
+from holdfast.agent.round_source import RoundSource
 from holdfast.errors import SignalError, UsageError
 from holdfast.events import close_all as close_events
 from holdfast.facts import facts
@@ -19,11 +21,9 @@ from holdfast.failures import ChildFailedError, ProcessFailure
 from holdfast.failures.failure import Failure, Kind
 from holdfast.failures.verdict import Verdict
 from holdfast.launcher.check import check
-from holdfast.metrics.choose import configure_from
-from holdfast.metrics.chosen import Metrics
+from holdfast.metrics.chosen import Metrics, configure_from
 from holdfast.quantities import parse_duration
 from holdfast.rendezvous import RendezvousHandler, RendezvousParameters, get_rendezvous_handler
-from holdfast.rendezvous.native import HoldfastRendezvousHandler
 from holdfast.workers import DefaultLogsSpecs, LogsSpecs, Module, NumaOptions, Program, Script
 from holdfast.workers.pump import wait_output
 
@@ -145,22 +145,22 @@ def run_agent(
     handler = _make_handler(config)
     if config.local_options.invitation:
         facts.warn("meeting_place", config.local_options.invitation)
-    agent: LocalElasticAgent | None = None
+    agent: Agent | None = None
     metrics = _choose_metrics(config, handler)
     try:
-        agent = _make_agent(config, entrypoint, args, handler, health_check_server, metrics)
-        agent.warm_up()
+        agent, workers = _make_agent(config, entrypoint, args, handler, health_check_server, metrics)
+        workers.warm_up()
         try:
-            result = agent.run(config.role)
+            result = agent.run()
         except SignalError as exception:
             outcome = Outcome(succeeded=False, reason=str(exception), signal=int(exception.sigval))
             return LaunchReport(RunResult(WorkerState.STOPPED), outcome, logs=log_folder(config.logs_specs))
         outcome = agent.outcome or Outcome(succeeded=not result.is_failed(), reason="left")
-        verdict = _verdict(outcome, agent.failures)
-        is_ours = verdict is not None and any(_is_same(verdict.cause, each) for each in agent.failures)
+        verdict = _verdict(outcome, workers.failures)
+        is_ours = verdict is not None and any(_is_same(verdict.cause, each) for each in workers.failures)
         return LaunchReport(result, outcome, verdict, log_folder(config.logs_specs), is_ours)
     finally:
-        _leave(handler, agent)
+        _release(handler, agent)
         if metrics is not None:
             metrics.close()
         close_events()
@@ -197,7 +197,7 @@ def _make_agent(
     handler: RendezvousHandler,
     health_check_server: Any,
     metrics: Metrics | None,
-) -> LocalElasticAgent:
+) -> tuple[Agent, LocalWorkers]:
     spec = WorkerSpec(
         role=config.role,
         local_world_size=config.nproc_per_node,
@@ -213,18 +213,15 @@ def _make_agent(
         duplicate_stderr_filters=config.duplicate_stderr_filters,
         virtual_local_rank=config.virtual_local_rank,
     )
-    return LocalElasticAgent(
-        spec,
+    settings = LocalSettings(
         config.logs_specs,
-        start_method=config.start_method,
-        exit_barrier_timeout=config.exit_barrier_timeout,
-        log_line_prefix_template=config.log_line_prefix_template,
-        shutdown_timeout=shutdown_timeout(config),
-        health_check_server=health_check_server,
-        signals_to_handle=config.signals_to_handle,
-        options=config.local_options,
-        metrics=metrics,
+        config.start_method,
+        config.exit_barrier_timeout,
+        config.log_line_prefix_template,
+        shutdown_timeout(config),
+        config.signals_to_handle,
     )
+    return make_local_agent(spec, settings, config.local_options, metrics=metrics, health_server=health_check_server)
 
 
 def shutdown_timeout(config: LaunchConfig, environ: Mapping[str, str] = os.environ) -> float:
@@ -238,11 +235,12 @@ def shutdown_timeout(config: LaunchConfig, environ: Mapping[str, str] = os.envir
         raise UsageError(f"{SHUTDOWN_VARIABLE}: {error}") from None
 
 
-def _leave(handler: RendezvousHandler, agent: LocalElasticAgent | None) -> None:
-    """Let go of the rendezvous: ours is left politely; any other is shut down, unless a signal ended only this node."""
-    if isinstance(handler, HoldfastRendezvousHandler):
-        handler.leave("its agent has ended")
-    elif agent is None or agent.outcome is None or not agent.outcome.signal:
+def _release(handler: RendezvousHandler, agent: Agent | None) -> None:
+    """Let go of the rendezvous: ours is left; any other is shut down, unless a signal ended only this node."""
+    source = agent.rounds if agent is not None else handler
+    if isinstance(source, RoundSource):
+        source.release(signalled=bool(agent is not None and agent.outcome is not None and agent.outcome.signal))
+    else:
         handler.shutdown()
 
 

@@ -12,16 +12,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from holdfast import plugins
-from holdfast.agent.local import HEALTH_TIMEOUT_S, LocalOptions
+from holdfast.agent.health import HEALTH_TIMEOUT_S
+from holdfast.agent.local import LocalOptions
 from holdfast.agent.signals import parse_signals
 from holdfast.errors import UsageError
-from holdfast.events.choose import spec_from
+from holdfast.events.recording import spec_from
 from holdfast.facts import facts
 from holdfast.health import parse_health_port
 from holdfast.launcher.api import Entrypoint, LaunchConfig
 from holdfast.launcher.invitation import invitation
 from holdfast.launcher.options import OPTIONS, LaunchOptions
-from holdfast.metrics.choose import check as check_metrics
+from holdfast.metrics.chosen import check as check_metrics
 from holdfast.metrics.source import METRICS_VARIABLE
 from holdfast.quantities import parse_duration
 from holdfast.rendezvous.settings import SETTINGS, parse_admit
@@ -64,7 +65,7 @@ def make_config(options: LaunchOptions, entry: Entrypoint) -> LaunchConfig:
     """Make the config of a launch from its flags; raises `UsageError` that names the flag."""
     low, high = parse_nnodes(options.nnodes)
     metrics = options.metrics or tuple(filter(None, [os.environ.get(METRICS_VARIABLE, "")]))
-    if any(spec.sink == "prometheus" for spec in check_metrics(metrics)) and not options.health_port:
+    if any(choice.name == "prometheus" for choice in check_metrics(metrics)) and not options.health_port:
         facts.warn("unscraped", "--metrics prometheus is scraped from the health port: give --health-port as well")
     backend, endpoint, run_id = meeting_place(options, low, high)
     named_place = options.standalone or options.rdzv_endpoint or options.master_addr

@@ -16,7 +16,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from holdfast.coordinator.driver import EMBEDDED, Coordinator
-from holdfast.coordinator.protocol import CODEC
+from holdfast.coordinator.messages import CODEC
 from holdfast.errors import FrameError, HandshakeError, HoldfastError, PeerError, UnavailableError
 from holdfast.facts import facts
 from holdfast.machine import Tick

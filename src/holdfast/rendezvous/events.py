@@ -18,10 +18,12 @@ class Ask:
     port: int
     deadline: float
     cause: Cause | None = None
+    #: Chosen by the owner, to know the answer by.
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class GiveUp:
+class Fail:
     """The round cannot go on because of a failure here."""
 
     cause: Cause
@@ -40,22 +42,23 @@ class Finish:
 
 
 @dataclass(frozen=True, slots=True)
-class Depart:
+class Leave:
     """Leave the run politely."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Shut:
-    """End the run for everybody."""
+class Close:
+    """End the run for all nodes; `failed` where its work cannot be done any more."""
 
     reason: str
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class PutQuestion:
-    """Ask every other node of the round something; each that answers is reported as `AnotherAnswers`."""
+class PeerCall:
+    """Ask every other node of the round something; each that answers is reported as `PeerReplied`."""
 
     call: int
     topic: str
@@ -63,8 +66,8 @@ class PutQuestion:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """Answer what another node asked."""
+class PeerReply:
+    """PeerReply what another node asked."""
 
     caller: str
     call: int
@@ -94,7 +97,7 @@ class Heard:
     message: Message
 
 
-MemberEvent = Ask | GiveUp | Replace | Finish | Depart | Shut | PutQuestion | Answer | LinkUp | LinkDown | Heard | Tick
+MemberEvent = Ask | Fail | Replace | Finish | Leave | Close | PeerCall | PeerReply | LinkUp | LinkDown | Heard | Tick
 
 # -- effects -------------------------------------------------------------------------------------------------
 
@@ -118,9 +121,10 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class RoundSealed:
-    """The answer to the ask: this node's place."""
+    """The answer to the latest ask, told by its number: this node's place."""
 
     place: Place
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +184,8 @@ class FactHeard:
 
 
 @dataclass(frozen=True, slots=True)
-class AnotherAsks:
-    """Another node of the round asks something; answered with `Answer`."""
+class PeerCalled:
+    """Another node of the round asks something; answered with `PeerReply`."""
 
     caller: str
     call: int
@@ -190,8 +194,8 @@ class AnotherAsks:
 
 
 @dataclass(frozen=True, slots=True)
-class AnotherAnswers:
-    """A node of the round, by its rank, has answered a `PutQuestion`."""
+class PeerReplied:
+    """A node of the round, by its rank, has answered a `PeerCall`."""
 
     call: int
     group_rank: int
@@ -210,6 +214,6 @@ MemberEffect = (
     | CoordinatorBack
     | NewcomersWait
     | FactHeard
-    | AnotherAsks
-    | AnotherAnswers
+    | PeerCalled
+    | PeerReplied
 )

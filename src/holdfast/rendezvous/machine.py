@@ -30,79 +30,53 @@ from typing import Any
 
 import msgspec
 
-from holdfast.coordinator.messages import (
-    Ack,
-    Beat,
-    Broken,
-    Call,
-    Called,
-    Cause,
-    Close,
-    Closed,
-    Done,
-    Fail,
-    Join,
-    Leave,
-    Loss,
-    Newcomers,
-    NodeSpec,
-    Phase,
-    Place,
-    Rejected,
-    Replied,
-    Reply,
-    Resend,
-    RunSettings,
-    Sealed,
-    ToldFact,
-)
+from holdfast.coordinator import messages as wire
+from holdfast.coordinator.messages import Cause, NodeSpec, Phase, Place, RunSettings, ToldFact
 from holdfast.machine import Tick
 from holdfast.rendezvous.absence import Absence
 from holdfast.rendezvous.events import (
-    AnotherAnswers,
-    AnotherAsks,
-    Answer,
     Ask,
     AskFailed,
+    Close,
     CoordinatorAway,
     CoordinatorBack,
-    Depart,
     DropLink,
     FactHeard,
+    Fail,
     Finish,
-    GiveUp,
     Heard,
+    Leave,
     LinkDown,
     LinkUp,
     MemberEffect,
     MemberEvent,
     NewcomersWait,
     OpenLink,
-    PutQuestion,
+    PeerCall,
+    PeerCalled,
+    PeerReplied,
+    PeerReply,
     Replace,
     RoundBroken,
     RoundSealed,
     RunEnded,
     Say,
-    Shut,
 )
 from holdfast.wire.frames import Message
 
 __all__ = [
     "IN_ROUND",
-    "AnotherAnswers",
-    "AnotherAsks",
-    "Answer",
     "Ask",
     "AskFailed",
+    "Close",
     "CoordinatorAway",
     "CoordinatorBack",
-    "Depart",
     "DropLink",
     "FactHeard",
+    "Fail",
     "Finish",
-    "GiveUp",
     "Heard",
+    "Leave",
     "LinkDown",
     "LinkUp",
     "MemberEffect",
@@ -110,13 +84,15 @@ __all__ = [
     "MemberMachine",
     "NewcomersWait",
     "OpenLink",
-    "PutQuestion",
+    "PeerCall",
+    "PeerCalled",
+    "PeerReplied",
+    "PeerReply",
     "Replace",
     "RoundBroken",
     "RoundSealed",
     "RunEnded",
     "Say",
-    "Shut",
     "State",
 ]
 
@@ -163,14 +139,16 @@ class MemberMachine:
         self.nodes_waiting = 0
         self._jitter = jitter
         self._seq = 0
-        self._join = 0
+        self._ask = 0
+        #: What the owner calls its latest ask.
+        self._ask_number = 0
         #: The last fact of the run's history that was heard, with all before it.
         self._known = 0
         #: Told with every beat, for people who look at the run.
         self.note = ""
         self._cause: Cause | None = None
         #: Why the owner wants the run to end; said again until the coordinator says that it has.
-        self._shut_reason: str | None = None
+        self._close: Close | None = None
         self._deadline: float | None = None
         self._linked = False
         #: Whether a connection is wanted, and being made or waited for.
@@ -193,25 +171,25 @@ class MemberMachine:
         match event:
             case Ask():
                 self._on_ask(event, now)
-            case GiveUp():
-                self._on_give_up(event)
+            case Fail():
+                self._on_fail(event)
             case Replace():
                 if self.state is State.RUNNING and self.place is not None:
-                    self._say(Loss(self._next_seq(), self.place.round, event.cause))
+                    self._say(wire.Replace(self._next_seq(), self.place.round, event.cause))
             case Finish():
                 if self.state is State.RUNNING and self.place is not None:
                     self.state = State.DONE
-                    self._say(Done(self._next_seq(), self.place.round))
-            case Depart():
-                self._on_depart(event.reason)
-            case Shut():
+                    self._say(wire.Done(self._next_seq(), self.place.round))
+            case Leave():
+                self._on_leave(event.reason)
+            case Close():
                 if self.state is not State.ENDED:
-                    self._shut_reason = event.reason
+                    self._close = event
                     self._say_close()
-            case PutQuestion():
-                self._say(Call(event.call, event.topic, event.body))
-            case Answer():
-                self._say(Reply(event.caller, event.call, event.body))
+            case PeerCall():
+                self._say(wire.Call(event.call, event.topic, event.body))
+            case PeerReply():
+                self._say(wire.Reply(event.caller, event.call, event.body))
             case LinkUp():
                 self._on_link_up(now)
             case LinkDown():
@@ -251,9 +229,14 @@ class MemberMachine:
             "state": self.state.value,
             "connected": self._linked,
             "round": self.place.round.number if self.place else 0,
-            "join": self._join,
+            "ask": self._ask,
             "nodes_waiting": self.nodes_waiting,
         }
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether there is a connection to the coordinator."""
+        return self._linked
 
     def describe(self, **changes: Any) -> None:
         """Change what this node says of itself; counts from its next `Join` on."""
@@ -262,7 +245,7 @@ class MemberMachine:
     def sentence(self) -> str:
         """Say what this node waits for, in the coordinator's words where it can be reached."""
         if not self._linked and self.state not in (State.IDLE, State.ENDED):
-            return f"the coordinator is out of reach ({self._link_trouble}); trying again"
+            return f"{self._away_reason()}; trying again"
         return self._heard_sentence or "asked to join; no answer yet"
 
     # -- the owner -------------------------------------------------------------------------------------------
@@ -271,13 +254,14 @@ class MemberMachine:
         if self.state is State.ENDED:
             return
         if self.state is not State.WAITING:
-            self._join += 1
+            self._ask += 1
         self.state = State.WAITING
         self.nodes_waiting = 0
         self.describe(port=ask.port)
         self._cause = ask.cause or self._cause
         self._deadline = ask.deadline
         self._patience_s = max(ask.deadline - now, 0.0)
+        self._ask_number = ask.number
         if self._linked:
             self._say_join()
             self._beat_soon(now)
@@ -285,16 +269,16 @@ class MemberMachine:
             self._wanted = True
             self._out.append(OpenLink())
 
-    def _on_give_up(self, event: GiveUp) -> None:
+    def _on_fail(self, event: Fail) -> None:
         if self.state not in (State.RUNNING, State.DONE) or self.place is None:
             return
         self.state = State.STOPPING
         self._cause = event.cause
-        self._say(Fail(self._next_seq(), self.place.round, event.cause))
+        self._say(wire.Fail(self._next_seq(), self.place.round, event.cause))
 
-    def _on_depart(self, reason: str) -> None:
+    def _on_leave(self, reason: str) -> None:
         if self.state is not State.ENDED:
-            self._say(Leave(self._next_seq(), reason))
+            self._say(wire.Leave(self._next_seq(), reason))
             self._end()
 
     # -- the connection --------------------------------------------------------------------------------------
@@ -332,7 +316,7 @@ class MemberMachine:
             self._retry_at = None
             self._out.append(OpenLink())
         if self._deadline is not None and now >= self._deadline:
-            self._fail_ask(self.sentence())
+            self._fail_ask(self.sentence() if self._linked else self._away_reason())
         if self._linked and now >= self._heard_at + self.spec.lease_s:
             self._out.append(DropLink())
             self._on_link_down(LinkDown(f"the coordinator was silent for {self.spec.lease_s:g} s"), now)
@@ -344,53 +328,53 @@ class MemberMachine:
             self._beat_at = now + self.spec.lease_s / BEATS_PER_LEASE
             if self.state in _PHASES:
                 round_id = self.place.round if self.place is not None else None
-                self._say(Beat(self._next_seq(), _PHASES[self.state], self._join, round_id, self._known, self.note))
+                self._say(wire.Beat(self._next_seq(), _PHASES[self.state], self._ask, round_id, self._known, self.note))
                 self._say_close()
 
     # -- the coordinator -------------------------------------------------------------------------------------
 
     def _on_message(self, message: Message) -> None:
-        if isinstance(message, Sealed | Broken | Closed):
+        if isinstance(message, wire.Sealed | wire.Broken | wire.Closed):
             self._on_facts(message.facts)
         match message:
-            case Sealed():
+            case wire.Sealed():
                 self._on_sealed(message)
-            case Broken():
+            case wire.Broken():
                 self._on_broken(message)
-            case Called():
-                self._out.append(AnotherAsks(message.caller, message.call, message.topic, message.body))
-            case Replied():
-                self._out.append(AnotherAnswers(message.call, message.group_rank, message.body))
-            case Ack():
+            case wire.Called():
+                self._out.append(PeerCalled(message.caller, message.call, message.topic, message.body))
+            case wire.Replied():
+                self._out.append(PeerReplied(message.call, message.group_rank, message.body))
+            case wire.Ack():
                 self._heard_sentence = message.sentence
                 self._on_facts(message.facts, gaps=True)
                 self._on_newcomers(message.nodes_waiting)
-            case Newcomers():
+            case wire.Newcomers():
                 self._on_newcomers(message.nodes_waiting)
-            case Resend():
-                if self.state is State.WAITING and message.void == self._join:
-                    self._join += 1
+            case wire.Resend():
+                if self.state is State.WAITING and message.void == self._ask:
+                    self._ask += 1
                 if self.state in _PHASES:
                     self._say_join()
-            case Closed():
+            case wire.Closed():
                 self._on_ended(
                     RunEnded(message.reason, message.failed, cause=message.cause, crash_loop=message.crash_loop)
                 )
-            case Rejected():
+            case wire.Rejected():
                 self._on_ended(RunEnded(message.reason, failed=True, rejected=True))
             case _:
                 pass  # not meant for nodes; types that this version does not know are ignored by the link
 
-    def _on_sealed(self, message: Sealed) -> None:
-        if self.state is State.WAITING and message.join == self._join:
+    def _on_sealed(self, message: wire.Sealed) -> None:
+        if self.state is State.WAITING and message.ask == self._ask:
             self.state = State.RUNNING
             self.place = message.place
             self._cause = None
             self._deadline = None
             self._heard_sentence = f"round {message.place.round.number} is running"
-            self._out.append(RoundSealed(message.place))
+            self._out.append(RoundSealed(message.place, self._ask_number))
 
-    def _on_broken(self, message: Broken) -> None:
+    def _on_broken(self, message: wire.Broken) -> None:
         place = self.place
         if place is not None and place.round == message.round and self.state in (State.RUNNING, State.DONE):
             self.state = State.STOPPING
@@ -424,7 +408,7 @@ class MemberMachine:
         """Give an ask back unanswered; the node leaves, since nobody waits for its round any more."""
         if self.state is State.WAITING:
             connected = self._linked
-            self._say(Leave(self._next_seq(), "it gave up waiting"))
+            self._say(wire.Leave(self._next_seq(), "it gave up waiting"))
             self._end()
             self._out.append(AskFailed(reason, connected, final))
 
@@ -462,13 +446,13 @@ class MemberMachine:
 
     def _say_join(self) -> None:
         self._say(
-            Join(
+            wire.Join(
                 seq=self._next_seq(),
                 run=self.run,
                 spec=self.spec,
                 settings=self.settings,
                 phase=_PHASES[self.state],
-                join=self._join,
+                ask=self._ask,
                 place=self.place,
                 cause=self._cause,
                 known=self._known,
@@ -476,8 +460,8 @@ class MemberMachine:
         )
 
     def _say_close(self) -> None:
-        if self._shut_reason is not None:
-            self._say(Close(self._next_seq(), self._shut_reason))
+        if self._close is not None:
+            self._say(wire.Close(self._next_seq(), self._close.reason, self._close.failed))
 
     def _say(self, message: Message) -> None:
         if self._linked:

@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Protocol
 
 import msgspec
 
@@ -37,25 +38,26 @@ from holdfast.facts import facts
 from holdfast.rendezvous.api import RendezvousHandler, RendezvousInfo, RendezvousParameters, RendezvousStoreInfo
 from holdfast.rendezvous.driver import Host, Member, jitter, owns_address
 from holdfast.rendezvous.machine import (
-    AnotherAsks,
-    Answer,
     Ask,
     AskFailed,
-    Depart,
+    Close,
+    Fail,
     Finish,
-    GiveUp,
+    Leave,
     MemberEffect,
     MemberEvent,
     MemberMachine,
-    PutQuestion,
+    PeerCall,
+    PeerCalled,
+    PeerReply,
     Replace,
     RoundSealed,
     RunEnded,
-    Shut,
     State,
 )
 from holdfast.rendezvous.settings import NodeSettings, node_settings, run_settings
 from holdfast.store.client import StoreClient
+from holdfast.store.environ import ENDPOINT_VARIABLE, ETCD_VARIABLE, MAX_WORKERS_VARIABLE, SPACE_VARIABLE
 from holdfast.text import clean
 from holdfast.wire.address import Endpoint, parse_endpoint
 from holdfast.wire.loop import io_thread
@@ -73,11 +75,19 @@ LOOK_S = 1.0
 Outcome = RoundSealed | RunEnded | AskFailed
 
 
+class NodeShare(Protocol):
+    """What a node brings to a run."""
+
+    role: str
+    local_world_size: int
+    max_restarts: int
+
+
 class HoldfastRendezvousHandler(RendezvousHandler):
     """One node's handler of the native rendezvous.
 
     Beyond what every handler has: `sentence()` says what is being waited for, `listen()` tells of broken rounds the
-    moment they break, `place` holds every rank of this node, and `give_up`, `finish` and `leave` tell the others.
+    moment they break, `place` holds every rank of this node, and `fail`, `finish` and `leave` tell the others.
     """
 
     def __init__(self, params: RendezvousParameters) -> None:
@@ -90,7 +100,8 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         asked = parse_endpoint(params.endpoint)
         self._secret = _secret(asked, self._node)
         self._io = io_thread()
-        self._outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+        #: Takes the answer to an ask that is waited for by `next_round`.
+        self._waiting: queue.SimpleQueue[Outcome] | None = None
         self._listeners: list[Callable[[MemberEffect], None]] = []
         self._held: HeldPort | None = None
         self._peer_port = 0
@@ -124,9 +135,13 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         return self._closed or self._ended is not None
 
     def set_closed(self) -> None:
-        """End the run for everybody."""
+        """End the run for all nodes."""
+        self.close(f"closed by {self._spec.host}")
+
+    def close(self, reason: str, *, failed: bool = False) -> None:
+        """End the run for all nodes, with the reason; `failed` where its work cannot be done any more."""
         self._closed = True
-        self._post(Shut(f"closed by {self._spec.host}"))
+        self._post(Close(reason, failed))
 
     def num_nodes_waiting(self) -> int:
         """Return how many nodes want into the round; at least one when the round is broken and must be formed anew."""
@@ -141,7 +156,25 @@ class HoldfastRendezvousHandler(RendezvousHandler):
             self.set_closed()
         return self.leave("shut down")
 
-    # -- what the native one adds ------------------------------------------------------------------------------
+    # -- what a source of rounds has besides ---------------------------------------------------------------------
+
+    #: Restarts are counted for the whole job, by the coordinator.
+    counts_restarts = True
+    #: Everything is pushed.
+    poll_s: float | None = None
+
+    def poll(self) -> None:
+        """Everything is pushed."""
+
+    def describe_spec(self, spec: NodeShare) -> None:
+        """Take over what this node brings."""
+        self.describe_node(role=spec.role, local_world_size=spec.local_world_size)
+        self.allow_restarts(spec.max_restarts)
+
+    def release(self, *, signalled: bool = False) -> None:
+        """Leave the run, which goes on without this node, and let go of everything."""
+        del signalled
+        self.leave("its agent has ended")
 
     @property
     def endpoint(self) -> Endpoint:
@@ -188,6 +221,11 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         """How the run ended, once it has."""
         return self._ended
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether the coordinator can be reached at present."""
+        return self._member.machine.is_linked
+
     def sentence(self) -> str:
         """Say what this node is waiting for."""
         return self._member.machine.sentence()
@@ -207,17 +245,22 @@ class HoldfastRendezvousHandler(RendezvousHandler):
 
     def next_round(self, cause: Cause | None = None) -> Place:
         """Block until a round is agreed; `cause` says what ended the one before."""
+        waiting = self._waiting = queue.SimpleQueue()
         self.ask(cause)
         try:
-            outcome = self._wait_outcome()
+            outcome = self._wait_outcome(waiting)
         except BaseException:
             # Interrupted while waiting: the others must not wait for a node that has given up.
             self.leave("interrupted")
             raise
-        return self._place_or_raise(outcome)
+        finally:
+            self._waiting = None
+        if isinstance(outcome, RoundSealed):
+            return outcome.place
+        raise self.error_of(outcome)
 
-    def ask(self, cause: Cause | None = None) -> None:
-        """Ask for a round and return at once; the answer goes to `next_round` or, as an effect, to the listeners."""
+    def ask(self, cause: Cause | None = None, number: int = 0) -> None:
+        """Ask for a round and return at once; the answer, with this number, goes to the listeners as an effect."""
         if self._left:
             raise RendezvousGracefulExitError(f"this node has left run '{self._run_id}'")
         if self._ended is not None:
@@ -230,7 +273,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
             self._held.close()
         self._held = HeldPort()
         deadline = time.monotonic() + self._node.join_timeout_s
-        self._io.call(self._ask_on_loop, Ask(self._held.port, deadline, cause))
+        self._io.call(self._ask_on_loop, Ask(self._held.port, deadline, cause, number))
 
     def would_disturb(self) -> bool:
         """Say whether a round runs that this node would break to get in if it asked now.
@@ -250,22 +293,50 @@ class HoldfastRendezvousHandler(RendezvousHandler):
             return False  # nobody is there yet; asking in earnest tells what is the matter
         return any(report["stage"] == Stage.SEALED for report in reports)
 
-    def take_round(self) -> RendezvousInfo:
-        """Return the round that an `ask` was answered with, or raise why there is none; does not wait."""
-        return self._info(self._place_or_raise(self._outcomes.get_nowait()))
+    def error_of(self, unanswered: RunEnded | AskFailed) -> RendezvousError:
+        """Make the exception of an ask that led to no round."""
+        match unanswered:
+            case RunEnded(rejected=True):
+                return RendezvousStateError(unanswered.reason)
+            case RunEnded():
+                return RendezvousClosedError(f"run '{self._run_id}' is closed: {unanswered.reason}")
+            case AskFailed(final=True):
+                where, reason = str(self.endpoint), unanswered.reason
+                return RendezvousConnectionError(reason if where in reason else f"cannot talk to {where}: {reason}")
+            case AskFailed(connected=False):
+                return RendezvousConnectionError(
+                    f"no coordinator at {self.endpoint} for run '{self._run_id}': {unanswered.reason}; "
+                    "check the endpoint, or start one there with `holdfast serve`"
+                )
+        return RendezvousTimeoutError(
+            f"run '{self._run_id}' did not come together within {self._node.join_timeout_s:g} s: {unanswered.reason}"
+        )
+
+    def variables(self, place: Place, workers: int) -> dict[str, str]:
+        """Return what workers find in their environment to reach the coordinator; each node has so many workers."""
+        variables = {
+            ENDPOINT_VARIABLE: str(self.endpoint),
+            SPACE_VARIABLE: round_space(self._run_id, place.round),
+            MAX_WORKERS_VARIABLE: str(self.max_nodes * workers),
+            **self._secret.as_environ(),
+        }
+        if self.elected_by is not None:
+            variables[ETCD_VARIABLE] = str(self.elected_by)
+        return {**variables, **(self._tls.as_environ() if self._tls is not None else {})}
 
     def allow_restarts(self, max_restarts: int) -> None:
         """Set how many restarts the job may have; counts if this node is the first to join."""
         settings = self._member.machine.settings
         self._member.machine.settings = msgspec.structs.replace(settings, max_restarts=max_restarts)
 
-    def listen(self, listener: Callable[[MemberEffect], None]) -> None:
+    def listen(self, listener: Callable[[MemberEffect], None], blocking: object = None) -> None:
         """Call `listener` on the background thread with everything the member learns; it must not block."""
+        del blocking  # nothing here blocks the owner
         self._listeners.append(listener)
 
-    def give_up(self, cause: Cause) -> None:
+    def fail(self, cause: Cause) -> None:
         """Tell everybody at once that this node cannot go on with the round."""
-        self._post(GiveUp(cause))
+        self._post(Fail(cause))
 
     def replace(self, cause: Cause) -> None:
         """Tell that a worker here failed and is being replaced, while the round goes on."""
@@ -279,13 +350,13 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         """Have people who look at the run see this of the node; the empty text takes it back."""
         self._member.machine.note = text
 
-    def question(self, call: int, topic: str, body: str) -> None:
-        """Ask every other node of the round something; the listeners hear `AnotherAnswers` from those that answer."""
-        self._post(PutQuestion(call, topic, body))
+    def call(self, call: int, topic: str, body: str) -> None:
+        """Ask every other node of the round something; the listeners hear `PeerReplied` from those that answer."""
+        self._post(PeerCall(call, topic, body))
 
-    def answer(self, asked: AnotherAsks, body: str) -> None:
-        """Answer what another node asked."""
-        self._post(Answer(asked.caller, asked.call, body))
+    def reply(self, called: PeerCalled, body: str) -> None:
+        """PeerReply what another node asked."""
+        self._post(PeerReply(called.caller, called.call, body))
 
     def leave(self, reason: str) -> bool:
         """Leave the run politely; the others regroup at once, without waiting for a lease to run out."""
@@ -364,11 +435,11 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         if not self._left:
             self._io.call(self._member.handle, event)
 
-    def _wait_outcome(self) -> Outcome:
+    def _wait_outcome(self, waiting: queue.SimpleQueue[Outcome]) -> Outcome:
         """Wait for the answer to an ask; the machine's deadline bounds it, and the end of the thread ends it."""
         while True:
             try:
-                return self._outcomes.get(timeout=LOOK_S)
+                return waiting.get(timeout=LOOK_S)
             except queue.Empty:
                 self._io.check()
 
@@ -389,7 +460,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         self._member.handle(ask)
 
     async def _goodbye(self, reason: str) -> None:
-        self._member.handle(Depart(reason))
+        self._member.handle(Leave(reason))
         self._member.close()
         if self._host is not None:
             await self._host.close(farewell_of=self._spec.node)
@@ -398,8 +469,8 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         """Runs on the background thread."""
         if isinstance(effect, RunEnded):
             self._ended = effect
-        if isinstance(effect, RoundSealed | RunEnded | AskFailed):
-            self._outcomes.put(effect)
+        if self._waiting is not None and isinstance(effect, RoundSealed | RunEnded | AskFailed):
+            self._waiting.put(effect)
         raised: Exception | None = None
         for listener in self._listeners:
             try:
@@ -408,34 +479,6 @@ class HoldfastRendezvousHandler(RendezvousHandler):
                 raised = raised or error
         if raised is not None:
             raise raised  # which ends the member: a listener that has not heard of a broken round would go on with it
-
-    def _place_or_raise(self, outcome: Outcome) -> Place:
-        match outcome:
-            case RoundSealed():
-                return outcome.place
-            case RunEnded(rejected=True):
-                raise RendezvousStateError(outcome.reason)
-            case RunEnded():
-                raise RendezvousClosedError(f"run '{self._run_id}' is closed: {outcome.reason}")
-            case AskFailed(final=True):
-                where = str(self.endpoint)
-                reason = outcome.reason if where in outcome.reason else f"cannot talk to {where}: {outcome.reason}"
-                raise RendezvousConnectionError(reason)
-            case AskFailed(connected=False):
-                reason = outcome.reason
-                if reason.endswith(TRYING_AGAIN):
-                    reason = reason.removesuffix(TRYING_AGAIN) + NOBODY_THERE
-                raise RendezvousConnectionError(f"no coordinator at {self.endpoint} for run '{self._run_id}': {reason}")
-            case AskFailed():
-                raise RendezvousTimeoutError(
-                    f"run '{self._run_id}' did not come together within {self._node.join_timeout_s:g} s: "
-                    f"{outcome.reason}"
-                )
-        raise RendezvousError(f"unexpected outcome {outcome}")
-
-
-#: What a member that cannot reach anybody says as long as it has time, and what is said when it has given up.
-TRYING_AGAIN, NOBODY_THERE = "; trying again", "; check the endpoint, or start one there with `holdfast serve`"
 
 
 def create_handler(params: RendezvousParameters) -> HoldfastRendezvousHandler:

@@ -11,8 +11,8 @@ import msgspec
 from holdfast.coordinator.events import Note
 from holdfast.coordinator.machine import Connected, CoordinatorMachine, Disconnected, Received, SaveRun, Send
 from holdfast.coordinator.messages import Ack, Join, Rejected, Sealed
-from holdfast.coordinator.record import RunRecord
 from holdfast.coordinator.run import RunMachine
+from holdfast.coordinator.state import RunRecord, Stage
 from holdfast.sim.network import Connection, Network
 from holdfast.sim.process import Process
 from holdfast.sim.safety import Safety
@@ -81,6 +81,11 @@ class CoordinatorHost(Process):
         return self.machine.runs.get(RUN)
 
     # -- what reaches it -------------------------------------------------------------------------------------
+
+    @property
+    def has_round(self) -> bool:
+        """Whether a round runs that a newcomer would break."""
+        return self.run is not None and self.run.stage is Stage.SEALED
 
     def connected(self, connection: Connection) -> None:
         """Take a connection in."""

@@ -1,7 +1,7 @@
-"""A node: the real member, and above it a model of an agent that starts and stops workers.
+"""A node: the real member, and above it the real agent with workers that are only counted.
 
-The agent keeps its side of the contract and nothing more: it starts workers only in a sealed round, takes its time,
-asks again only when they have stopped, and goes on running them while the coordinator is out of reach.
+What the agent's driver does is modelled: an inbox that one loop takes events out of, and workers that take their time
+to start, to stop and to import. While workers are being started the loop does nothing else, as in the driver.
 """
 
 from __future__ import annotations
@@ -10,26 +10,48 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from holdfast.coordinator.messages import Beat, Cause, NodeSpec, Place, RoundId
+from holdfast.agent.machine import (
+    AgentEffect,
+    AgentEvent,
+    AgentMachine,
+    AgentRules,
+    AskRound,
+    Begin,
+    End,
+    Outcome,
+    Preloaded,
+    ReplaceWorkers,
+    Signalled,
+    Stage,
+    StartWorkers,
+    StopWorkers,
+    TakePlace,
+    TrainsInProcess,
+    WorkerFailed,
+    WorkersFinished,
+    WorkersStopped,
+)
+from holdfast.coordinator.messages import Beat, Cause, NodeSpec, RoundId
+from holdfast.machine import Tick
 from holdfast.rendezvous.machine import (
     Ask,
     AskFailed,
-    Depart,
+    Close,
     DropLink,
     FactHeard,
+    Fail,
     Finish,
-    GiveUp,
     Heard,
+    Leave,
     LinkDown,
     LinkUp,
     MemberMachine,
     OpenLink,
+    Replace,
     RoundBroken,
     RoundSealed,
     RunEnded,
     Say,
-    Shut,
-    State,
 )
 from holdfast.sim.network import Connection, Network
 from holdfast.sim.process import Process
@@ -40,6 +62,7 @@ from holdfast.sim.world import Clock, World
 from holdfast.wire.frames import Message
 
 PORT_MIN = 20_000
+SIGTERM, SIGKILL = Signalled(15, "SIGTERM"), 9
 
 
 class SimNode(Process):
@@ -76,24 +99,29 @@ class SimNode(Process):
             hosts_coordinator=plan.hosts_coordinator,
         )
         self.machine: MemberMachine = MemberMachine(RUN, self.spec, scenario.settings, rng.random)
+        self.agent = AgentMachine(AgentRules(replaces=scenario.settings.max_restarts > 0))
         #: The round whose workers run here, by the agent's own doing.
         self.workers: RoundId | None = None
+        #: Whether these workers train in process, and so outlive their round.
+        self.in_process = False
         #: The round whose workers have all finished well.
         self.finished: RoundId | None = None
         #: The rounds that this node has been in and has given up.
         self.rounds_left: dict[RoundId, None] = {}
-        #: Whether the agent has nothing more to do: the run is over for it.
-        self.ended = False
+        #: How the agent ended, once it has.
+        self.outcome: Outcome | None = None
         #: Whether the agent has asked for the end of the run.
         self.closing = False
         #: Called when workers of a round die, so that others may follow.
         self.on_death: Callable[[SimNode, RoundId], None] | None = None
         self._link: Connection | None = None
         self._linked = False
-        #: Counts what the agent does with its workers; a start or stop under way is void once it has moved on.
-        self._doing = 0
-        self._cause: Cause | None = None
-        self._leaving: str | None = None
+        #: What the agent's loop has not taken yet, and until when it is busy with a start.
+        self._inbox: list[AgentEvent] = []
+        self._is_looping = False
+        self._busy_until = 0.0
+        #: Counts stops; one under way is void once a harder one has begun.
+        self._stops = 0
 
     # -- the connection --------------------------------------------------------------------------------------
 
@@ -126,7 +154,7 @@ class SimNode(Process):
     # -- what the member decides -----------------------------------------------------------------------------
 
     def carry_out(self, effects: list[Any]) -> None:
-        """Send what the member says, and act as an agent on what it tells."""
+        """Send what the member says, and leave what it tells in the agent's inbox."""
         for effect in effects:
             match effect:
                 case Say():
@@ -142,67 +170,134 @@ class SimNode(Process):
                     self._link, self._linked = None, False
                 case FactHeard():
                     self.safety.heard(self, effect.fact)
-                case RoundSealed():
-                    self._on_sealed(effect.place)
-                case RoundBroken():
-                    self._tell(f"is told: round {effect.place.round} broke: {effect.reason}")
-                    self._stop_workers(self._ask)
-                case RunEnded():
-                    self._tell(f"is told: the run ended: {effect.reason}")
-                    self.ended = True
-                    self._stop_workers(None)
-                case AskFailed():
-                    self._tell(f"gives up asking: {effect.reason}")
-                    self.ended = True
+                case RoundSealed() | RoundBroken() | RunEnded() | AskFailed():
+                    self._on_round(effect)
         self.safety.look_at_member(self)
 
-    def _on_sealed(self, place: Place) -> None:
-        self._tell(f"is told: {describe_place(place)}")
-        self.safety.told(self, place)
-        self._cause = None
-        self.finished = None
-        self._later(self.scenario.start_s, self._start_workers, place.round)
+    def _on_round(self, effect: RoundSealed | RoundBroken | RunEnded | AskFailed) -> None:
+        match effect:
+            case RoundSealed():
+                self._tell(f"is told: {describe_place(effect.place)}")
+                self.safety.told(self, effect.place)
+            case RoundBroken():
+                self._tell(f"is told: round {effect.place.round} broke: {effect.reason}")
+            case RunEnded():
+                self._tell(f"is told: the run ended: {effect.reason}")
+            case AskFailed():
+                self._tell(f"gives up asking: {effect.reason}")
+        self._put(effect)
 
-    # -- the agent -------------------------------------------------------------------------------------------
+    @property
+    def ended(self) -> bool:
+        """Whether the agent has nothing more to do: the run is over for it."""
+        return self.outcome is not None
+
+    # -- the agent's loop --------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Let the agent ask for its first round."""
-        self._ask()
+        """Let the agent take part."""
+        preload_s = self.plan.preload_s
+        if preload_s:
+            self.world.after(preload_s, self.post, self._put, Preloaded())
+        self._put(Begin(preloading=preload_s > 0, busy=preload_s > 0 and self.network.coordinator.has_round))
 
-    def _ask(self) -> None:
-        if self.machine.place is not None:
-            self.rounds_left[self.machine.place.round] = None
-        port = PORT_MIN + self.rng.randrange(10_000)
-        cause, self._cause = self._cause, None
-        self.handle(Ask(port, self.local() + self.scenario.ask_timeout_s, cause))
+    def _put(self, event: AgentEvent) -> None:
+        """Leave an event for the agent's loop, which takes it up to a moment later."""
+        self._inbox.append(event)
+        delay_s = self.rng.random() * self.scenario.loop_s if self.scenario.loop_s else 0.0
+        delay_s = max(delay_s, self._busy_until - self.world.now)
+        if delay_s > 0:
+            self.world.after(delay_s, self.post, self._loop)
+        else:
+            self._loop()
+
+    def _loop(self) -> None:
+        """Hand everything in the inbox to the agent; what comes meanwhile waits for its turn."""
+        if self._is_looping:
+            return
+        self._is_looping = True
+        while self._inbox and self.alive and self._busy_until <= self.world.now:
+            for effect in self.agent.handle(self._inbox.pop(0), self.local()):
+                self._perform(effect)
+            self.agent.check()
+        self._is_looping = False
+        if self._inbox and self.alive:
+            self.world.after(self._busy_until - self.world.now, self.post, self._loop)
+        if self.alive:
+            self._arm()
+
+    def wakeup(self) -> float | None:
+        """Say when the member or the agent needs a tick; one that lies in the inbox need not be asked for again."""
+        ticked = any(isinstance(event, Tick) for event in self._inbox)
+        times = (self.machine.wakeup(), None if ticked else self.agent.wakeup())
+        return min((when for when in times if when is not None), default=None)
+
+    def handle(self, event: Any) -> None:
+        """Give the member one event; time passes for the agent too."""
+        super().handle(event)
+        agent_due = self.agent.wakeup()
+        if isinstance(event, Tick) and agent_due is not None and self.local() >= agent_due:
+            self._put(event)
+
+    def _perform(self, effect: AgentEffect) -> None:
+        match effect:
+            case AskRound():
+                if self.machine.place is not None and not effect.aside:
+                    self.rounds_left[self.machine.place.round] = None
+                port = PORT_MIN + self.rng.randrange(10_000)
+                self.handle(Ask(port, self.local() + self.scenario.ask_timeout_s, effect.cause, effect.number))
+            case StartWorkers():
+                self._start_workers(effect.place.round)
+            case TakePlace():
+                self._tell(f"its workers are in round {effect.place.round} now")
+                if self.workers is None:
+                    self.finished = effect.place.round
+                else:
+                    self.workers = effect.place.round
+            case StopWorkers():
+                self._stops += 1
+                delay_s = 0.0 if effect.number == SIGKILL else self.rng.random() * self.scenario.stop_s
+                self._after(delay_s, self._stopped, self._stops)
+            case ReplaceWorkers():
+                self._tell("replaces a worker; the others go on")
+            case Fail():
+                if self.plan.gives_up:
+                    self.handle(effect)
+            case Replace():
+                if self.machine.place is not None:  # the member may be in the next round already, which is charged then
+                    self.safety.outlived(self.machine.place.round, effect.cause)
+                self.handle(effect)
+            case Finish() | Leave():
+                self.handle(effect)
+            case End():
+                self._tell(f"ends: {effect.outcome.reason}")
+                self.outcome = effect.outcome
+                self.handle(Leave("its agent has ended"))
 
     def _start_workers(self, round_id: RoundId) -> None:
         self._tell(f"starts workers of round {round_id}")
         self.safety.workers_start(self, round_id)
-        self.workers = round_id
+        self.workers, self.finished, self.in_process = round_id, None, False
+        self._busy_until = self.world.now + self.rng.random() * self.scenario.start_s
+        if self.scenario.in_process:
+            self._after(self._busy_until - self.world.now, self._train_in_process, round_id)
 
-    def _stop_workers(self, then: Callable[[], None] | None) -> None:
-        """Stop the workers, which takes a while, and only then go on."""
-        self._later(self.scenario.stop_s, self._stopped, then)
+    def _train_in_process(self, round_id: RoundId) -> None:
+        if self.workers == round_id and self.agent.stage is Stage.RUNNING:
+            self.in_process = True
+            self._inbox.insert(0, TrainsInProcess())  # the loop looks for this before it takes anything out
+            self._loop()
 
-    def _stopped(self, then: Callable[[], None] | None) -> None:
+    def _stopped(self, stop: int) -> None:
+        if stop != self._stops or self.agent.stage is not Stage.STOPPING:
+            return
         if self.workers is not None:
             self._tell(f"has stopped the workers of round {self.workers}")
-            self.workers = None
-        if self._leaving is not None and not self.ended:
-            self._tell(f"leaves: {self._leaving}")
-            self.ended = True
-            self.handle(Depart(self._leaving))
-        elif then is not None:
-            then()
+            self.workers, self.in_process = None, False
+        self._put(WorkersStopped())
 
-    def _later(self, seconds: float, act: Callable[..., None], *args: Any) -> None:
-        self._doing += 1
-        self.world.after(self.rng.random() * seconds, self.post, self._if_still, self._doing, act, args)
-
-    def _if_still(self, doing: int, act: Callable[..., None], args: tuple[Any, ...]) -> None:
-        if doing == self._doing:
-            act(*args)
+    def _after(self, seconds: float, act: Callable[..., None], *args: Any) -> None:
+        self.world.after(seconds, self.post, act, *args)
 
     def _tell(self, what: str) -> None:
         if self.story:
@@ -211,42 +306,36 @@ class SimNode(Process):
     # -- what befalls it -------------------------------------------------------------------------------------
 
     def worker_fails(self, sentence: str, *, victim: bool) -> None:
-        """A worker of this node dies: the agent notices, stops the others and asks again."""
-        if self.workers is not None and self.machine.state is State.RUNNING:
-            self.post(self._on_failure, self.workers, Cause(sentence, victim))
+        """A worker of this node dies, and the agent notices."""
+        self.post(self._on_failure, self.workers, Cause(sentence, victim))
 
-    def _on_failure(self, round_id: RoundId, cause: Cause) -> None:
-        if self.workers != round_id or self.machine.state is not State.RUNNING or self._cause is not None:
+    def _on_failure(self, round_id: RoundId | None, cause: Cause) -> None:
+        if round_id is None or self.workers != round_id or self.agent.stage is not Stage.RUNNING:
             return
         self._tell(f"a worker fails: {cause.sentence}")
         self.safety.failed(round_id, cause)
         if self.on_death is not None and not cause.victim:
             self.on_death(self, round_id)
-        if self.plan.gives_up:
-            self.handle(GiveUp(cause))
-        self._cause = cause
-        self._stop_workers(self._ask)
+        self._put(WorkerFailed(cause))
 
     def finish(self) -> None:
         """All workers here finish well."""
         self.post(self._on_finish)
 
     def _on_finish(self) -> None:
-        if self.workers is not None and self.machine.state is State.RUNNING:
+        if self.workers is not None and self.agent.stage is Stage.RUNNING:
             self._tell(f"the workers of round {self.workers} finish")
             self.finished, self.workers = self.workers, None
-            self.handle(Finish())
+            self._put(WorkersFinished(hosting=self.plan.hosts_coordinator))
 
-    def leave(self, reason: str) -> None:
-        """The node is asked to go: it stops its workers and leaves politely."""
-        if not self.ended:
-            self._leaving = reason
-            self.post(self._stop_workers, None)
+    def leave(self) -> None:
+        """The node's agent is sent SIGTERM: it leaves, and stops its workers."""
+        self.post(self._put, SIGTERM)
 
     def close(self, reason: str) -> None:
         """The agent ends the run for everybody."""
         self.closing = True
-        self.post(self.handle, Shut(reason))
+        self.post(self.handle, Close(reason))
 
     def crash(self, *, silent: bool) -> None:
         """The process dies and its workers with it; `silent` when the whole host is gone."""

@@ -85,6 +85,10 @@ class Process:
         if self.alive:
             self._arm()
 
+    def wakeup(self) -> float | None:
+        """Say when a tick is next needed."""
+        return self.machine.wakeup()
+
     def carry_out(self, effects: list[Any]) -> None:
         """Do what the machine says, in order."""
         raise NotImplementedError
@@ -98,7 +102,7 @@ class Process:
             act(*args)
 
     def _arm(self) -> None:
-        wakeup = self.machine.wakeup()
+        wakeup = self.wakeup()
         if wakeup is None:
             return
         when = self._clock.true(wakeup)
@@ -116,7 +120,7 @@ class Process:
             self.post(self._tick)
 
     def _tick(self) -> None:
-        wakeup = self.machine.wakeup()
+        wakeup = self.wakeup()
         if wakeup is None:
             return
         if wakeup > self.local() + _ROUNDING_S:
@@ -125,7 +129,7 @@ class Process:
         self._local_last = max(self._local_last, wakeup)
         for _ in range(_TICKS_MAX):
             self.handle(Tick())
-            again = self.machine.wakeup() if self.alive else None
+            again = self.wakeup() if self.alive else None
             if again is None or again > self._local_last:
                 return
         raise Violation("no machine spins", f"ticked at {self._local_last:.6f}, it still asks for {again:.6f}")

@@ -39,6 +39,8 @@ class Safety:
         self._closed: str | None = None
         self._failures: dict[RoundId, list[Cause]] = {}
         self._charged_in: dict[RoundId, int] = {}
+        #: Failures that their round outlived; each is charged by itself.
+        self._outlived: dict[RoundId, int] = {}
         #: The run's round before the present event: the one that a charge is for.
         self._before: RoundId | None = None
         self._memory_lost = False
@@ -104,8 +106,8 @@ class Safety:
 
     def _check_nobody_works(self, run: RunMachine, round_id: RoundId) -> None:
         for name in run.nodes:
-            workers = self._nodes[name].workers
-            if workers is not None:
+            workers, in_process = self._nodes[name].workers, self._nodes[name].in_process
+            if workers is not None and not in_process:
                 raise Violation(
                     "no old worker beside a new round",
                     f"round {round_id} was sealed while {name}, which is live, runs workers of round {workers}",
@@ -152,7 +154,7 @@ class Safety:
             return  # a coordinator without memory learns from any node that comes what was charged before
         charged = self._charged_in.get(round_id, 0) + (1 if renewed else used - before)
         self._charged_in[round_id] = charged
-        if charged > 1:
+        if charged > 1 + self._outlived.get(round_id, 0):
             raise Violation("a round is charged once", f"round {round_id} was charged {charged} times")
         causes = self._failures.get(round_id, [])
         if not causes:
@@ -171,9 +173,9 @@ class Safety:
         if run.closed is None or not run.closed.failed or settings is None:
             return
         if run.closed.crash_loop:
-            failed = sum(1 for causes in self._failures.values() if causes)
+            failed = sum(1 for causes in self._failures.values() if causes) + sum(self._outlived.values())
             if not 0 < settings.crash_loop <= failed:
-                raise Violation("a crash loop is a loop", f"{failed} rounds have failed: {run.closed}")
+                raise Violation("a crash loop is a loop", f"there were {failed} failures: {run.closed}")
         elif run.restarts_used < settings.max_restarts:
             raise Violation(
                 "the budget is used before a run fails", f"{run.restarts_used} of {settings.max_restarts}: {run.closed}"
@@ -205,7 +207,7 @@ class Safety:
         """Look at a place as its node takes it."""
         if self.rounds.get(place.round, {}).get(node.id) != place:
             raise Violation("agreement", f"{node.id} took {place}, which is not its place")
-        if node.workers is not None:
+        if node.workers is not None and not node.in_process:
             raise Violation("one round at a time", f"{node.id} is told {place.round} while {node.workers} runs")
         if place.round in node.rounds_left:
             raise Violation("a round that was left is not entered again", f"{node.id} is told {place.round} again")
@@ -224,6 +226,11 @@ class Safety:
     def failed(self, round_id: RoundId, cause: Cause) -> None:
         """Remember a failure that really happened."""
         self._failures.setdefault(round_id, []).append(cause)
+
+    def outlived(self, round_id: RoundId, cause: Cause) -> None:
+        """Remember that a worker was replaced while this round went on."""
+        self._failures.setdefault(round_id, []).append(cause)
+        self._outlived[round_id] = self._outlived.get(round_id, 0) + 1
 
     def look_at_member(self, node: SimNode) -> None:
         """Look at a member after one event."""

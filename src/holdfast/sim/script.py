@@ -13,7 +13,7 @@ The network is even, workers start and stop at once, and time moves only by `adv
     join a b [on HOST] [workers 2] [rank 0]      start nodes, which ask for a round
     advance 1.5s                                 let time pass
     fail a "exit code 1" / victim a "..."        a worker of the node fails
-    finish a b / leave a "why" / close a "why"   what agents do
+    finish a b / leave a / close a "why"         what agents do; one that leaves is sent SIGTERM
     crash a [silently] / pause a / resume a / cut a / mend a / break a
     stop coordinator / start coordinator / lose disk
     status                                       the run's sentence
@@ -103,7 +103,9 @@ class Script:
 
     def node(self, name: str) -> SimNode:
         """Return the present life of a node."""
-        return self._world.current[name]
+        node = self._world.current[name]
+        assert isinstance(node, SimNode)
+        return node
 
     @property
     def _world(self) -> Simulation:
@@ -212,7 +214,7 @@ _JOIN_OPTIONS = ("on", "workers", "rank")
 _NODE_ACTS: dict[str, Callable[[Script, list[str]], None]] = {
     "fail": lambda script, args: script.node(args[0]).worker_fails(args[1], victim=False),
     "victim": lambda script, args: script.node(args[0]).worker_fails(args[1], victim=True),
-    "leave": lambda script, args: script.node(args[0]).leave(args[1]),
+    "leave": lambda script, args: script.node(args[0]).leave(),
     "close": lambda script, args: script.node(args[0]).close(args[1]),
     "finish": lambda script, args: script.finish(args),
     "pause": lambda script, args: script.node(args[0]).pause(),

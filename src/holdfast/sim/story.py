@@ -48,9 +48,9 @@ def words(message: Message) -> str:
         case Join():
             place = f", was in round {message.place.round}" if message.place is not None else ""
             cause = f" ({_cause(message.cause.sentence, message.cause.victim)})" if message.cause is not None else ""
-            return f"Join, {message.phase.name.lower()}, ask {message.join}{place}{cause}"
+            return f"Join, {message.phase.name.lower()}, ask {message.ask}{place}{cause}"
         case Beat():
-            return f"Beat, {message.phase.name.lower()}, ask {message.join}, round {message.round}"
+            return f"Beat, {message.phase.name.lower()}, ask {message.ask}, round {message.round}"
         case Fail():
             return f"Fail of round {message.round}: {_cause(message.cause.sentence, message.cause.victim)}"
         case Done():
@@ -58,7 +58,7 @@ def words(message: Message) -> str:
         case Leave() | Close():
             return f"{type(message).__name__}: {message.reason}"
         case Sealed():
-            return f"Sealed, ask {message.join}: {describe_place(message.place)}"
+            return f"Sealed, ask {message.ask}: {describe_place(message.place)}"
         case Broken():
             return f"Broken, round {message.round}: {message.reason}"
         case Closed() | Rejected():

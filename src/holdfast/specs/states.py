@@ -67,6 +67,10 @@ class ReplicaStatus:
     ended_at: float | None = None
     #: Why it ended as it did, in a sentence; empty when all is well.
     cause: str = ""
+    #: The part of the cause that the exit code does not say; None where the scheduler gives only `cause`.
+    reason: str | None = None
+    #: The last line that it wrote, where it left no error.
+    last_line: str = ""
     #: How often it was started again.
     restarts: int = 0
 

@@ -316,4 +316,4 @@ def _end(replica: _Replica, exit_code: int, state: AppState | None = None) -> No
     status = replica.status
     status.state = state or (AppState.SUCCEEDED if exit_code == 0 else AppState.FAILED)
     status.exit_code, status.ended_at = exit_code, time.time()
-    status.cause = "" if exit_code == 0 else f"exited with code {exit_code}"
+    status.cause, status.reason = "" if exit_code == 0 else f"exited with code {exit_code}", ""

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from holdfast.checkpoint.checksums import BLOCK_BYTES, checksum
 from holdfast.checkpoint.keys import Entry, Key
-from holdfast.checkpoint.sums import BLOCK_BYTES, sum_up
 from holdfast.checkpoint.tier import Tier
 from holdfast.errors import CorruptShardError, ShardMissingError
 from holdfast.testing.cases import Cases
@@ -35,7 +35,7 @@ def _key(step: int, shard: int = 0, world: int = 2, origin: str = "run.1") -> Ke
 
 
 def _save(tier: Tier, key: Key, state: bytes) -> None:
-    tier.save(key, memoryview(state), sum_up(memoryview(state)))
+    tier.save(key, memoryview(state), checksum(memoryview(state)))
 
 
 def _entry(tier: Tier, key: Key) -> Entry:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import tempfile
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed
 
 from holdfast.errors import RendezvousConnectionError, UsageError
 from holdfast.rendezvous.api import RendezvousParameters
 from holdfast.rendezvous.driver import owns_address
-from holdfast.rendezvous.store_backend import DEFAULT_PORT, C10dRendezvousBackend
 from holdfast.wire.address import parse_endpoint
 from holdfast.wire.ports import get_free_port
+
+if TYPE_CHECKING:
+    from holdfast.compat.elastic.store_backend import C10dRendezvousBackend
 
 dist: Any = torch.distributed  # which does not say what it exports
 
@@ -56,6 +58,8 @@ def create_c10d_store(
 
 def create_backend(params: RendezvousParameters) -> tuple[C10dRendezvousBackend, Any]:
     """Make a rendezvous backend and the store it keeps its state in, of torch's `tcp` or `file` kind."""
+    from holdfast.compat.elastic.store_backend import C10dRendezvousBackend
+
     kind = str(params.get("store_type", "tcp")).strip().lower()
     if kind not in _STORES:
         raise UsageError("Invalid store type given. Currently only supports file and tcp.")
@@ -67,6 +71,8 @@ def create_backend(params: RendezvousParameters) -> tuple[C10dRendezvousBackend,
 
 
 def _tcp_store(params: RendezvousParameters) -> Any:
+    from holdfast.compat.elastic.store_backend import DEFAULT_PORT
+
     where = parse_endpoint(params.endpoint, DEFAULT_PORT)
     timeout_s = params.get_as_int("read_timeout", 60) or 0
     if timeout_s <= 0:

@@ -38,7 +38,7 @@ def wait_event(event: Any, over: Callable[[], str | None], timeout_s: float) -> 
 
 
 class DeviceSums:
-    """Sums tensors over a round's group so that the host knows when a sum is complete."""
+    """Checksums tensors over a round's group so that the host knows when a sum is complete."""
 
     def __init__(self, over: Callable[[], str | None], timeout_s: float) -> None:
         self._over = over

@@ -33,7 +33,7 @@ from holdfast.torch.store import TorchStore
 
 if TYPE_CHECKING:
     from holdfast.store.api import Store
-    from holdfast.train.membership import Circle, Membership
+    from holdfast.train.membership import Membership, RoundView
 
 T = TypeVar("T")
 
@@ -72,7 +72,7 @@ class RoundGroups:
 
     # -- one round -------------------------------------------------------------------------------------------------
 
-    def form(self, circle: Circle, membership: Membership | None = None) -> None:
+    def form(self, view: RoundView, membership: Membership | None = None) -> None:
         """Make the default group of a round; raises `RoundOverError` where the round did not last until then."""
         self.close()
         if dist.is_initialized():
@@ -82,7 +82,7 @@ class RoundGroups:
         self.aborted, self._aborting, self._settled = None, False, 0
         if membership is not None:
             membership.on_break(self.abort)
-        self._store = TorchStore(_RoundStore(circle.store, lambda: self.aborted))
+        self._store = TorchStore(_RoundStore(view.store, lambda: self.aborted))
         self._excepthook = sys.excepthook  # torch wraps it with every group
         # torch counts groups to name them, and a group that could not be formed leaves its count behind: the others,
         # who formed theirs, would then wait under another name.
@@ -92,8 +92,8 @@ class RoundGroups:
                 dist.init_process_group(
                     self.backend,
                     store=self._store,
-                    rank=circle.rank,
-                    world_size=circle.world_size,
+                    rank=view.rank,
+                    world_size=view.world_size,
                     timeout=timedelta(seconds=min(self.timeout_s, CONNECT_S) if self.is_gloo else self.timeout_s),
                 )
             self._formed = True

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from holdfast.errors import UsageError
 from holdfast.facts import facts
 from holdfast.filenames import file_name
+from holdfast.workers.default_log_dir import make_folder
 from holdfast.workers.std import Std, to_map
-from holdfast.workers.unnamed import make_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

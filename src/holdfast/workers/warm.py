@@ -127,6 +127,11 @@ class Template:
         """Whether it is too early to say if it can be forked."""
         return self.why_not == _IMPORTING
 
+    @property
+    def import_deadline(self) -> float:
+        """The monotonic time at which its imports are given up."""
+        return self._import_deadline
+
     def fileno(self) -> int:
         """What becomes readable when the template is ready, for loops that wait for several things."""
         return self._control.fileno()

@@ -10,8 +10,8 @@ import pytest
 
 from holdfast import metrics
 from holdfast.errors import UnavailableError, UsageError
-from holdfast.metrics import choose
 from holdfast.metrics.api import MetricData
+from holdfast.metrics.chosen import configure_from
 from holdfast.metrics.sinks.statsd import StatsdMetricHandler, create_handler, datagram_of
 from holdfast.wire.address import Endpoint
 from tests.metrics.conftest import PATIENCE_S
@@ -46,7 +46,7 @@ def test_what_is_not_finite_is_refused() -> None:
 
 
 def test_values_arrive_over_udp(server: socket.socket) -> None:
-    chosen = choose.configure_from([f"statsd:127.0.0.1:{server.getsockname()[1]}"])
+    chosen = configure_from([f"statsd:127.0.0.1:{server.getsockname()[1]}"])
     metrics.getStream("my_app").add_value("loss", 0.5)
     metrics.put_metric("rendezvous.duration_ms", 42)
 

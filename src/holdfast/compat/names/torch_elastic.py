@@ -9,7 +9,12 @@ _ADAPTERS = "holdfast.compat.elastic"
 _LOGGER = f"{_ADAPTERS}.logging"
 _SIGNAL = "holdfast.compat.errors:SignalException"
 _UTILS = f"{_ADAPTERS}.utils"
-_MEETING = ("holdfast.rendezvous", "holdfast.rendezvous.dynamic", "holdfast.events", f"{_ADAPTERS}.rendezvous_utils")
+_MEETING = (
+    "holdfast.rendezvous",
+    f"{_ADAPTERS}.dynamic",
+    "holdfast.events",
+    f"{_ADAPTERS}.rendezvous_utils",
+)
 
 #: Packages are views, so that no module of ours gets a child of theirs as an attribute.
 MODULES: Table = {
@@ -19,16 +24,18 @@ MODULES: Table = {
     f"{_ELASTIC}.agent.server": view("holdfast.agent"),
     f"{_ELASTIC}.agent.server.api": view(
         "holdfast.agent.api",
-        "holdfast.agent.simple",
-        "holdfast.agent.ranks",
+        f"{_ADAPTERS}.agent",
+        f"{_ADAPTERS}.classic_rounds",
         "holdfast.events",
         "holdfast.metrics",
         _LOGGER,
-        SignalException=_SIGNAL,
-        _RoleInstanceInfo="holdfast.agent.ranks:RoleInstanceInfo",
+        _RoleInstanceInfo=f"{_ADAPTERS}.classic_rounds:RoleInstanceInfo",
         _get_fq_hostname="socket:getfqdn",
+        RendezvousGracefulExitError="holdfast.rendezvous:RendezvousGracefulExitError",
+        SignalException="holdfast.workers:SignalException",
     ),
     f"{_ELASTIC}.agent.server.local_elastic_agent": view(
+        f"{_ADAPTERS}.agent",
         "holdfast.agent.local",
         "holdfast.agent",
         "holdfast.workers",
@@ -46,11 +53,11 @@ MODULES: Table = {
         "holdfast.rendezvous.api", "holdfast.rendezvous.registry", "holdfast.rendezvous", "holdfast.wire.ports"
     ),
     f"{_ELASTIC}.rendezvous.registry": view(
-        "holdfast.rendezvous.registry", "holdfast.rendezvous", "holdfast.rendezvous.dynamic"
+        "holdfast.rendezvous.registry", "holdfast.rendezvous", f"{_ADAPTERS}.dynamic"
     ),
-    f"{_ELASTIC}.rendezvous.dynamic_rendezvous": view("holdfast.rendezvous.dynamic", *_MEETING),
+    f"{_ELASTIC}.rendezvous.dynamic_rendezvous": view(f"{_ADAPTERS}.dynamic", *_MEETING),
     f"{_ELASTIC}.rendezvous.c10d_rendezvous_backend": view(
-        "holdfast.rendezvous.store_backend", *_MEETING, create_backend="holdfast.torch.c10d:create_backend"
+        f"{_ADAPTERS}.store_backend", *_MEETING, create_backend="holdfast.torch.c10d:create_backend"
     ),
     f"{_ELASTIC}.rendezvous.static_tcp_rendezvous": view(
         "holdfast.rendezvous.static", *_MEETING, create_rdzv_handler="holdfast.rendezvous.static:create_handler"
@@ -61,9 +68,9 @@ MODULES: Table = {
         *_MEETING,
         create_rdzv_handler="holdfast.rendezvous.etcd:create_handler",
     ),
-    f"{_ELASTIC}.rendezvous.etcd_rendezvous_backend": view("holdfast.rendezvous.etcd_backend", *_MEETING),
+    f"{_ELASTIC}.rendezvous.etcd_rendezvous_backend": view(f"{_ADAPTERS}.etcd_backend", *_MEETING),
     f"{_ELASTIC}.rendezvous.etcd_server": view(
-        "holdfast.rendezvous.etcd_server", find_free_port="holdfast.wire.ports:get_socket_with_port"
+        f"{_ADAPTERS}.etcd_server", find_free_port="holdfast.wire.ports:get_socket_with_port"
     ),
     f"{_ELASTIC}.rendezvous.etcd_store": "holdfast.store.etcd",
     f"{_ELASTIC}.rendezvous.utils": f"{_ADAPTERS}.rendezvous_utils",
@@ -132,6 +139,7 @@ MODULES: Table = {
         "holdfast.health",
         _LOGGER,
         f"{_ADAPTERS}.rendezvous_utils",
+        LocalElasticAgent=f"{_ADAPTERS}.agent:LocalElasticAgent",
         TORCHELASTIC_HEALTH_CHECK_PORT="holdfast.health:PORT_VARIABLE",
         SignalException=_SIGNAL,
     ),

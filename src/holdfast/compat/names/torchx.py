@@ -187,7 +187,7 @@ MODULES: Table = {
     "torchx.version": f"{_ADAPTERS}.version",
     "torchx.workspace": view("holdfast.workspace"),
     "torchx.workspace.api": View(
-        ("holdfast.workspace.api", "holdfast.workspace.remote"), _of("holdfast.specs", "AppDef Role runopts")
+        ("holdfast.workspace.api", "holdfast.workspace.dir_workspace"), _of("holdfast.specs", "AppDef Role runopts")
     ),
     "torchx.workspace.dir_workspace": View(("holdfast.workspace.dir_workspace",), _of("holdfast.specs", "Role")),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, TextIO
 
-from holdfast.cli.follow import LogScreen, Who, replicas_of
+from holdfast.cli.log_screen import LogScreen, Who, replicas_of
 from holdfast.compat.torchx.cli.commands import ID_FORMAT
 from holdfast.errors import UsageError
 from holdfast.runner.api import Runner, get_runner

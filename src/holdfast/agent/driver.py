@@ -1,0 +1,369 @@
+"""The agent's driver: one loop that turns the world into events, and the machine's effects into calls. No decisions.
+
+The loop takes out of one inbox what signal handlers and the source of rounds have left there, looks at the workers, and
+hands each event to the machine. Everything that it calls is passed in: where rounds come from, and what workers are.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Protocol
+
+from holdfast.agent.agent_facts import AgentFacts
+from holdfast.agent.api import RunResult, WorkerGroup, WorkerState
+from holdfast.agent.inbox import Inbox
+from holdfast.agent.machine import (
+    AgentEffect,
+    AgentEvent,
+    AgentMachine,
+    AgentRules,
+    AskRound,
+    AwaitPreload,
+    Begin,
+    End,
+    Outcome,
+    Preloaded,
+    ReplaceWorkers,
+    Signalled,
+    SignalWorkers,
+    StartWorkers,
+    StopWorkers,
+    TakePlace,
+    TrainsInProcess,
+    WorkerFailed,
+    WorkersFinished,
+    WorkersStopped,
+)
+from holdfast.agent.observers import Observers
+from holdfast.agent.peer_calls import PeerCalls
+from holdfast.agent.round_source import PeerLine, RoundSource
+from holdfast.agent.signals import handled
+from holdfast.coordinator.messages import Cause, Place
+from holdfast.errors import RendezvousGracefulExitError, SignalError
+from holdfast.facts import Fact, facts
+from holdfast.health import LastProgress
+from holdfast.machine import Tick
+from holdfast.rendezvous.events import (
+    AskFailed,
+    CoordinatorAway,
+    CoordinatorBack,
+    FactHeard,
+    Fail,
+    Finish,
+    Leave,
+    MemberEffect,
+    PeerCalled,
+    PeerReplied,
+    Replace,
+    RoundBroken,
+    RoundSealed,
+    RunEnded,
+)
+
+#: How often the loop comes round for a health server that does not say how often it looks.
+LOOK_S = 1.0
+
+WorkersEvent = Preloaded | WorkerFailed | WorkersFinished | WorkersStopped
+
+
+class Workers(Protocol):
+    """What an agent supervises: how its workers are started, watched and stopped."""
+
+    #: How the workers ended, once they have.
+    result: RunResult
+    #: Whether `close` heeds signals by itself; out of one that does not, a signal raises.
+    heeds_signals: bool
+
+    @property
+    def preloading(self) -> bool:
+        """Whether workers cannot be started yet, because what they import is still being imported."""
+
+    def begin(self) -> dict[str, Any]:
+        """Make what is needed before nodes are waited for; returns details to be told, such as where logs are."""
+
+    def tell_preload(self, *, busy: bool) -> None:
+        """Tell people that the imports are waited for."""
+
+    def start(self, place: Place, restarts: int) -> dict[str, Any]:
+        """Start the workers of a round; returns details to be told."""
+
+    def move(self, place: Place) -> None:
+        """Take note that the workers, which outlived a round, are in the next one."""
+
+    def replace(self, restarts: int) -> tuple[list[int], str]:
+        """Start new workers in the place of those that failed; returns their ranks and why they failed."""
+
+    def trains_in_process(self) -> bool:
+        """Say, once for each start, that a worker has begun to train in process."""
+
+    def look(self, now: float) -> WorkersEvent | None:
+        """Look at the workers without waiting, and return what has happened."""
+
+    def failures_told(self) -> list[dict[str, Any]]:
+        """Describe the failures that `look` has just reported."""
+
+    def wakeup(self) -> float | None:
+        """Say when to look in any case."""
+
+    def filenos(self) -> tuple[int, ...]:
+        """Descriptors that become readable when there is something to look at."""
+
+    def stop(self, number: int, grace_s: float) -> None:
+        """Begin to stop the workers; called again, harder. The end is seen by `look`."""
+
+    def send(self, number: int) -> None:
+        """Pass a signal on to the workers."""
+
+    def close(self, number: int) -> None:
+        """Stop whatever still runs, with this signal, and give everything back."""
+
+
+class Serving(Protocol):
+    """A health server."""
+
+    @property
+    def look_every_s(self) -> float | None:
+        """How often it looks whether the agent's loop moves, if it says so."""
+
+    def start(self) -> None:
+        """Begin to answer."""
+
+    def stop(self) -> None:
+        """Stop answering."""
+
+
+def as_event(result: RunResult, cause: Callable[[RunResult], Cause]) -> WorkersEvent | None:
+    """Turn what was seen of the workers into an event, or None where they go on."""
+    match result.state:
+        case WorkerState.HEALTHY:
+            return None
+        case WorkerState.SUCCEEDED:
+            return WorkersFinished()
+        case WorkerState.FAILED | WorkerState.UNHEALTHY:
+            return WorkerFailed(cause(result))
+    raise RuntimeError(f"the workers are in state {result.state.name}, which an agent cannot go on from")
+
+
+class Agent:
+    """Runs one node's workers through rounds until the run is over here."""
+
+    def __init__(
+        self,
+        group: WorkerGroup,
+        rounds: RoundSource,
+        rules: AgentRules,
+        inbox: Inbox[AgentEvent],
+        *,
+        signals_to_handle: str | None = None,
+        forward_signals: tuple[signal.Signals, ...] = (),
+    ) -> None:
+        self.group = group
+        self.rounds = rounds
+        self._inbox = inbox
+        self._signals = (signals_to_handle, forward_signals)
+        self.machine = AgentMachine(rules)
+        self.facts = AgentFacts(group, time.monotonic)
+        self.observers = Observers(group.spec, rounds.node)
+        #: When the loop last came round; a health server asks it.
+        self.pulse = LastProgress()
+        self.calls = PeerCalls(rounds) if isinstance(rounds, PeerLine) else None
+        #: Set by the owner before `run`, where there is a health server.
+        self.health: Serving | None = None
+        #: How the agent ended, and why, once it has.
+        self.outcome: Outcome | None = None
+        self._is_blocking = False
+        rounds.listen(self._hear, self._blocking)
+
+    def supervise(self, workers: Workers) -> None:
+        """Set what is supervised; workers may need parts of the agent, so they come after it."""
+        self._workers = workers
+
+    # -- the run -------------------------------------------------------------------------------------------------
+
+    def run(self, drive: Callable[[], RunResult] | None = None) -> RunResult:
+        """Take part until the run is over here; `drive` may wrap the loop.
+
+        Raises `SignalError` where a signal ended it, and what the rendezvous raises where no round came about.
+        """
+        # The handlers stay until everything is given back: a signal that comes while workers are being stopped must not
+        # end this process before them.
+        with handled(self._inbox, *self._signals, lambda: self._is_blocking):
+            death_sig = signal.SIGTERM
+            try:
+                with self.observers, self._served():
+                    self.facts.begins(self._workers.begin())
+                    return (drive or self.drive)()
+            except RendezvousGracefulExitError as left:
+                facts.publish(Fact("agent_left", str(left)))
+                return RunResult(WorkerState.STOPPED)
+            except SignalError as exception:
+                death_sig = exception.sigval
+                raise
+            finally:
+                self._is_blocking = not self._workers.heeds_signals
+                self._workers.close(death_sig)
+                self._is_blocking = False
+
+    def drive(self) -> RunResult:
+        """Hand events to the machine and carry out what it answers, until it ends."""
+        preloading = self._workers.preloading
+        event: AgentEvent = Begin(preloading, busy=preloading and self.rounds.would_disturb())
+        while True:
+            for effect in self.machine.handle(event, time.monotonic()):
+                self._perform(effect)
+            if self.outcome is not None:
+                return self._conclude(self.outcome)
+            event = self._next_event()
+
+    def _next_event(self) -> AgentEvent:
+        """Wait for the next thing that happens."""
+        while True:
+            self.pulse.beat()
+            if self._workers.trains_in_process():
+                return TrainsInProcess()
+            if (event := self._inbox.take()) is not None:
+                if isinstance(event, RoundSealed):
+                    self.facts.agreed(event.place.round.number or None)
+                return event
+            now = time.monotonic()
+            if (event := self._workers.look(now)) is not None:
+                return self._seen(event)
+            wakeup = self.machine.wakeup()
+            if wakeup is not None and now >= wakeup:
+                return Tick()
+            self.rounds.poll()
+            self._inbox.wait(self._patience(now), *self._workers.filenos())
+
+    def _seen(self, event: AgentEvent) -> AgentEvent:
+        """Tell what was seen of the workers."""
+        match event:
+            case WorkerFailed():
+                self.facts.failed(self._workers.failures_told())
+            case WorkersStopped():
+                self.facts.stopped()
+            case WorkersFinished():
+                return WorkersFinished(hosting=self.rounds.is_host)
+        return event
+
+    def _patience(self, now: float) -> float | None:
+        """How long the loop may wait before it must look around by itself."""
+        moments = [when - now for when in (self.machine.wakeup(), self._workers.wakeup()) if when is not None]
+        spans = [self.rounds.poll_s, self.facts.waits(self.rounds.sentence)]
+        if self.health is not None:
+            # A health server watches that the loop moves, so it must come round also when nothing happens.
+            spans.append(self.health.look_every_s or LOOK_S)
+        return min((*moments, *(span for span in spans if span is not None)), default=None)
+
+    # -- effects -------------------------------------------------------------------------------------------------
+
+    def _perform(self, effect: AgentEffect) -> None:
+        match effect:
+            case AwaitPreload():
+                self._workers.tell_preload(busy=effect.busy)
+            case AskRound():
+                self.facts.asking(aside=effect.aside)
+                with self.pulse.excused():  # a handler of others may rightly block for minutes
+                    self.rounds.ask(effect.cause, effect.number)
+            case StartWorkers():
+                begun = time.monotonic()
+                with self.pulse.excused():
+                    details = self._workers.start(effect.place, effect.restarts)
+                self.facts.started(time.monotonic() - begun, effect.restarts, details)
+            case TakePlace():
+                self._workers.move(effect.place)
+            case ReplaceWorkers():
+                begun = time.monotonic()
+                ranks, why = self._workers.replace(effect.restarts)
+                self.facts.replaced(ranks, time.monotonic() - begun, effect.restarts, why)
+            case StopWorkers():
+                self.facts.lost(effect.reason)
+                self.facts.stopping(effect.reason)
+                with self.pulse.excused():
+                    self._workers.stop(effect.number, effect.grace_s)
+            case SignalWorkers():
+                self._workers.send(effect.number)
+            case End():
+                self.outcome = effect.outcome
+            case _:
+                self._say(effect)
+
+    def _say(self, effect: Fail | Replace | Finish | Leave) -> None:
+        match effect:
+            case Fail():
+                self.rounds.fail(effect.cause)
+            case Replace():
+                self.rounds.replace(effect.cause)
+            case Finish():
+                with self.pulse.excused():
+                    self.rounds.finish()
+            case Leave():
+                self.rounds.leave(effect.reason)
+
+    # -- what other threads call -----------------------------------------------------------------------------------
+
+    def _hear(self, effect: MemberEffect) -> None:
+        """Take what the source of rounds has learned. Any thread calls this: it only enqueues and passes facts on."""
+        match effect:
+            case RoundSealed() | RoundBroken() | RunEnded() | AskFailed():
+                self._inbox.put(effect)
+            case FactHeard():
+                told = effect.fact
+                facts.publish(Fact(told.kind, told.sentence, told.data, told.level, told.time, told.number))
+            case CoordinatorAway():
+                facts.warn("coordinator_away", effect.sentence)
+            case CoordinatorBack():
+                facts.warn("coordinator_back", f"the coordinator answers again after {effect.away_s:.1f} s")
+            case PeerCalled() | PeerReplied() if self.calls is not None:
+                self.calls.hear(effect)
+
+    def status(self) -> dict[str, Any]:
+        """Describe the agent at this moment: round, ranks, pids, what it waits for, restarts left. From any thread."""
+        return self.facts.status()
+
+    def readiness(self) -> tuple[bool, str]:
+        """Say whether workers of a round run here, and if not what is being waited for. From any thread."""
+        return self.facts.readiness()
+
+    # -- small things ------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _blocking(self) -> Iterator[None]:
+        """While inside, a signal raises `SignalError`, and so does one that has just come."""
+        self._is_blocking = True
+        try:
+            if (came := self._inbox.find(Signalled)) is not None:
+                raise SignalError(f"received {came.name}", signal.Signals(came.number))
+            yield
+        finally:
+            self._is_blocking = False
+
+    @contextmanager
+    def _served(self) -> Iterator[None]:
+        """While the agent runs, its health server answers."""
+        with ExitStack() as stack:
+            if self.health is not None:
+                self.health.start()
+                stack.callback(self.health.stop)
+            yield
+
+    def _conclude(self, outcome: Outcome) -> RunResult:
+        if outcome.unanswered is not None:
+            raise self.rounds.error_of(outcome.unanswered)
+        result = self._result(outcome)
+        errors = {rank: str(failure.message) for rank, failure in result.failures.items()}
+        self.facts.ended(outcome, result.state, errors)
+        if outcome.signal:
+            raise SignalError(f"process {os.getpid()} {outcome.reason}", signal.Signals(outcome.signal))
+        return result
+
+    def _result(self, outcome: Outcome) -> RunResult:
+        last = self._workers.result
+        if outcome.signal:
+            return RunResult(WorkerState.STOPPED)
+        if not outcome.succeeded:
+            return RunResult(WorkerState.FAILED, failures=last.failures)
+        return last if last.state == WorkerState.SUCCEEDED else RunResult(WorkerState.SUCCEEDED)

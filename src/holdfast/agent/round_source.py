@@ -1,0 +1,138 @@
+"""Where an agent gets its rounds: what every source offers, and which one serves a handler.
+
+Our own handlers are sources themselves: what the coordinator says is pushed. Any other handler that users program
+against is served by one adapter, which blocks and polls as TorchElastic's agent does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, runtime_checkable
+
+from holdfast.agent.api import WorkerSpec
+from holdfast.coordinator.messages import Cause, Place
+from holdfast.errors import HoldfastError
+from holdfast.rendezvous.events import AskFailed, MemberEffect, PeerCalled, RunEnded
+from holdfast.wire.address import Endpoint
+from holdfast.wire.secret import Secret
+from holdfast.wire.tls import TlsFiles
+
+#: Enter this around a call that only an exception can end: while inside, a signal raises one.
+Blocking = Callable[[], AbstractContextManager[None]]
+
+
+@runtime_checkable
+class RoundSource(Protocol):
+    """One node's way to agree with the others on rounds."""
+
+    #: Whether restarts are counted for the whole job, by the coordinator.
+    counts_restarts: bool
+
+    @property
+    def node(self) -> str:
+        """How this node is known to the others; empty where nodes have no names."""
+
+    @property
+    def endpoint(self) -> Endpoint | None:
+        """Where the coordinator is, if there is one."""
+
+    @property
+    def is_host(self) -> bool:
+        """Whether the others need this process to live on."""
+
+    @property
+    def poll_s(self) -> float | None:
+        """How often `poll` must be called at this moment; None where everything is pushed."""
+
+    def describe_spec(self, spec: WorkerSpec) -> None:
+        """Take over what this node brings; counts from the next ask on."""
+
+    def listen(self, listener: Callable[[MemberEffect], None], blocking: Blocking | None = None) -> None:
+        """Hand everything that is learned to `listener`, which may be called on any thread and must not block."""
+
+    def would_disturb(self) -> bool:
+        """Say whether a round runs that an ask would break."""
+
+    def ask(self, cause: Cause | None = None, number: int = 0) -> None:
+        """Ask for a round; the listeners hear `RoundSealed` with this number, `RunEnded` or `AskFailed`."""
+
+    def sentence(self) -> str:
+        """Say what is being waited for."""
+
+    def poll(self) -> None:
+        """Look for what is not pushed; the listeners hear of it."""
+
+    def fail(self, cause: Cause) -> None:
+        """Tell the others that this node cannot go on with the round."""
+
+    def replace(self, cause: Cause) -> None:
+        """Tell that a worker failed here and is being replaced."""
+
+    def finish(self) -> None:
+        """Tell the others that this node's workers have finished; the listeners hear when all have."""
+
+    def leave(self, reason: str) -> bool:
+        """Leave the run; the others regroup without this node."""
+
+    def release(self, *, signalled: bool) -> None:
+        """Let go of everything; `signalled` where a signal ended this node alone."""
+
+    def error_of(self, unanswered: AskFailed | RunEnded) -> HoldfastError:
+        """Make the exception of an ask that led to no round."""
+
+    def variables(self, place: Place, workers: int) -> dict[str, str]:
+        """Return what this node's workers find in their environment to reach the coordinator."""
+
+
+@runtime_checkable
+class PeerLine(Protocol):
+    """A source through which the nodes of a round can call each other."""
+
+    @property
+    def place(self) -> Place | None:
+        """This node's place in the current round."""
+
+    def call(self, call: int, topic: str, body: str) -> None:
+        """Ask every other node of the round; the listeners hear `PeerReplied`."""
+
+    def reply(self, called: PeerCalled, body: str) -> None:
+        """Answer another node's call."""
+
+
+@runtime_checkable
+class VaultPlace(Protocol):
+    """A source that has what a vault needs: a secret, and a store for the whole run."""
+
+    @property
+    def node(self) -> str:
+        """How this node is known to the others."""
+
+    @property
+    def secret(self) -> Secret:
+        """The run's secret."""
+
+    @property
+    def tls(self) -> TlsFiles | None:
+        """The TLS files in use."""
+
+    @property
+    def place(self) -> Place | None:
+        """This node's place in the current round."""
+
+    def get_run_id(self) -> str:
+        """Return the id of the run."""
+
+    def store(self, *, whole_run: bool = False) -> Any:
+        """Return the store of the round, or of the run."""
+
+
+def rounds_of(spec: WorkerSpec, exit_barrier_timeout_s: float) -> RoundSource:
+    """Return the source of a spec's handler: the handler itself, or an adapter around it."""
+    handler = spec.rdzv_handler
+    if isinstance(handler, RoundSource):
+        handler.describe_spec(spec)
+        return handler
+    from holdfast.compat.elastic.classic_rounds import ClassicRounds  # for handlers of others alone
+
+    return ClassicRounds(handler, spec, exit_barrier_timeout_s)
