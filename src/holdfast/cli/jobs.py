@@ -39,7 +39,7 @@ def open_runner() -> Iterator[Runner]:
 
 
 def known_status(runner: Runner, handle: str) -> AppStatus:
-    """Return the status of a job; raises `UnknownAppException`."""
+    """Return the status of a job; raises `UnknownAppError`."""
     status = runner.status(handle)
     if status is None:
         from holdfast.specs import UnknownAppError
