@@ -38,6 +38,7 @@ BELOW = {
     "holdfast.testing": (
         "holdfast.testing.store_contract",
         "holdfast.testing.scheduler_contract",
+        "holdfast.testing.rendezvous_contract",
         "holdfast.testing.metric_contract",
         "holdfast.testing.event_contract",
         "holdfast.testing.tracker_contract",

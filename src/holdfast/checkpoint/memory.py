@@ -171,7 +171,7 @@ class MemoryTier:
 
     def commit(self, slot: Slot, key: Key, nbytes: int) -> None:
         """Make a state that was copied to a slot visible, and release older generations."""
-        slot.commit(key, nbytes)
+        self.shelf(key.shard).commit(slot, key, nbytes)
         self._tidy()
 
     def settle(self, shard: int, step: int) -> None:

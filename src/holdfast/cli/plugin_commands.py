@@ -32,7 +32,7 @@ def hidden_commands() -> list[str]:
 
 
 def load_command(name: str) -> click.Command | None:
-    """Return the command of this name that a package adds, or None; raises `PluginBroken`."""
+    """Return the command of this name that a package adds, or None; raises `PluginBrokenError`."""
     plugin = plugins.get(name, *GROUPS)
     if plugin is None:
         return None

@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from holdfast import sinks
 from holdfast.errors import UsageError
@@ -26,7 +27,11 @@ from holdfast.events.api import Event, EventHandler, EventSource, NodeState, Nul
 from holdfast.events.platform import RunContext, event_of
 from holdfast.facts import Fact, facts
 from holdfast.outbox import CLOSE_TIMEOUT_S, Outbox
+from holdfast.quantities import to_seconds
 from holdfast.sinks import Choice, Guarded, Queued
+
+if TYPE_CHECKING:
+    from datetime import timedelta
 
 NOUN = "event handler"
 KIND = sinks.Kind(NOUN, "holdfast.events", "record")
@@ -153,14 +158,14 @@ def register(name: str, handler: EventHandler | logging.Handler) -> None:
     _destinations.register(name, handler)
 
 
-def flush_all(timeout_s: float = CLOSE_TIMEOUT_S) -> bool:
-    """Wait until every event so far is delivered; return whether that took no longer than `timeout_s`."""
-    return _destinations.flush(timeout_s)
+def flush_all(timeout: float | timedelta = CLOSE_TIMEOUT_S) -> bool:
+    """Wait until every event so far is delivered; return whether that took no longer than `timeout`."""
+    return _destinations.flush(to_seconds(timeout))
 
 
-def close_all(timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-    """Deliver the rest, within `timeout_s`, and close every destination; also done when the process ends."""
-    _destinations.close(timeout_s)
+def close_all(timeout: float | timedelta = CLOSE_TIMEOUT_S) -> None:
+    """Deliver the rest, within `timeout`, and close every destination; also done when the process ends."""
+    _destinations.close(to_seconds(timeout))
 
 
 os.register_at_fork(after_in_child=_destinations.forget)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from holdfast.errors import JobFailedError
 from holdfast.failures import errorfile
 from holdfast.failures.failure import signal_name as name_of_signal
 
@@ -56,7 +57,7 @@ class ProcessFailure:
         return moment.strftime("%Y-%m-%d_%H:%M:%S")
 
 
-class ChildFailedError(Exception):
+class ChildFailedError(JobFailedError):
     """Some workers failed; lists them all, the first failure first."""
 
     def __init__(self, name: str, failures: dict[int, ProcessFailure]) -> None:

@@ -109,6 +109,8 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         #: Why the coordinator turned this node away when it only looked at the run.
         self._refused: str | None = None
         self._left = False
+        #: Whether this node has closed the run: then it is over, whether or not the answer came before this node left.
+        self._closed = False
         self._host = self._find_host(asked)
         self._endpoint = self._host.endpoint if self._host is not None else asked
         self._member = self._make_member(params)
@@ -130,7 +132,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
 
     def is_closed(self) -> bool:
         """Say whether the run is over."""
-        return self._ended is not None
+        return self._closed or self._ended is not None
 
     def set_closed(self) -> None:
         """End the run for all nodes."""
@@ -138,6 +140,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
 
     def close(self, reason: str, *, failed: bool = False) -> None:
         """End the run for all nodes, with the reason; `failed` where its work cannot be done any more."""
+        self._closed = True
         self._post(Close(reason, failed))
 
     def num_nodes_waiting(self) -> int:

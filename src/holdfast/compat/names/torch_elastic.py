@@ -33,7 +33,7 @@ MODULES: Table = {
         _RoleInstanceInfo=f"{_ADAPTERS}.classic_rounds:RoleInstanceInfo",
         _get_fq_hostname="socket:getfqdn",
         RendezvousGracefulExitError="holdfast.rendezvous:RendezvousGracefulExitError",
-        SignalException="holdfast.compat.errors:SignalException",
+        SignalException=_SIGNAL,
     ),
     f"{_ELASTIC}.agent.server.local_elastic_agent": view(
         f"{_ADAPTERS}.agent",

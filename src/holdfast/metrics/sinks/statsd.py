@@ -53,6 +53,11 @@ class StatsdMetricHandler(MetricHandler):
 
     def _connect(self) -> None:
         """Resolve the name, at most once in `RESOLVE_AGAIN_S`; raises `UnavailableError`."""
+        with self._connecting:
+            if self._socket is None:
+                self._resolve()
+
+    def _resolve(self) -> None:
         if time.monotonic() < self._resolve_at:
             self.lost += 1
             return
