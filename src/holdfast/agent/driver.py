@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
-from holdfast.agent.agent_facts import AgentFacts
+from holdfast.agent.agent_facts import AgentFacts, Observers
 from holdfast.agent.api import RunResult, WorkerGroup, WorkerState
 from holdfast.agent.inbox import Inbox
 from holdfast.agent.machine import (
@@ -38,7 +38,6 @@ from holdfast.agent.machine import (
     WorkersFinished,
     WorkersStopped,
 )
-from holdfast.agent.observers import Observers
 from holdfast.agent.peer_calls import PeerCalls
 from holdfast.agent.round_source import PeerLine, RoundSource
 from holdfast.agent.signals import handled

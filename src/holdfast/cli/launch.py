@@ -13,7 +13,7 @@ import click
 from holdfast.cli.flags import preset, with_flags
 from holdfast.cli.levels import log_level
 from holdfast.errors import HoldfastError, InternalError, UsageError
-from holdfast.launcher import hints, lastwords
+from holdfast.launcher import error_file, hints
 from holdfast.launcher.api import LaunchReport, run_agent
 from holdfast.launcher.config import config_from_options
 from holdfast.launcher.options import LaunchOptions
@@ -88,7 +88,7 @@ def launch(options: LaunchOptions, screen: Screen) -> LaunchReport:
         click.echo(f"holdfast: {hint}", err=True)
     if report.exit_code and (full := full_disk(config.logs_specs)):
         click.echo(f"holdfast: {full}", err=True)
-    lastwords.leave(report)
+    error_file.leave(report)
     return report
 
 
@@ -113,5 +113,5 @@ def full_disk(logs: LogsSpecs | None) -> str:
 
 def _fail(sentence: str) -> int:
     click.echo(f"holdfast: {printable(sentence)}", err=True)
-    lastwords.leave_sentence(sentence, 1)
+    error_file.leave_sentence(sentence, 1)
     return 1

@@ -1,7 +1,7 @@
-"""A launcher's last words: the root cause, left for whoever started the launcher, in the form that workers use.
+"""The launcher's own error file: the root cause of the job, in the form that workers use.
 
 A scheduler that reads its replicas' error files then knows the exception that ended the job, and not just that
-`holdfast launch` exited with 1. Every node leaves the same words, wherever the cause was.
+`holdfast launch` exited with 1. Every node writes the same cause, wherever it was.
 """
 
 from __future__ import annotations
