@@ -12,7 +12,7 @@ __all__ = ["LaunchConfig", "LaunchReport", "elastic_launch", "launch_agent", "ru
 
 
 def __getattr__(name: str) -> Any:
-    """Import the agent only for those who launch: a component needs no more than the table of flags."""
+    """Import the agent only for a launch: a component needs no more than the table of flags."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.api"), name)

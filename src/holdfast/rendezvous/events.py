@@ -43,14 +43,14 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Leave the run politely."""
+    """Leave the run; the others regroup at once."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """End the run for everybody."""
+    """End the run for all nodes."""
 
     reason: str
 

@@ -143,7 +143,7 @@ class MemberMachine:
         self._ask_number = 0
         #: The last fact of the run's history that was heard, with all before it.
         self._known = 0
-        #: Told with every beat, for people who look at the run.
+        #: Told with every beat, for people that look at the run.
         self.note = ""
         self._cause: Cause | None = None
         #: Why the owner wants the run to end; said again until the coordinator says that it has.
@@ -399,7 +399,7 @@ class MemberMachine:
     # -- small things ----------------------------------------------------------------------------------------
 
     def _fail_ask(self, reason: str, *, final: bool = False) -> None:
-        """Give an ask back unanswered; the node leaves, since nobody waits for its round any more."""
+        """Give an ask back unanswered; the node leaves, since its owner no longer waits for a round."""
         if self.state is State.WAITING:
             connected = self._linked
             self._say(wire.Leave(self._next_seq(), "it gave up waiting"))

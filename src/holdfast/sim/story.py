@@ -1,4 +1,4 @@
-"""The story of a simulation: times, who said what, and the sentences, for people to read and for digests."""
+"""The story of a simulation: times, speakers and sentences, for people to read and for digests."""
 
 from __future__ import annotations
 
