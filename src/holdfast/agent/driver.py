@@ -39,7 +39,7 @@ from holdfast.agent.machine import (
     WorkersStopped,
 )
 from holdfast.agent.peer_calls import PeerCalls
-from holdfast.agent.round_source import PeerLine, RoundSource
+from holdfast.agent.round_source import Coordinated, RoundSource
 from holdfast.agent.signals import handled
 from holdfast.coordinator.messages import Cause, Place
 from holdfast.errors import RendezvousGracefulExitError
@@ -170,7 +170,7 @@ class Agent:
         self.observers = Observers(group.spec, rounds.node)
         #: When the loop last came round; a health server asks it.
         self.pulse = Pulse()
-        self.calls = PeerCalls(rounds) if isinstance(rounds, PeerLine) else None
+        self.calls = PeerCalls(rounds) if isinstance(rounds, Coordinated) else None
         #: Set by the owner before `run`, where there is a health server.
         self.health: Serving | None = None
         #: How the agent ended, and why, once it has.
