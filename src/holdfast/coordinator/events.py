@@ -47,7 +47,7 @@ class NodeReplacedWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeDone:
+class NodeFinished:
     """A node's workers have all finished well."""
 
     node: str
@@ -89,7 +89,7 @@ RunEvent = (
     | NodeBeat
     | NodeFailed
     | NodeReplacedWorker
-    | NodeDone
+    | NodeFinished
     | NodeLeaves
     | NodeDropped
     | CloseAsked

@@ -191,7 +191,7 @@ class Fail(Message, frozen=True, tag=12):
     cause: Cause
 
 
-class Done(Message, frozen=True, tag=13):
+class Finish(Message, frozen=True, tag=13):
     """All workers of this node have finished well."""
 
     seq: int
@@ -325,7 +325,7 @@ class Replied(Message, frozen=True, tag=29):
     body: str
 
 
-NODE_TYPES = (Join, Beat, Fail, Done, Leave, Close, Call, Reply, Replace, Query)
+NODE_TYPES = (Join, Beat, Fail, Finish, Leave, Close, Call, Reply, Replace, Query)
 COORDINATOR_TYPES = (Sealed, Broken, Ack, Resend, Newcomers, Closed, Rejected, Report, Called, Replied)
 #: The whole language of a coordinator's port: handshake, rounds and store.
 CODEC: Codec[Message] = Codec(

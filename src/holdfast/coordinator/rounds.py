@@ -384,7 +384,7 @@ class Rounds:
         self._out.append(Save(self.record()))
         self._tell(tuple(members), Broken(round_.id, reason, self.history.latest()))
 
-    def _mark_done(self, node: Node) -> None:
+    def _mark_finished(self, node: Node) -> None:
         round_ = self.round
         assert round_ is not None
         round_.done[node.spec.node] = None

@@ -23,9 +23,9 @@ from holdfast.coordinator.budget import charge_failure
 from holdfast.coordinator.events import (
     CloseAsked,
     NodeBeat,
-    NodeDone,
     NodeDropped,
     NodeFailed,
+    NodeFinished,
     NodeJoined,
     NodeLeaves,
     NodeReplacedWorker,
@@ -77,8 +77,8 @@ class RunMachine(Rounds):
                 self._on_fail(event.node, event.fail, now)
             case NodeReplacedWorker():
                 self._on_replace(event.node, event.replace, now)
-            case NodeDone():
-                self._on_done(event, now)
+            case NodeFinished():
+                self._on_finish(event, now)
             case NodeLeaves():
                 self._on_leave(event, now)
             case NodeDropped():
@@ -183,7 +183,7 @@ class RunMachine(Rounds):
         else:
             self._set_phase(node, join.phase, now)
             if join.phase is Phase.DONE:
-                self._mark_done(node)
+                self._mark_finished(node)
 
     def _on_beat(self, name: str, beat: Beat, now: float) -> None:
         if self.closed is not None:
@@ -225,11 +225,11 @@ class RunMachine(Rounds):
             self._note(history.worker_replaced(node, replace.cause, round_, self.restarts_used))
             self._out.append(Save(self.record()))
 
-    def _on_done(self, event: NodeDone, now: float) -> None:
+    def _on_finish(self, event: NodeFinished, now: float) -> None:
         node, round_ = self.roster.hear(event.node, event.seq, now), self.round
         if node is not None and self.stage is Stage.SEALED and round_ is not None and event.round == round_.id:
             self._set_phase(node, Phase.DONE, now)
-            self._mark_done(node)
+            self._mark_finished(node)
 
     def _on_leave(self, event: NodeLeaves, now: float) -> None:
         node = self.nodes.get(event.node)

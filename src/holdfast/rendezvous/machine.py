@@ -178,7 +178,7 @@ class MemberMachine:
             case Finish():
                 if self.state is State.RUNNING and self.place is not None:
                     self.state = State.DONE
-                    self._say(wire.Done(self._next_seq(), self.place.round))
+                    self._say(wire.Finish(self._next_seq(), self.place.round))
             case Leave():
                 self._on_leave(event.reason)
             case Close():
