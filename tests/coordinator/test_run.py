@@ -5,14 +5,10 @@ from typing import Any
 import pytest
 
 from holdfast.coordinator.events import (
-    CloseAsked,
     DropRound,
-    NodeBeat,
     NodeDropped,
-    NodeFailed,
-    NodeFinished,
     NodeJoined,
-    NodeLeaves,
+    NodeSaid,
     Note,
     RunEffect,
     RunEvent,
@@ -28,9 +24,12 @@ from holdfast.coordinator.messages import (
     Beat,
     Broken,
     Cause,
+    Close,
     Closed,
     Fail,
+    Finish,
     Join,
+    Leave,
     Newcomers,
     NodeSpec,
     Phase,
@@ -114,13 +113,13 @@ class Run:
     def beat(self, node: str, phase: Phase = Phase.RUNNING) -> list[RunEffect]:
         place = self.held.get(node)
         beat = Beat(self.seq(node), phase, self.asks.get(node, 0), place.round if place else None)
-        return self.tell(NodeBeat(node, beat))
+        return self.tell(NodeSaid(node, beat))
 
     def fail(self, node: str, sentence: str = "exit code 1", victim: bool = False) -> list[RunEffect]:
-        return self.tell(NodeFailed(node, Fail(self.seq(node), self.held[node].round, Cause(sentence, victim))))
+        return self.tell(NodeSaid(node, Fail(self.seq(node), self.held[node].round, Cause(sentence, victim))))
 
     def done(self, node: str) -> list[RunEffect]:
-        return self.tell(NodeFinished(node, self.seq(node), self.held[node].round))
+        return self.tell(NodeSaid(node, Finish(self.seq(node), self.held[node].round)))
 
     def pass_time(self, seconds: float, *beating: str) -> list[RunEffect]:
         """Let time pass, waking the machine when it asks for that, with some nodes beating all the while."""
@@ -303,7 +302,7 @@ def test_connections_that_break_again_and_again_leave_nothing_behind() -> None:
 def test_a_polite_leave_needs_no_lease() -> None:
     run = gathered("a", "b")
 
-    effects = run.tell(NodeLeaves("b", run.seq("b"), "preempted"))
+    effects = run.tell(NodeSaid("b", Leave(run.seq("b"), "preempted")))
 
     assert told(effects, Broken)["a"].reason == "host-b left: preempted"
 
@@ -312,7 +311,7 @@ def test_a_spare_takes_the_lost_place_at_once() -> None:
     run = gathered("a", "b")
     run.ask("c")
     assert run.machine.sentence(run.now, "c") == ("round 1: 2 nodes; this node standing by as spare: the round is full")
-    run.tell(NodeLeaves("a", run.seq("a"), "preempted"))
+    run.tell(NodeSaid("a", Leave(run.seq("a"), "preempted")))
 
     places = sealed(run.ask("b"))
 
@@ -332,7 +331,7 @@ def test_a_node_that_does_not_rejoin_in_time_is_counted_out() -> None:
 def test_when_nobody_of_the_last_round_is_left_a_first_gathering_begins_again() -> None:
     run = gathered("a", quiet_s=3.0)
     run.settings = run.machine.settings or run.settings
-    run.tell(NodeLeaves("a", run.seq("a"), "preempted"))
+    run.tell(NodeSaid("a", Leave(run.seq("a"), "preempted")))
 
     assert run.machine.stage is Stage.GATHERING
     assert sealed(run.ask("b"))["b"].round.number == 2
@@ -375,7 +374,7 @@ def test_an_ask_that_a_broken_round_answered_is_void() -> None:
 def test_an_old_join_of_a_node_that_is_gone_does_not_bring_it_back() -> None:
     run = gathered("a", "b")
     old = Join(1, "job", run.spec("b"), run.settings, Phase.WAITING, 1)
-    run.tell(NodeLeaves("b", run.seq("b"), "preempted"))
+    run.tell(NodeSaid("b", Leave(run.seq("b"), "preempted")))
 
     assert run.tell(NodeJoined(old, "10.0.0.9")) == []
     assert "b" not in run.machine.nodes
@@ -431,7 +430,7 @@ def test_the_victims_of_a_lost_node_cost_nothing() -> None:
 def test_a_charge_is_saved_at_once() -> None:
     run = gathered("a", "b", least=2)
     run.fail("a")
-    run.tell(NodeLeaves("b", run.seq("b"), "preempted"))
+    run.tell(NodeSaid("b", Leave(run.seq("b"), "preempted")))
 
     effects = run.ask("a")
 
@@ -473,7 +472,7 @@ def test_a_node_whose_work_is_done_may_go_without_breaking_the_round() -> None:
     run = gathered("a", "b")
     run.done("a")
 
-    effects = run.tell(NodeLeaves("a", run.seq("a"), "done"))
+    effects = run.tell(NodeSaid("a", Leave(run.seq("a"), "done")))
 
     assert told(effects, Broken) == {}
     assert told(run.done("b"), Closed)["b"].reason == "finished"
@@ -481,12 +480,12 @@ def test_a_node_whose_work_is_done_may_go_without_breaking_the_round() -> None:
 
 def test_closed_is_final_and_told_to_everyone_who_comes() -> None:
     run = gathered("a", "b")
-    run.tell(CloseAsked("enough"))
+    run.tell(NodeSaid("a", Close(99, "enough")))
 
     assert told(run.ask("c"), Closed)["c"].reason == "enough"
     assert told(run.beat("a"), Closed)["a"].reason == "enough"
     assert run.fail("a") == []
-    assert run.tell(NodeLeaves("b", run.seq("b"), "preempted")) == []
+    assert run.tell(NodeSaid("b", Leave(run.seq("b"), "preempted"))) == []
     assert run.machine.stage is Stage.CLOSED
     assert run.machine.wakeup() is None
 
@@ -626,7 +625,7 @@ def test_a_round_that_was_broken_before_the_restart_is_regrouped_after_it() -> N
     run = gathered("b", "a", "c", least=2)
     order = {node: place.group_rank for node, place in run.held.items()}
     run.fail("a")
-    run.tell(NodeLeaves("c", run.seq("c"), "preempted"))
+    run.tell(NodeSaid("c", Leave(run.seq("c"), "preempted")))
     run.boot(run.machine.record())
     assert run.machine.stage is Stage.REGROUPING
 
@@ -642,7 +641,7 @@ def test_a_round_that_was_broken_before_the_restart_is_regrouped_after_it() -> N
 def test_a_failure_that_was_charged_before_the_restart_is_not_charged_again() -> None:
     run = gathered("a", "b", least=2)
     run.fail("a")
-    run.tell(NodeLeaves("b", run.seq("b"), "preempted"))
+    run.tell(NodeSaid("b", Leave(run.seq("b"), "preempted")))
     run.ask("a", Cause("exit code 1"))
     assert run.machine.restarts_used == 1
     run.boot(run.machine.record())
@@ -655,7 +654,7 @@ def test_a_failure_that_was_charged_before_the_restart_is_not_charged_again() ->
 
 def test_a_closed_run_stays_closed_after_a_restart() -> None:
     run = gathered("a")
-    run.tell(CloseAsked("enough"))
+    run.tell(NodeSaid("a", Close(99, "enough")))
     run.boot(run.machine.record())
 
     assert told(run.ask("b"), Closed)["b"].reason == "enough"
@@ -743,7 +742,7 @@ def test_a_permission_that_comes_too_late_is_not_kept() -> None:
     run = guarded(least=2)
     run.ask("a")
     assert WantSeal() in run.ask("b")
-    run.tell(NodeLeaves("b", run.seq("b"), "changed its mind"))
+    run.tell(NodeSaid("b", Leave(run.seq("b"), "changed its mind")))
 
     assert not sealed(run.tell(SealAllowed()))
     assert WantSeal() in run.ask("c")

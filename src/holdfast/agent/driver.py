@@ -225,7 +225,7 @@ class Agent:
             if self._workers.trains_in_process():
                 return TrainsInProcess()
             if (event := self._inbox.take()) is not None:
-                if isinstance(event, RoundSealed):
+                if isinstance(event, RoundSealed) and event.number == self.machine.asks:
                     self.facts.agreed(event.place.round.number or None)
                 return event
             now = time.monotonic()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.coordinator.messages import Beat, Fail, Join, Replace, RoundId
+from holdfast.coordinator.messages import Beat, Close, Fail, Finish, Join, Leave, Replace, RoundId
 from holdfast.coordinator.state import RunRecord
 from holdfast.facts import Fact
 from holdfast.machine import Tick
@@ -23,45 +23,11 @@ class NodeJoined:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeBeat:
-    """A node gave proof of life."""
+class NodeSaid:
+    """A node that has joined said something: the message is what came over the wire."""
 
     node: str
-    beat: Beat
-
-
-@dataclass(frozen=True, slots=True)
-class NodeFailed:
-    """A node cannot go on with the round because of a failure."""
-
-    node: str
-    fail: Fail
-
-
-@dataclass(frozen=True, slots=True)
-class NodeReplacedWorker:
-    """A worker of a node failed and is being replaced; its round goes on."""
-
-    node: str
-    replace: Replace
-
-
-@dataclass(frozen=True, slots=True)
-class NodeFinished:
-    """A node's workers have all finished well."""
-
-    node: str
-    seq: int
-    round: RoundId
-
-
-@dataclass(frozen=True, slots=True)
-class NodeLeaves:
-    """A node leaves on purpose."""
-
-    node: str
-    seq: int
-    reason: str
+    message: Beat | Fail | Replace | Finish | Leave | Close
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,30 +39,11 @@ class NodeDropped:
 
 
 @dataclass(frozen=True, slots=True)
-class CloseAsked:
-    """A node ends the run for all nodes."""
-
-    reason: str
-    failed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class SealAllowed:
     """The answer to `WantSeal`: at this moment a round may be sealed."""
 
 
-RunEvent = (
-    NodeJoined
-    | NodeBeat
-    | NodeFailed
-    | NodeReplacedWorker
-    | NodeFinished
-    | NodeLeaves
-    | NodeDropped
-    | CloseAsked
-    | SealAllowed
-    | Tick
-)
+RunEvent = NodeJoined | NodeSaid | NodeDropped | SealAllowed | Tick
 
 
 # -- effects -------------------------------------------------------------------------------------------------

@@ -12,15 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.coordinator.events import (
-    CloseAsked,
     DropRound,
-    NodeBeat,
     NodeDropped,
-    NodeFailed,
-    NodeFinished,
     NodeJoined,
-    NodeLeaves,
-    NodeReplacedWorker,
+    NodeSaid,
     Note,
     RunEvent,
     Save,
@@ -242,20 +237,10 @@ class CoordinatorMachine:
                 self._on_join(peer, session, message, now)
             case Query():
                 self._send((peer,), Report([run.report(now) for run in self._asked_for(message.run)]))
-            case Close() if session.node:
-                self._run(session.run, CloseAsked(message.reason, message.failed), now)
             case _ if not session.node:
                 self._send((peer,), Resend())
-            case Beat():
-                self._run(session.run, NodeBeat(session.node, message), now)
-            case Fail():
-                self._run(session.run, NodeFailed(session.node, message), now)
-            case Replace():
-                self._run(session.run, NodeReplacedWorker(session.node, message), now)
-            case Finish():
-                self._run(session.run, NodeFinished(session.node, message.seq, message.round), now)
-            case Leave():
-                self._run(session.run, NodeLeaves(session.node, message.seq, message.reason), now)
+            case Beat() | Fail() | Replace() | Finish() | Leave() | Close():
+                self._run(session.run, NodeSaid(session.node, message), now)
             case Call() | Reply():
                 self._relay(session, message)
             case _:

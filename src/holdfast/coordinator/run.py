@@ -21,14 +21,9 @@ from holdfast.coordinator import history, sentences
 from holdfast.coordinator.admission import LEFT_OVER, refusal
 from holdfast.coordinator.budget import charge_failure
 from holdfast.coordinator.events import (
-    CloseAsked,
-    NodeBeat,
     NodeDropped,
-    NodeFailed,
-    NodeFinished,
     NodeJoined,
-    NodeLeaves,
-    NodeReplacedWorker,
+    NodeSaid,
     RunEffect,
     RunEvent,
     Save,
@@ -38,8 +33,11 @@ from holdfast.coordinator.messages import (
     Ack,
     Beat,
     Broken,
+    Close,
     Fail,
+    Finish,
     Join,
+    Leave,
     Phase,
     Place,
     Rejected,
@@ -64,27 +62,17 @@ class RunMachine(Rounds):
     def handle(self, event: RunEvent, now: float) -> list[RunEffect]:
         """Decide what one event means."""
         self._now = now
-        if self.closed is not None and not isinstance(event, NodeJoined | NodeBeat):
+        if self.closed is not None and not _asks(event):
             return []  # closed is final; a node that still asks is told so
         if self._asked_wakeup is not None and now - self._asked_wakeup > LATE_S:
             self.roster.extend_leases(now)
         match event:
             case NodeJoined():
                 self._on_join(event, now)
-            case NodeBeat():
-                self._on_beat(event.node, event.beat, now)
-            case NodeFailed():
-                self._on_fail(event.node, event.fail, now)
-            case NodeReplacedWorker():
-                self._on_replace(event.node, event.replace, now)
-            case NodeFinished():
-                self._on_finish(event, now)
-            case NodeLeaves():
-                self._on_leave(event, now)
+            case NodeSaid():
+                self._on_said(event.node, event.message, now)
             case NodeDropped():
                 self._on_drop(event, now)
-            case CloseAsked():
-                self._close(event.reason, failed=event.failed)
             case SealAllowed():
                 self.seal_asked, self._seal_allowed = False, True
             case Tick():
@@ -110,6 +98,21 @@ class RunMachine(Rounds):
         return sentences.describe(self, now, node)
 
     # -- what nodes say -----------------------------------------------------------------------------------------
+
+    def _on_said(self, name: str, message: Beat | Fail | Replace | Finish | Leave | Close, now: float) -> None:
+        match message:
+            case Beat():
+                self._on_beat(name, message, now)
+            case Fail():
+                self._on_fail(name, message, now)
+            case Replace():
+                self._on_replace(name, message, now)
+            case Finish():
+                self._on_finish(name, message, now)
+            case Leave():
+                self._on_leave(name, message, now)
+            case Close():
+                self._close(message.reason, failed=message.failed)
 
     def _on_join(self, event: NodeJoined, now: float) -> None:
         join, name = event.join, event.join.spec.node
@@ -225,16 +228,16 @@ class RunMachine(Rounds):
             self._note(history.worker_replaced(node, replace.cause, round_, self.restarts_used))
             self._out.append(Save(self.record()))
 
-    def _on_finish(self, event: NodeFinished, now: float) -> None:
-        node, round_ = self.roster.hear(event.node, event.seq, now), self.round
-        if node is not None and self.stage is Stage.SEALED and round_ is not None and event.round == round_.id:
+    def _on_finish(self, name: str, finish: Finish, now: float) -> None:
+        node, round_ = self.roster.hear(name, finish.seq, now), self.round
+        if node is not None and self.stage is Stage.SEALED and round_ is not None and finish.round == round_.id:
             self._set_phase(node, Phase.DONE, now)
             self._mark_finished(node)
 
-    def _on_leave(self, event: NodeLeaves, now: float) -> None:
-        node = self.nodes.get(event.node)
-        if node is not None and event.seq > node.seq:
-            self._remove(node, f"{node.name} left: {event.reason}", now)
+    def _on_leave(self, name: str, leave: Leave, now: float) -> None:
+        node = self.nodes.get(name)
+        if node is not None and leave.seq > node.seq:
+            self._remove(node, f"{node.name} left: {leave.reason}", now)
 
     def _on_drop(self, event: NodeDropped, now: float) -> None:
         node = self.nodes.get(event.node)
@@ -246,6 +249,11 @@ class RunMachine(Rounds):
         if self.settings is None or (not self.nodes and self.round is None):
             self.settings = join.settings
         return self.roster.add(join, now, earlier=earlier)
+
+
+def _asks(event: RunEvent) -> bool:
+    """Whether a node that says this waits for an answer."""
+    return isinstance(event, NodeJoined) or (isinstance(event, NodeSaid) and isinstance(event.message, Beat))
 
 
 # -- what a node is told again ------------------------------------------------------------------------------------
