@@ -252,13 +252,16 @@ def test_a_public_method_has_a_docstring_unless_it_overrides_one_that_has() -> N
 PLAIN = (
     "checkpoint",
     "cli",
+    "errors",
     "events",
     "failures",
     "health",
     "lazy",
     "metrics",
     "outbox",
+    "quantities",
     "sinks",
+    "testing",
     "timer",
     "workspace",
 )

@@ -309,7 +309,7 @@ def logs_hold_every_line_in_order(bench: Bench) -> None:
 
 @_case
 def following_a_log_ends_with_the_job(bench: Bench) -> None:
-    """Whoever follows from the beginning misses nothing, and is let go at the end."""
+    """A reader that follows from the beginning misses nothing, and is released at the end."""
     scheduler = bench.make()
     app_id = bench.submit(scheduler, "echo one; echo two")
 

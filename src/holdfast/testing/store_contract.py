@@ -54,7 +54,7 @@ def _in_thread(function: Callable[[], object]) -> Callable[[], Any]:
     def run() -> None:
         try:
             result.append(function())
-        except BaseException as error:  # noqa: BLE001 - it is raised again by whoever asks for the result
+        except BaseException as error:  # noqa: BLE001 - the function that waits for the result raises it
             errors.append(error)
 
     thread = threading.Thread(target=run, daemon=True)
@@ -301,7 +301,7 @@ def a_queued_value_is_taken_once(make: Make) -> None:
 
 @_case
 def a_barrier_lets_all_go_together(make: Make) -> None:
-    """Nobody passes before the last has come, and the same barrier serves again."""
+    """No thread passes before the last one has come, and the same barrier serves again."""
     store = make()
     for _ in range(3):
         joins = [_in_thread(lambda: store.barrier("b", 3)) for _ in range(3)]
