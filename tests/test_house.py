@@ -107,6 +107,36 @@ def test_a_pure_module_imports_nothing_of_the_outside(path: Path) -> None:
             assert inner, f"{path.name} is pure but imports {name}, which is not"
 
 
+#: What drives the outside world for an agent: its loop, its processes, and its conversations with other nodes.
+AGENT_DRIVERS = {"driver.py", "local.py", "peer_calls.py"}
+
+
+def test_only_drivers_of_the_agent_look_at_a_clock() -> None:
+    looking = {
+        path.name for path in (SOURCE / "agent").glob("*.py") if "time" in imports_of(ast.parse(path.read_text()))
+    }
+
+    assert looking <= AGENT_DRIVERS
+
+
+@pytest.mark.parametrize(
+    ("driver", "attribute"),
+    [("agent/driver.py", "stage"), ("agent/local.py", "stage"), ("rendezvous/driver.py", "state")],
+)
+def test_a_driver_does_not_ask_where_its_machine_stands(driver: str, attribute: str) -> None:
+    tree = ast.parse((SOURCE / driver).read_text())
+
+    asked = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == attribute]
+
+    assert asked == []
+
+
+def test_an_agent_knows_handlers_by_what_they_can_do() -> None:
+    """A handler of ours is known by the protocol of a source of rounds, never by its class."""
+    for path in [*(SOURCE / "agent").glob("*.py"), *(SOURCE / "launcher").glob("*.py")]:
+        assert "HoldfastRendezvousHandler" not in path.read_text(), path
+
+
 def test_the_core_never_imports_torch_or_numpy() -> None:
     names = [
         str(path.relative_to(SOURCE.parent).with_suffix("")).replace("/", ".").removesuffix(".__init__")
@@ -250,20 +280,8 @@ def test_a_public_method_has_a_docstring_unless_it_overrides_one_that_has() -> N
 
 #: Rooms whose prose is plain: subject, verb, object, and the words of the field.
 PLAIN = (
-    "checkpoint",
-    "cli",
-    "errors",
-    "events",
-    "failures",
-    "health",
-    "lazy",
-    "metrics",
-    "outbox",
-    "quantities",
-    "sinks",
-    "testing",
-    "timer",
-    "workspace",
+    *("checkpoint", "cli", "errors", "events", "failures", "health", "lazy", "metrics"),
+    *("outbox", "quantities", "sinks", "store", "testing", "timer", "workspace"),
 )
 FOREIGN = re.compile(r"\b(whoever|whom|somebody|nobody|strangers?|porter|desk|crew|party|guest)\b", re.IGNORECASE)
 

@@ -254,8 +254,9 @@ def test_a_dictionary_of_values_is_checked_like_what_is_typed() -> None:
     assert (args, kwargs) == (("a", "-b"), {"path": "x", "j": 3})
     with pytest.raises(UsageError, match=r"^--j 1.5 must be int$"):
         parse(script, {"j": 1.5})
-    with pytest.raises(UsageError, match=r"^script_args must be a list, not 'a b'$"):
-        parse(script, {"script_args": "a b"})
+    assert parse(script, {"path": "x", "script_args": "a 'b c'"})[0] == ("a", "b c")  # as a settings file has it
+    with pytest.raises(UsageError, match=r"^script_args must be a list, not 5$"):
+        parse(script, {"script_args": 5})
     with pytest.raises(UsageError, match=r"^script_args: 3 is not str$"):
         parse(script, {"script_args": [3]})
 

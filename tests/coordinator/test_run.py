@@ -8,9 +8,9 @@ from holdfast.coordinator.events import (
     CloseAsked,
     DropRound,
     NodeBeat,
-    NodeDone,
     NodeDropped,
     NodeFailed,
+    NodeFinished,
     NodeJoined,
     NodeLeaves,
     Note,
@@ -120,7 +120,7 @@ class Run:
         return self.tell(NodeFailed(node, Fail(self.seq(node), self.held[node].round, Cause(sentence, victim))))
 
     def done(self, node: str) -> list[RunEffect]:
-        return self.tell(NodeDone(node, self.seq(node), self.held[node].round))
+        return self.tell(NodeFinished(node, self.seq(node), self.held[node].round))
 
     def pass_time(self, seconds: float, *beating: str) -> list[RunEffect]:
         """Let time pass, waking the machine when it asks for that, with some nodes beating all the while."""

@@ -7,7 +7,6 @@ from holdfast.coordinator.messages import (
     Broken,
     Cause,
     Closed,
-    Done,
     Join,
     Newcomers,
     NodeSpec,
@@ -326,7 +325,7 @@ def test_a_failure_is_said_at_once_and_again_with_the_next_ask() -> None:
 def test_finished_work_is_said_and_the_end_ends_it() -> None:
     member = running()
 
-    assert len(said(member.tell(Finish()), Done)) == 1
+    assert len(said(member.tell(Finish()), wire.Finish)) == 1
     assert member.hear(Closed("finished", False)) == [DropLink(), RunEnded("finished", False)]
     assert member.machine.wakeup() is None
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
-from holdfast.agent.agent_facts import AgentFacts
+from holdfast.agent.agent_facts import AgentFacts, Observers
 from holdfast.agent.api import RunResult, WorkerGroup, WorkerState
 from holdfast.agent.inbox import Inbox
 from holdfast.agent.machine import (
@@ -38,9 +38,8 @@ from holdfast.agent.machine import (
     WorkersFinished,
     WorkersStopped,
 )
-from holdfast.agent.observers import Observers
 from holdfast.agent.peer_calls import PeerCalls
-from holdfast.agent.round_source import PeerLine, RoundSource
+from holdfast.agent.round_source import Coordinated, RoundSource
 from holdfast.agent.signals import handled
 from holdfast.coordinator.messages import Cause, Place
 from holdfast.errors import RendezvousGracefulExitError, SignalError
@@ -170,7 +169,7 @@ class Agent:
         self.observers = Observers(group.spec, rounds.node)
         #: When the loop last came round; a health server asks it.
         self.pulse = LastProgress()
-        self.calls = PeerCalls(rounds) if isinstance(rounds, PeerLine) else None
+        self.calls = PeerCalls(rounds) if isinstance(rounds, Coordinated) else None
         #: Set by the owner before `run`, where there is a health server.
         self.health: Serving | None = None
         #: How the agent ended, and why, once it has.

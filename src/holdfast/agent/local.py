@@ -25,7 +25,7 @@ from holdfast.agent.machine import (
 )
 from holdfast.agent.plans import make_log_options, make_plans
 from holdfast.agent.preloading import Preloading
-from holdfast.agent.round_source import RoundSource, VaultPlace, rounds_of
+from holdfast.agent.round_source import Coordinated, RoundSource, rounds_of
 from holdfast.agent.signals import SIGNALS_DEFAULT, SIGNALS_VARIABLE
 from holdfast.agent.stalls import Frozen, HalfFinished
 from holdfast.coordinator.messages import Cause, Place
@@ -233,7 +233,7 @@ class LocalWorkers:
         }
 
     def _vault_variables(self) -> dict[str, str]:
-        if self._vault is None and self._options.vault and isinstance(self._rounds, VaultPlace):
+        if self._vault is None and self._options.vault and isinstance(self._rounds, Coordinated):
             from holdfast.agent.vault_host import VaultHost  # few launches want it, and all would wait for the import
 
             self._vault = VaultHost(self._rounds)

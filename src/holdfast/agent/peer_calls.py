@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from holdfast.agent.round_source import PeerLine
+from holdfast.agent.round_source import Coordinated
 from holdfast.facts import facts
 from holdfast.rendezvous.events import PeerCalled, PeerReplied
 from holdfast.threads import start_thread
@@ -19,8 +19,8 @@ Answerer = Callable[[str, str], str]
 class PeerCalls:
     """Calls the other nodes and answers them; an answer may take long, so each is found on a thread of its own."""
 
-    def __init__(self, line: PeerLine) -> None:
-        self._line = line
+    def __init__(self, rounds: Coordinated) -> None:
+        self._rounds = rounds
         self._numbers = itertools.count(1)
         self._open: dict[int, queue.SimpleQueue[PeerReplied]] = {}
         #: Turns a topic and a body into an answer; unset, calls stay unanswered.
@@ -28,7 +28,7 @@ class PeerCalls:
 
     def call(self, topic: str, body: str, timeout_s: float) -> dict[int, str]:
         """Return the replies of the other nodes by their rank: of all, or of those that came in time."""
-        place = self._line.place
+        place = self._rounds.place
         others = place.group_world_size - 1 if place is not None else 0
         if others <= 0:
             return {}
@@ -38,7 +38,7 @@ class PeerCalls:
         found: dict[int, str] = {}
         deadline = time.monotonic() + timeout_s
         try:
-            self._line.call(number, topic, body)
+            self._rounds.call(number, topic, body)
             while len(found) < others and (left := deadline - time.monotonic()) > 0:
                 try:
                     reply = replies.get(timeout=left)
@@ -67,4 +67,4 @@ class PeerCalls:
         except Exception as error:  # noqa: BLE001 - the caller waits no longer than it said, whatever this is
             facts.warn("unanswered", f"another node's call about {called.topic} was not answered: {error!r}")
             return
-        self._line.reply(called, body)
+        self._rounds.reply(called, body)

@@ -86,27 +86,16 @@ class RoundSource(Protocol):
 
 
 @runtime_checkable
-class PeerLine(Protocol):
-    """A source through which the nodes of a round can call each other."""
-
-    @property
-    def place(self) -> Place | None:
-        """This node's place in the current round."""
-
-    def call(self, call: int, topic: str, body: str) -> None:
-        """Ask every other node of the round; the listeners hear `PeerReplied`."""
-
-    def reply(self, called: PeerCalled, body: str) -> None:
-        """Answer another node's call."""
-
-
-@runtime_checkable
-class VaultPlace(Protocol):
-    """A source that has what a vault needs: a secret, and a store for the whole run."""
+class Coordinated(Protocol):
+    """A source with a coordinator behind it: nodes can call each other, and share a store for the whole run."""
 
     @property
     def node(self) -> str:
         """How this node is known to the others."""
+
+    @property
+    def place(self) -> Place | None:
+        """This node's place in the current round."""
 
     @property
     def secret(self) -> Secret:
@@ -116,15 +105,17 @@ class VaultPlace(Protocol):
     def tls(self) -> TlsFiles | None:
         """The TLS files in use."""
 
-    @property
-    def place(self) -> Place | None:
-        """This node's place in the current round."""
-
     def get_run_id(self) -> str:
         """Return the id of the run."""
 
     def store(self, *, whole_run: bool = False) -> Any:
         """Return the store of the round, or of the run."""
+
+    def call(self, call: int, topic: str, body: str) -> None:
+        """Ask every other node of the round; the listeners hear `PeerReplied`."""
+
+    def reply(self, called: PeerCalled, body: str) -> None:
+        """Answer another node's call."""
 
 
 def rounds_of(spec: WorkerSpec, exit_barrier_timeout_s: float) -> RoundSource:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.agent.round_source import VaultPlace
+from holdfast.agent.round_source import Coordinated
 from holdfast.checkpoint.memory import run_folder
 from holdfast.checkpoint.vault import Vault
 from holdfast.errors import HoldfastError
@@ -13,7 +13,7 @@ from holdfast.wire.address import Endpoint, is_loopback
 class VaultHost:
     """The vault of one agent, from its first round to its end."""
 
-    def __init__(self, rounds: VaultPlace) -> None:
+    def __init__(self, rounds: Coordinated) -> None:
         self._rounds = rounds
         # Run ids may be used again: what an older job left in memory must not be taken for ours.
         folder = run_folder(f"{rounds.get_run_id()}.{rounds.node}")

@@ -260,7 +260,11 @@ def _is_default_none(parameter: Parameter, value: Any) -> bool:
 
 def _take_rest(rest: tuple[str, Any], value: Any) -> list[Any]:
     name, kind = rest
-    if isinstance(value, str) or not isinstance(value, Sequence):
+    if isinstance(value, str):
+        import shlex  # few settings need it
+
+        value = shlex.split(value)
+    if not isinstance(value, Sequence):
         raise UsageError(f"{name} must be a list, not {value!r}")
     try:
         return [kind.take(each) for each in value]

@@ -110,8 +110,42 @@ def find_component(name: str) -> Component:
 
 
 def get_builtin_source(name: str) -> str:
-    """Return the source of a component."""
-    return inspect.getsource(get_component(name).fn)
+    """Return the source of a component as a file of its own: with the imports and the helpers that it needs."""
+    fn = get_component(name).fn
+    module = inspect.getsource(inspect.getmodule(fn) or fn)
+    body = ast.parse(module).body
+    wanted = _needed(body, fn.__name__)
+    kept = [node for node in body if isinstance(node, ast.Import | ast.ImportFrom) or wanted & _defined(node)]
+    lines = module.splitlines()
+    pieces = ["\n".join(lines[_first_line(node) - 1 : node.end_lineno]) for node in kept]
+    count = sum(isinstance(node, ast.Import | ast.ImportFrom) for node in kept)
+    return "\n\n\n".join(["\n".join(pieces[:count]), *pieces[count:]]) + "\n"
+
+
+def _needed(body: list[ast.stmt], name: str) -> set[str]:
+    """Return the names of a module that a function of it needs, its own and those of its helpers' helpers included."""
+    found, new = set(), {name}
+    while new:
+        found |= new
+        nodes = [node for node in body if new & _defined(node)]
+        used = {each.id for node in nodes for each in ast.walk(node) if isinstance(each, ast.Name)}
+        new = {each for node in body for each in _defined(node) & used} - found
+    return found
+
+
+def _defined(node: ast.stmt) -> set[str]:
+    """Return the names that a statement of a module defines, imports left out."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return {node.name}
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    return {
+        each.id for target in targets if target is not None for each in ast.walk(target) if isinstance(each, ast.Name)
+    }
+
+
+def _first_line(node: ast.stmt) -> int:
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(each.lineno for each in decorators)])
 
 
 def problems() -> list[Problem]:

@@ -34,7 +34,7 @@ from holdfast.wire.frames import Message
 from holdfast.wire.listener import Limits, Listener, Peer
 
 #: Kinds of coordinator: one that an agent carries dies with it and may be replaced by another agent on its host; one
-#: that is served on its own is started again by whoever started it.
+#: that is served on its own is started again by what started it.
 EMBEDDED, SERVED = "embedded", "served"
 #: Timers are not armed anew for less than this.
 _TIMER_STEP_S = 0.001

@@ -32,7 +32,7 @@ class NodeBeat:
 
 @dataclass(frozen=True, slots=True)
 class NodeFailed:
-    """A node gives up the round because of a failure."""
+    """A node cannot go on with the round because of a failure."""
 
     node: str
     fail: Fail
@@ -47,7 +47,7 @@ class NodeReplacedWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeDone:
+class NodeFinished:
     """A node's workers have all finished well."""
 
     node: str
@@ -74,7 +74,7 @@ class NodeDropped:
 
 @dataclass(frozen=True, slots=True)
 class CloseAsked:
-    """Somebody ends the run for everybody."""
+    """A node ends the run for all nodes."""
 
     reason: str
     failed: bool = False
@@ -90,7 +90,7 @@ RunEvent = (
     | NodeBeat
     | NodeFailed
     | NodeReplacedWorker
-    | NodeDone
+    | NodeFinished
     | NodeLeaves
     | NodeDropped
     | CloseAsked

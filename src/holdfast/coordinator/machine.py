@@ -15,9 +15,9 @@ from holdfast.coordinator.events import (
     CloseAsked,
     DropRound,
     NodeBeat,
-    NodeDone,
     NodeDropped,
     NodeFailed,
+    NodeFinished,
     NodeJoined,
     NodeLeaves,
     NodeReplacedWorker,
@@ -35,8 +35,8 @@ from holdfast.coordinator.messages import (
     Called,
     Close,
     Closed,
-    Done,
     Fail,
+    Finish,
     Join,
     Leave,
     Query,
@@ -252,8 +252,8 @@ class CoordinatorMachine:
                 self._run(session.run, NodeFailed(session.node, message), now)
             case Replace():
                 self._run(session.run, NodeReplacedWorker(session.node, message), now)
-            case Done():
-                self._run(session.run, NodeDone(session.node, message.seq, message.round), now)
+            case Finish():
+                self._run(session.run, NodeFinished(session.node, message.seq, message.round), now)
             case Leave():
                 self._run(session.run, NodeLeaves(session.node, message.seq, message.reason), now)
             case Call() | Reply():

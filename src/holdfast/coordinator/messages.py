@@ -42,7 +42,7 @@ class RunSettings(Record, frozen=True):
     max_restarts: int = 0
     #: The longest that a first gathering waits between min and max nodes ...
     last_call_s: float = 30.0
-    #: ... which ends early when nobody has arrived for this long.
+    #: ... which ends early when no node has arrived for this long.
     quiet_s: float = 3.0
     admit: Admit = Admit.AT_ONCE
     #: With `Admit.EVERY`: a round lasts at least this long before a newcomer may break it.
@@ -116,7 +116,7 @@ class Place(Record, frozen=True):
     #: This node's own address, as the others may use it.
     address: str = ""
     #: The group rank of the agent that carries the coordinator inside it, or -1: should the coordinator die, that
-    #: agent died with it, and nobody need wait for its return.
+    #: agent died with it, and is not waited for.
     coordinator_rank: int = -1
     #: Where the next node in the order of ranks listens, the first after the last.
     peer_addr: str = ""
@@ -179,19 +179,19 @@ class Beat(Message, frozen=True, tag=11):
     ask: int
     round: RoundId | None
     known: int = 0
-    #: Something that people who look at the run should see of this node.
+    #: A text about this node for people that look at the run.
     note: str = ""
 
 
 class Fail(Message, frozen=True, tag=12):
-    """This node gives up the round because of a failure; everybody should know at once."""
+    """This node cannot go on with the round because of a failure; all nodes are told at once."""
 
     seq: int
     round: RoundId
     cause: Cause
 
 
-class Done(Message, frozen=True, tag=13):
+class Finish(Message, frozen=True, tag=13):
     """All workers of this node have finished well."""
 
     seq: int
@@ -326,7 +326,7 @@ class Replied(Message, frozen=True, tag=29):
     body: str
 
 
-NODE_TYPES = (Join, Beat, Fail, Done, Leave, Close, Call, Reply, Replace, Query)
+NODE_TYPES = (Join, Beat, Fail, Finish, Leave, Close, Call, Reply, Replace, Query)
 COORDINATOR_TYPES = (Sealed, Broken, Ack, Resend, Newcomers, Closed, Rejected, Report, Called, Replied)
 #: The whole language of a coordinator's port: handshake, rounds and store.
 CODEC: Codec[Message] = Codec(

@@ -1,4 +1,4 @@
-"""Who gets which rank. Pure.
+"""Which node gets which rank. Pure.
 
 The rules, strongest first:
 
@@ -31,7 +31,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """Who sat where in the round before."""
+    """A node's seat in the round before."""
 
     node: str
     host: str
@@ -52,7 +52,7 @@ def choose(previous: Sequence[Seat], candidates: Sequence[Candidate], max_nodes:
 
 
 def arrange(previous: Sequence[Seat], chosen: Sequence[Candidate]) -> list[Candidate | Seat]:
-    """Put the chosen nodes in rank order; a `Seat` left in the line is a lost place that nobody has taken yet."""
+    """Put the chosen nodes in rank order; a `Seat` left in the line is a lost place that is still free."""
     by_node = {candidate.spec.node: candidate for candidate in chosen}
     if not any(seat.node in by_node for seat in previous):
         return list(_first_order(chosen))
@@ -114,7 +114,7 @@ def number_workers(nodes: Sequence[tuple[str, int]]) -> list[Numbers]:
 
 
 def trim(line: Sequence[Candidate | Seat], max_nodes: int) -> list[Seat]:
-    """Turn a line into seats for the next round, keeping a lost place while somebody can still rightly take it.
+    """Turn a line into seats for the next round, keeping a lost place while a node may still take it.
 
     That is while there is room for one more, and while its host's nodes have not moved away from it.
     """
@@ -169,12 +169,12 @@ def _fill_lost_places(line: list[Candidate | Seat], newcomers: dict[str, list[Ca
     """Give lost places to newcomers, own host first; takes those placed out of `newcomers`."""
     present = {entry.spec.host for entry in line if isinstance(entry, Candidate)}
     line = _fill(line, lambda seat: seat.host, newcomers, present)
-    strangers = deque(host for host in newcomers if host not in present)
+    others = deque(host for host in newcomers if host not in present)
 
     def next_stranger(_: Seat) -> str | None:
-        while strangers and strangers[0] in present:
-            strangers.popleft()
-        return strangers[0] if strangers else None
+        while others and others[0] in present:
+            others.popleft()
+        return others[0] if others else None
 
     return _fill(line, next_stranger, newcomers, present)
 

@@ -40,7 +40,7 @@ class RecordFolder:
             try:
                 data = path.read_bytes()
                 run = msgspec.json.decode(data, type=_Named).run
-                # Records of 0.1.0 did not say whose they are; their names did.
+                # Records of 0.1.0 did not name their run; their file names did.
                 run = unquote(path.name.removesuffix(_SUFFIX)) if run is None else run
                 records[run] = msgspec.json.decode(data, type=RunRecord)
                 path.rename(self._path(run))

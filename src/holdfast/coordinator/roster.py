@@ -2,7 +2,7 @@
 
 A node is live while its lease runs. A broken connection shortens the lease to a moment, in which a node whose
 connection merely broke can come back; a process that died cannot. When the coordinator itself was called late, silence
-was its own fault, and nobody's time is up for a while.
+was its own fault, and no lease runs out for a while.
 """
 
 from __future__ import annotations
@@ -117,11 +117,11 @@ class Roster:
                 yield node
 
     def next_expiry(self) -> float | None:
-        """Say when somebody's time may be up."""
+        """Say when the time of a node may be up."""
         return max(self._expiries[0][0], self._mercy_until) if self._expiries else None
 
     def extend_leases(self, now: float) -> None:
-        """Let nobody's time be up for half of the longest lease: long enough for beats that are on their way."""
+        """Extend every lease by half of the longest one: long enough for beats that are on their way."""
         longest = max((node.spec.lease_s for node in self.nodes.values()), default=0.0)
         self._mercy_until = now + longest / 2
 
@@ -132,8 +132,8 @@ class Roster:
         assert self.dropped == sum(1 for node in self.nodes.values() if node.dropped is not None)
         entries = {(when, name) for when, _, name in self._expiries}
         for name, node in self.nodes.items():
-            assert node.watched_at <= node.due, f"nobody watches {node.name} in time"
-            assert (node.watched_at, name) in entries, f"nobody watches {node.name}"
+            assert node.watched_at <= node.due, f"{node.name} is not watched in time"
+            assert (node.watched_at, name) in entries, f"{node.name} is not watched"
 
     def _watch(self, node: Node) -> None:
         """Make sure that a node is looked at when its time is up; an entry that is overtaken so is void."""

@@ -1,16 +1,16 @@
-"""A run's rounds: when one is sealed and with whom, when it is broken and why, and when the run is over. Pure.
+"""A run's rounds: when one is sealed and with which nodes, when it is broken and why, and when the run is over. Pure.
 
     GATHERING ──seal──▶ SEALED ──broken─▶ REGROUPING ──seal──▶ SEALED ...
         ▲                  │                  │ │
         │                  └──── close ───────┼─┴──▶ CLOSED
-        └─────── nobody of the last round is left
+        └─────── no node of the last round is left
 
 The rules:
 
 1. A round is sealed only while every live node is waiting for one. A live node that may still run workers of an older
    round holds the seal up, so no worker that we can reach ever runs beside a newer round.
 2. Only a first gathering has a last call. Survivors are sealed the moment that all of them are back.
-3. A round number is never used twice; the record is saved before anybody hears of a round.
+3. A round number is never used twice; the record is saved before any node hears of a round.
 4. A failure is charged to the restart budget once per round, when all survivors are back and all causes are known:
    a victim's report may arrive before that of the failure that made it one.
 5. A coordinator that was elected asks before each seal whether it still is the one; while it is not told so, it seals
@@ -86,15 +86,15 @@ class Rounds:
         #: Whether there was a record to start from.
         self.has_record = record is not None
         self._make_nonce = make_nonce
-        #: Seats in rank order; those of lost nodes stay until somebody takes them.
+        #: Seats in rank order; those of lost nodes stay until another node takes them.
         self._line: list[Seat] = []
         #: While set, nothing is sealed: the members of the last round are still coming back.
         self.recovery: Recovery | None = None
         #: Since when there have been enough nodes for a round; the last call runs from then.
         self._min_since: float | None = None
-        #: Whether the members of the running round know that somebody waits.
+        #: Whether the members of the running round know that a node waits.
         self._announced = False
-        #: The latest losses, when and whom, for sentences.
+        #: The latest losses, by time and host, for sentences.
         self.lost: list[tuple[float, str]] = []
         #: Where nodes reach the coordinator, as far as it is no loopback: a node beside it is reached there too.
         self._reached_as = ""
@@ -265,7 +265,7 @@ class Rounds:
     # -- sealing and breaking -----------------------------------------------------------------------------------
 
     def _settle(self, now: float) -> None:
-        """Do what is due: seal, admit, stop waiting for those who do not come back."""
+        """Do what is due: seal, admit, stop waiting for nodes that do not come back."""
         if self.closed is not None:
             return
         if self.recovery is not None:
@@ -283,7 +283,7 @@ class Rounds:
             if not self._charge():
                 return
             if not any(name in self.nodes for name in round_.places):
-                self.stage = Stage.GATHERING  # REGROUPING -> GATHERING: nobody of the last round is left
+                self.stage = Stage.GATHERING  # REGROUPING -> GATHERING: no node of the last round is left
         holdup = self.holdup(now)
         if holdup is None or holdup.why is Hold.PERMIT:
             self._seal_if_allowed(now)
@@ -311,7 +311,7 @@ class Rounds:
         return self.waiting < len(self.nodes) or self.roster.dropped > 0
 
     def last_call_ends(self) -> float | None:
-        """Say when a first gathering is sealed with those who are there, or None while they are too few."""
+        """Say when a first gathering is sealed with the nodes that are there, or None while they are too few."""
         settings = self.settings
         if self._min_since is None or settings is None:
             return None
@@ -384,7 +384,7 @@ class Rounds:
         self._out.append(Save(self.record()))
         self._tell(tuple(members), Broken(round_.id, reason, self.history.latest()))
 
-    def _mark_done(self, node: Node) -> None:
+    def _mark_finished(self, node: Node) -> None:
         round_ = self.round
         assert round_ is not None
         round_.done[node.spec.node] = None

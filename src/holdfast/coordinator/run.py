@@ -1,8 +1,8 @@
 """One run: what its nodes say, and what that means for its rounds. Pure.
 
-What is decided here: whom a run takes in, whether a word is new or late, and what a node is told in answer. When rounds
-are sealed and broken is decided next door, in `rounds`; who is live, in the roster. What is not known here:
-connections, sockets, the store, what a worker is.
+It decides which nodes a run takes in, whether a word is new or late, and what a node is told. `rounds` decides
+when rounds are sealed and broken, the roster which nodes are live. It knows nothing of connections, sockets, the store,
+or workers.
 
 The rules:
 
@@ -10,7 +10,7 @@ The rules:
 2. A node is live while its lease runs. When this machine itself was called late, silence is its own fault.
 3. An ask is answered by one round. When that round is over and the node has not heard of it, the ask is void and the
    node asks anew, so that an answer that comes late is known as such.
-4. Closed is final: whoever still asks is told so, and nothing else happens.
+4. Closed is final: a node that still asks is told so, and nothing else happens.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from holdfast.coordinator.budget import charge_failure
 from holdfast.coordinator.events import (
     CloseAsked,
     NodeBeat,
-    NodeDone,
     NodeDropped,
     NodeFailed,
+    NodeFinished,
     NodeJoined,
     NodeLeaves,
     NodeReplacedWorker,
@@ -65,7 +65,7 @@ class RunMachine(Rounds):
         """Decide what one event means."""
         self._now = now
         if self.closed is not None and not isinstance(event, NodeJoined | NodeBeat):
-            return []  # closed is final; whoever still asks is told so
+            return []  # closed is final; a node that still asks is told so
         if self._asked_wakeup is not None and now - self._asked_wakeup > LATE_S:
             self.roster.extend_leases(now)
         match event:
@@ -77,8 +77,8 @@ class RunMachine(Rounds):
                 self._on_fail(event.node, event.fail, now)
             case NodeReplacedWorker():
                 self._on_replace(event.node, event.replace, now)
-            case NodeDone():
-                self._on_done(event, now)
+            case NodeFinished():
+                self._on_finish(event, now)
             case NodeLeaves():
                 self._on_leave(event, now)
             case NodeDropped():
@@ -102,7 +102,7 @@ class RunMachine(Rounds):
         return sentences.snapshot(self)
 
     def report(self, now: float) -> dict[str, Any]:
-        """Describe the run for a person who asks at this moment."""
+        """Describe the run as it is at this moment, with its sentence."""
         return {**self.snapshot(), "sentence": self.sentence(now)}
 
     def sentence(self, now: float, node: str | None = None) -> str:
@@ -183,7 +183,7 @@ class RunMachine(Rounds):
         else:
             self._set_phase(node, join.phase, now)
             if join.phase is Phase.DONE:
-                self._mark_done(node)
+                self._mark_finished(node)
 
     def _on_beat(self, name: str, beat: Beat, now: float) -> None:
         if self.closed is not None:
@@ -225,11 +225,11 @@ class RunMachine(Rounds):
             self._note(history.worker_replaced(node, replace.cause, round_, self.restarts_used))
             self._out.append(Save(self.record()))
 
-    def _on_done(self, event: NodeDone, now: float) -> None:
+    def _on_finish(self, event: NodeFinished, now: float) -> None:
         node, round_ = self.roster.hear(event.node, event.seq, now), self.round
         if node is not None and self.stage is Stage.SEALED and round_ is not None and event.round == round_.id:
             self._set_phase(node, Phase.DONE, now)
-            self._mark_done(node)
+            self._mark_finished(node)
 
     def _on_leave(self, event: NodeLeaves, now: float) -> None:
         node = self.nodes.get(event.node)

@@ -63,7 +63,7 @@ class Node:
     rejoin_by: float | None = None
     #: Whether it came from a round of a coordinator before this one, of which this one has no record.
     earlier: bool = False
-    #: What people who look at the run should see of it.
+    #: A text about it for people that look at the run.
     note: str = ""
     #: When its one valid entry in the heap of expiries comes up.
     watched_at: float = float("inf")
@@ -117,7 +117,7 @@ class Recovery:
     """
 
     def __init__(self, round_id: RoundId, size: int, seats: Sequence[Seat], now: float, recovery_s: float) -> None:
-        #: Its `places` hold those who are back; its `hosts` all members, once they are known.
+        #: Its `places` hold the members that are back; its `hosts` all members, once they are known.
         self.round = Round(round_id, {}, size, now, {seat.node: seat.host for seat in seats})
         self.ends_at = now + recovery_s
         #: Whether the members are known by name; otherwise they are learned as they come.
@@ -151,7 +151,7 @@ class Recovery:
 
 
 class RunRecord(msgspec.Struct, frozen=True):
-    """The lasting facts of one run: small, and written before anybody acts on them."""
+    """The lasting facts of one run: small, and written before any node acts on them."""
 
     version: int = 1
     last_number: int = 0
@@ -175,7 +175,7 @@ class RunRecord(msgspec.Struct, frozen=True):
 
 
 def names(hosts: Sequence[str], total: int | None = None) -> str:
-    """List a few names and count the rest; `total` counts those who are not in the list too."""
+    """List a few names and count the rest; `total` counts also those that are not in the list."""
     total = len(hosts) if total is None else total
     listed = hosts[:NAMES_TOLD_MAX]
     told = [host if (times := listed.count(host)) == 1 else f"{times} on {host}" for host in dict.fromkeys(listed)]

@@ -31,7 +31,7 @@ SHUTDOWN_TIMEOUT_S = 30.0
 #: How long the workers' last lines may take to be read after a signal.
 OUTPUT_TIMEOUT_S = 1.0
 SHUTDOWN_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
-#: Tells whoever starts jobs again that it would be of no use.
+#: Tells a scheduler that starting the job again would be of no use.
 CRASH_LOOP_EXIT_CODE = 93
 
 Entrypoint = Callable[..., Any] | str | Script | Module | Program

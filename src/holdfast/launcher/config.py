@@ -272,13 +272,19 @@ def _logs_specs(options: LaunchOptions) -> LogsSpecs:
         "tee": Std.from_str(options.tee),
         "local_ranks_filter": ranks,
     }
-    if options.logs_specs in (None, "default"):  # torch, where it is installed, registers its own under that name
-        return DefaultLogsSpecs(**arguments)  # type: ignore[arg-type]
+    made: LogsSpecs = logs_specs_class(options.logs_specs)(**arguments)  # type: ignore[arg-type]
+    return made
+
+
+def logs_specs_class(name: str | None) -> type[LogsSpecs]:
+    """Return the class that says where logs go, by the name of its entry point."""
+    if name in (None, "default"):  # torch, where it is installed, registers its own under that name
+        return DefaultLogsSpecs
     found = {plugin.name: plugin for plugin in plugins.find(LOGS_SPECS_GROUP)}
-    if options.logs_specs not in found:
+    if name not in found:
         known = ", ".join(sorted(found)) or "none is installed"
-        raise UsageError(f"--logs-specs '{options.logs_specs}' is not an entry point of {LOGS_SPECS_GROUP}: {known}")
-    made: LogsSpecs = found[options.logs_specs].load()(**arguments)
+        raise UsageError(f"--logs-specs '{name}' is not an entry point of {LOGS_SPECS_GROUP}: {known}")
+    made: type[LogsSpecs] = found[name].load()
     return made
 
 

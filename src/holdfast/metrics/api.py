@@ -127,7 +127,7 @@ def getStream(group: str) -> MetricStream:
 
 def put_metric(metric_name: str, metric_value: float, metric_group: str = PLATFORM_GROUP) -> None:
     """Add one value to a group."""
-    MetricStream(metric_group).add_value(metric_name, metric_value)
+    getStream(metric_group).add_value(metric_name, metric_value)
 
 
 def publish_metric(metric_group: str, metric_name: str, metric_value: float) -> None:
@@ -175,16 +175,14 @@ def initialize_metrics(cfg: MetricsConfig | None = None) -> None:
 # -- measuring calls -----------------------------------------------------------------------------------------
 
 
-def _metric_name(function: Callable[..., Any]) -> str:
-    qualified = function.__qualname__
-    if "." in qualified or not function.__module__:
+def _metric_name(fn: Callable[..., Any]) -> str:
+    qualified = fn.__qualname__
+    if "." in qualified or not fn.__module__:
         return qualified
-    return f"{function.__module__.rpartition('.')[2]}.{qualified}"
+    return f"{fn.__module__.rpartition('.')[2]}.{qualified}"
 
 
 def _measured(function: Callable[P, R], name: str, group: str) -> Callable[P, R]:
-    stream = getStream(group)
-
     @wraps(function)
     def measured(*args: P.args, **kwargs: P.kwargs) -> R:
         start = time.monotonic()
@@ -194,8 +192,8 @@ def _measured(function: Callable[P, R], name: str, group: str) -> Callable[P, R]
             outcome = "success"
             return result
         finally:
-            stream.add_value(f"{name}.{outcome}", 1)
-            stream.add_value(f"{name}.duration.ms", int((time.monotonic() - start) * 1000))
+            put_metric(f"{name}.{outcome}", 1, group)
+            put_metric(f"{name}.duration.ms", int((time.monotonic() - start) * 1000), group)
 
     return measured
 

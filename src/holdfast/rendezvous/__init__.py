@@ -1,4 +1,4 @@
-"""Who takes part: the rendezvous API, its backends, and the native one."""
+"""Rendezvous: the handler API, its registry, and our backends."""
 
 from holdfast.errors import (
     RendezvousClosedError,

@@ -34,7 +34,7 @@ class RendezvousStoreInfo:
     def build(
         rank: int, store: Store, local_addr: str | None = None, server_port: int | None = None
     ) -> RendezvousStoreInfo:
-        """Agree through a store: rank 0 publishes its address and a port, everybody reads them."""
+        """Agree through a store: rank 0 publishes its address and a port, all nodes read them."""
         if rank == 0:
             port = server_port
             if port is None:
@@ -110,7 +110,7 @@ class RendezvousHandler(ABC):
 
     @abstractmethod
     def set_closed(self) -> None:
-        """End the run for everybody."""
+        """End the run for all nodes."""
 
     @abstractmethod
     def num_nodes_waiting(self) -> int:

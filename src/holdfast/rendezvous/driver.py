@@ -71,7 +71,7 @@ class Host:
         return self._coordinator is not None
 
     async def try_open(self) -> bool:
-        """Carry the coordinator unless somebody else has the port; says whether this process does."""
+        """Host the coordinator unless another process has the port; says whether this process does."""
         return await self._listen()
 
     async def _listen(self) -> bool:
@@ -135,7 +135,7 @@ class Member:
         self._tls = tls
         self._host = host
         self._explain = explain
-        #: Until somebody answers, and again when a coordinator that lived inside an agent is gone.
+        #: Until a coordinator answers, and again when one that lived inside an agent is gone.
         self._may_host = True
         self._first_connect_s = self._connect_s = host.connect_s if host is not None else CONNECT_TIMEOUT_S
         self._link: Link[Message] | None = None
@@ -193,7 +193,7 @@ class Member:
         self.handle(event)
 
     async def _connect(self) -> LinkUp | LinkDown:
-        """Connect, carrying the coordinator ourselves where nobody answers and the address is ours."""
+        """Connect; where no coordinator answers and the address is ours, host it."""
         try:
             if self._host is not None and self._may_host:
                 self.machine.describe(hosts_coordinator=await self._host.try_open())
@@ -265,7 +265,7 @@ def owns_address(host: str) -> bool:
 
 
 def _is_literal(host: str) -> bool:
-    """Whether a host is an address, or the one name that everybody understands the same way."""
+    """Whether a host is an address, or the one name that means the same on every host."""
     try:
         ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

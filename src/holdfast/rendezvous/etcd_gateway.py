@@ -77,7 +77,7 @@ class Gateway:
         self._ask("lease/revoke", {"ID": str(lease)}, _nothing)
 
     def own_address(self) -> str:
-        """Return the address by which this host reaches etcd, and so may be reached by others who do."""
+        """Return the address by which this host reaches etcd, and so may be reached by others that do."""
         try:
             with socket.create_connection((self.endpoint.host, self.endpoint.port), self._timeout_s) as connection:
                 return str(connection.getsockname()[0])

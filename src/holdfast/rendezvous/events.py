@@ -43,7 +43,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Leave the run politely."""
+    """Leave the run; the others regroup at once."""
 
     reason: str
 

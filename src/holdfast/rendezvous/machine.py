@@ -33,7 +33,6 @@ import msgspec
 from holdfast.coordinator import messages as wire
 from holdfast.coordinator.messages import Cause, NodeSpec, Phase, Place, RunSettings, ToldFact
 from holdfast.machine import Tick
-from holdfast.rendezvous.absence import Absence
 from holdfast.rendezvous.events import (
     Ask,
     AskFailed,
@@ -144,7 +143,7 @@ class MemberMachine:
         self._ask_number = 0
         #: The last fact of the run's history that was heard, with all before it.
         self._known = 0
-        #: Told with every beat, for people who look at the run.
+        #: Told with every beat, for people that look at the run.
         self.note = ""
         self._cause: Cause | None = None
         #: Why the owner wants the run to end; said again until the coordinator says that it has.
@@ -179,7 +178,7 @@ class MemberMachine:
             case Finish():
                 if self.state is State.RUNNING and self.place is not None:
                     self.state = State.DONE
-                    self._say(wire.Done(self._next_seq(), self.place.round))
+                    self._say(wire.Finish(self._next_seq(), self.place.round))
             case Leave():
                 self._on_leave(event.reason)
             case Close():
@@ -405,7 +404,7 @@ class MemberMachine:
     # -- small things ----------------------------------------------------------------------------------------
 
     def _fail_ask(self, reason: str, *, final: bool = False) -> None:
-        """Give an ask back unanswered; the node leaves, since nobody waits for its round any more."""
+        """Give an ask back unanswered; the node leaves, since its owner no longer waits for a round."""
         if self.state is State.WAITING:
             connected = self._linked
             self._say(wire.Leave(self._next_seq(), "it gave up waiting"))
@@ -470,3 +469,35 @@ class MemberMachine:
     def _next_seq(self) -> int:
         self._seq += 1
         return self._seq
+
+
+class Absence:
+    """A coordinator that cannot be reached: since when, whether that was told, and when to stop waiting."""
+
+    def __init__(self) -> None:
+        #: Since when the coordinator is out of reach; None while it is there.
+        self.since: float | None = None
+        #: In which state of the member it was said last; None while it was not.
+        self._told_in: str | None = None
+
+    def begin(self, now: float) -> None:
+        """Note that the coordinator is out of reach; it may have been for a while."""
+        if self.since is None:
+            self.since = now
+
+    def end(self, now: float) -> float | None:
+        """Note that the coordinator is there; returns how long it was away where that had been said."""
+        since, self.since = self.since, None
+        told_in, self._told_in = self._told_in, None
+        return now - since if since is not None and told_in is not None else None
+
+    def due(self, after_s: float) -> float | None:
+        """Say from when on an absence that lasts should be told, or None where it was."""
+        return self.since + after_s if self.since is not None and self._told_in is None else None
+
+    def tell(self, state: str, now: float, after_s: float) -> bool:
+        """Say whether the absence is to be told now: once it lasts, and again in every other state."""
+        if self.since is None or now < self.since + after_s or self._told_in == state:
+            return False
+        self._told_in = state
+        return True

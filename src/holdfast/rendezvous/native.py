@@ -1,6 +1,6 @@
 """The native backend: a blocking handler over a member that is pushed, not polled.
 
-The agent that owns the endpoint's address carries the coordinator inside itself, unless somebody already listens
+The agent that owns the endpoint's address carries the coordinator inside itself, unless a process already listens
 there: a `holdfast serve`, or another agent on this machine.
 """
 
@@ -271,7 +271,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
             return
         if self._held is not None:
             self._held.close()
-        self._held = HeldPort()
+        self._held = HeldPort(self._node.master_port)
         deadline = time.monotonic() + self._node.join_timeout_s
         self._io.call(self._ask_on_loop, Ask(self._held.port, deadline, cause, number))
 
@@ -290,7 +290,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
             self._refused = self._explain(error)
             return False
         except (HoldfastError, TimeoutError):
-            return False  # nobody is there yet; asking in earnest tells what is the matter
+            return False  # no coordinator is there yet; the ask that follows tells what is the matter
         return any(report["stage"] == Stage.SEALED for report in reports)
 
     def error_of(self, unanswered: RunEnded | AskFailed) -> RendezvousError:
@@ -335,7 +335,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         self._listeners.append(listener)
 
     def fail(self, cause: Cause) -> None:
-        """Tell everybody at once that this node cannot go on with the round."""
+        """Tell all nodes at once that this node cannot go on with the round."""
         self._post(Fail(cause))
 
     def replace(self, cause: Cause) -> None:
@@ -347,7 +347,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         self._post(Finish())
 
     def note(self, text: str) -> None:
-        """Have people who look at the run see this of the node; the empty text takes it back."""
+        """Show this text beside the node to people that look at the run; an empty text removes it."""
         self._member.machine.note = text
 
     def call(self, call: int, topic: str, body: str) -> None:
@@ -359,7 +359,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         self._post(PeerReply(called.caller, called.call, body))
 
     def leave(self, reason: str) -> bool:
-        """Leave the run politely; the others regroup at once, without waiting for a lease to run out."""
+        """Leave the run; the others regroup at once, without waiting for a lease to run out."""
         if self._left:
             return True
         self._left = True

@@ -98,22 +98,31 @@ class Runner:
     ) -> AppDryRunInfo[Any]:
         """Make the scheduler's own request for an app and return it without submitting it."""
         check_app(app)
-        backend = self._scheduler(scheduler)
         ours = copy.deepcopy(app)
+        for role in ours.roles:
+            if workspace and role.workspace is None:
+                role.workspace = workspace if isinstance(workspace, str) else dict(workspace)
+        self._label(ours, scheduler, parent_run_id)
+        return self._make_request(ours, scheduler, cfg)
+
+    def _label(self, app: AppDef, scheduler: str, parent_run_id: str | None) -> None:
+        """Tell the processes of an app which job they are, which one it came from, and which trackers they have."""
         # The id is known only to the scheduler, which puts it in place of the macro.
         handle = make_app_handle(scheduler, self._name, macros.app_id)
         trackers = tracker_variables(os.environ)
-        for role in ours.roles:
+        for role in app.roles:
             role.env = {**trackers, **role.env, "HOLDFAST_JOB_ID": handle, "TORCHX_JOB_ID": handle}
             if parent_run_id:
                 role.env |= {"HOLDFAST_PARENT_RUN_ID": parent_run_id, "TORCHX_PARENT_RUN_ID": parent_run_id}
-            if workspace and role.workspace is None:
-                role.workspace = workspace if isinstance(workspace, str) else dict(workspace)
-        options = dict(cfg or {})
-        if any(role.workspace for role in ours.roles):
-            _build_workspaces(backend, scheduler, ours, options)
-        validate(backend, ours, options)
-        info = backend.submit_dryrun(ours, options)
+
+    def _make_request(self, app: AppDef, scheduler: str, cfg: Cfg | None) -> AppDryRunInfo[Any]:
+        """Have the scheduler build the workspaces, check the app and make its request."""
+        backend = self._scheduler(scheduler)
+        options = backend.run_opts().resolve(cfg or {})
+        if any(role.workspace for role in app.roles):
+            _build_workspaces(backend, scheduler, app, options)
+        validate(backend, app, options)
+        info = backend.submit_dryrun(app, options)
         info._scheduler = scheduler
         return info
 

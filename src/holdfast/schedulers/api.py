@@ -143,10 +143,16 @@ class Scheduler(ABC, Generic[T]):
     # -- what every scheduler does ---------------------------------------------------------------------------------
 
     def submit(self, app: AppDef, cfg: Mapping[str, CfgVal], workspace: str | None = None) -> str:
-        """Make the request and submit it; returns the job's id."""
-        if workspace is not None and app.roles:
+        """Make the request and submit it; returns the job's id.
+
+        A workspace goes to the first role of the app, which then names what was built of it.
+        """
+        resolved = self.run_opts().resolve(cfg)
+        build = getattr(self, "build_workspaces", None)  # of schedulers that ship code
+        if workspace is not None and app.roles and build is not None:
             app.roles[0].workspace = workspace
-        return self.schedule(self.submit_dryrun(app, cfg))
+            build(app.roles[:1], resolved)
+        return self.schedule(self.submit_dryrun(app, resolved))
 
     def submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[T]:
         """Make the request with all options filled in, and let each role change it."""

@@ -77,7 +77,7 @@ class CoordinatorHost(Process):
 
     @property
     def run(self) -> RunMachine | None:
-        """The run, once somebody has joined it."""
+        """The run, once a node has joined it."""
         return self.machine.runs.get(RUN)
 
     # -- what reaches it -------------------------------------------------------------------------------------

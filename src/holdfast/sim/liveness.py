@@ -32,7 +32,7 @@ def unsettled(coordinator: CoordinatorHost, nodes: list[SimNode]) -> str | None:
         return None
     run = coordinator.run
     if run is None:
-        return "nobody has joined the coordinator"
+        return "no node has joined the coordinator"
     if run.closed is not None:
         return f"the run is closed but {asking[0].id} does not know"
     closing = next((node.id for node in asking if node.closing), None)

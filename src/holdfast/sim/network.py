@@ -59,7 +59,7 @@ class Network:
         self.rng = rng
         self.coordinator: CoordinatorHost
         self.messages = 0
-        #: More than this cannot be needed; whoever sends it is running in circles.
+        #: More than this cannot be needed: a machine that sends it is running in circles.
         self.messages_max = MESSAGES_MAX
         self._connections = 0
         #: How many cuts lie on a node's way to the coordinator, and on the way back.
@@ -87,7 +87,7 @@ class Network:
         self._end_up(connection, "the node closed the connection")
 
     def lose_node(self, connection: Connection, *, silent: bool) -> None:
-        """A node's process is gone, and with it the connection; nobody hears that when its whole host is gone."""
+        """A node's process is gone, and its connection; `silent` where its host is gone and no end is heard."""
         connection.node_open = False
         if silent:
             connection.dead = True

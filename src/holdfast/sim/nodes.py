@@ -333,7 +333,7 @@ class SimNode(Process):
         self.post(self._put, SIGTERM)
 
     def close(self, reason: str) -> None:
-        """The agent ends the run for everybody."""
+        """The agent ends the run for all nodes."""
         self.closing = True
         self.post(self.handle, Close(reason))
 

@@ -95,16 +95,16 @@ class Safety:
         settings = run.settings
         if settings is None or not settings.min_nodes <= len(places) <= settings.max_nodes:
             raise Violation("min and max are kept", f"round {round_id} has {len(places)} nodes, {settings}")
-        self._check_nobody_works(run, round_id)
+        self._check_no_old_workers(run, round_id)
         order = list(places)
         check_places([self._nodes[name].plan for name in order], list(places.values()), order)
-        # A round that was saved but told to nobody, because the coordinator died over it, may lie between.
+        # A round that was saved but not told, because the coordinator died over it, may lie between.
         follows = last is not None and round_id.number == last.number + 1
         self._check_order(self.rounds[last] if last is not None and follows else {}, order)
         self.rounds[round_id] = places
         self._last = round_id
 
-    def _check_nobody_works(self, run: RunMachine, round_id: RoundId) -> None:
+    def _check_no_old_workers(self, run: RunMachine, round_id: RoundId) -> None:
         for name in run.nodes:
             workers, in_process = self._nodes[name].workers, self._nodes[name].in_process
             if workers is not None and not in_process:

@@ -41,7 +41,7 @@ class How(enum.StrEnum):
     """The variants of faults."""
 
     PLAIN = ""
-    SILENT = "silent"  # a crash of the host: nobody hears the connection end
+    SILENT = "silent"  # a crash of the host: no one hears the connection end
     UP = "up"  # a cut of the way to the coordinator only
     DOWN = "down"  # a cut of the way from the coordinator only
     VICTIM = "victim"  # a worker fails because of another

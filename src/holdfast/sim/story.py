@@ -1,4 +1,4 @@
-"""The story of a simulation: times, who said what, and the sentences, for people to read and for digests."""
+"""The story of a simulation: times, speakers and sentences, for people to read and for digests."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from holdfast.coordinator.messages import (
     Broken,
     Close,
     Closed,
-    Done,
     Fail,
+    Finish,
     Join,
     Leave,
     Newcomers,
@@ -53,8 +53,8 @@ def words(message: Message) -> str:
             return f"Beat, {message.phase.name.lower()}, ask {message.ask}, round {message.round}"
         case Fail():
             return f"Fail of round {message.round}: {_cause(message.cause.sentence, message.cause.victim)}"
-        case Done():
-            return f"Done with round {message.round}"
+        case Finish():
+            return f"Finish of round {message.round}"
         case Leave() | Close():
             return f"{type(message).__name__}: {message.reason}"
         case Sealed():

@@ -20,6 +20,12 @@ def get_type_name(tp: Any) -> str:
     return str(tp.__name__ if isinstance(tp, type | GenericAlias) else tp)
 
 
+class _Resolved(dict[str, CfgVal]):
+    """Options whose unknown keys have been reported."""
+
+    __slots__ = ()
+
+
 @dataclass
 class runopt:  # noqa: N801 - the name that schedulers are written with
     """One option: what it is for, its type, and what it is when nobody sets it.
@@ -107,7 +113,7 @@ class runopts:  # noqa: N801 - the name that schedulers are written with
         option = runopt(default, type_, required, help)
         if required and default is not None:
             raise UsageError(f"the run option '{cfg_key}' is required, so it cannot have the default {default!r}")
-        if default is not None and not option.accepts(default):
+        if default not in (None, [], {}) and not option.accepts(default):  # `[]` and `{}` mean the same to many
             raise WrongDefaultError(
                 f"the default {default!r} of the run option '{cfg_key}' is not of type {option.type_name}"
             )
@@ -131,8 +137,9 @@ class runopts:  # noqa: N801 - the name that schedulers are written with
 
         Raises `InvalidRunConfigError` where a value is missing or of another type.
         """
-        self._warn_of_unknown(cfg)
-        resolved = dict(cfg)
+        if not isinstance(cfg, _Resolved):
+            self._warn_of_unknown(cfg)
+        resolved = _Resolved(cfg)
         for key, option in self._opts.items():
             value = resolved.get(key)
             if value is None:
@@ -143,7 +150,7 @@ class runopts:  # noqa: N801 - the name that schedulers are written with
                         cfg,
                     )
                 resolved[key] = option.default
-            elif not option.accepts(value):
+            elif value not in ([], {}) and not option.accepts(value):
                 raise InvalidRunConfigError(
                     f"the run option '{key}' is {value!r} ({type(value).__name__}) but must be {option.type_name}",
                     key,

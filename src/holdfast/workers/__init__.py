@@ -1,7 +1,6 @@
 """Processes: how workers are started, watched, heard and stopped. Linux.
 
-An agent uses `Gang` with `WorkerPlan`s, `Template` for warm starts, and `holdfast.workers.aio`
-inside an event loop. Programs written for TorchElastic use `start_processes` and the logs specs.
+An agent uses `Gang` with `WorkerPlan`s, `Template` for warm starts, and `holdfast.workers.aio` inside an event loop.
 """
 
 from __future__ import annotations
@@ -13,11 +12,6 @@ from holdfast.lazy import attach
 if TYPE_CHECKING:
     from holdfast.workers.accelerators import gpu_count as gpu_count
     from holdfast.workers.accelerators import local_world_size as local_world_size
-    from holdfast.workers.context import MultiprocessContext as MultiprocessContext
-    from holdfast.workers.context import PContext as PContext
-    from holdfast.workers.context import RunProcsResult as RunProcsResult
-    from holdfast.workers.context import SubprocessContext as SubprocessContext
-    from holdfast.workers.context import start_processes as start_processes
     from holdfast.workers.driver import Gang as Gang
     from holdfast.workers.lines import render_prefix as render_prefix
     from holdfast.workers.logs import DefaultLogsSpecs as DefaultLogsSpecs
@@ -43,7 +37,6 @@ else:
     __getattr__, __dir__, __all__ = attach(
         __name__,
         accelerators="gpu_count local_world_size",
-        context="MultiprocessContext PContext RunProcsResult SubprocessContext start_processes",
         driver="Gang",
         lines="render_prefix",
         logs="DefaultLogsSpecs LogsDest LogsSpecs",

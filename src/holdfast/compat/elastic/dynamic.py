@@ -27,7 +27,7 @@ from holdfast.store.prefix import PrefixStore
 
 #: How often a node that waits looks again.
 LOOK_S = 0.3
-#: Who was overtaken by another's write tries again after up to this time.
+#: A node that was overtaken by another's write tries again after up to this time.
 OVERTAKEN_S = 0.05
 TIMEOUTS_S = {"join": 600, "last_call": 30, "close": 30, "heartbeat": 5}
 
@@ -110,7 +110,7 @@ class RendezvousSettings:
 
 
 class StateHolder:
-    """The shared state, and this node's way of changing it: read, decide, write if nobody was faster."""
+    """The shared state, and this node's way of changing it: read, decide, write if no other node was faster."""
 
     def __init__(self, backend: RendezvousBackend) -> None:
         self._backend = backend
@@ -243,7 +243,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         return self._state.read()[0].closed
 
     def set_closed(self) -> None:
-        """End the run for everybody."""
+        """End the run for all nodes."""
         self._state.settle(self._machine.close)
 
     def num_nodes_waiting(self) -> int:

@@ -1,12 +1,12 @@
 """How nodes that share nothing but one changing text agree on a round. Pure.
 
-The text is the `Gathering`: who is in the round, who waits for the next one, who stands by. A node reads it, decides
-here what it should become, and writes it if nobody else has written in between; otherwise it reads again. What this
-module obeys:
+The text is the `Gathering`: the nodes of the round, those that wait for the next one, those that stand by. A node reads
+it, decides here what it should become, and writes it if no other node has written in between; otherwise it reads again.
+The rules:
 
 - A round is complete when `max_nodes` have come, or when at least `min_nodes` have and the last call is over. After the
-  first round there is no last call once all nodes that live are back: nobody waits for what is known.
-- Who comes to a complete round waits; nodes in the round see it and leave, and the last one to leave opens the next.
+  first round there is no last call once all nodes that live are back.
+- A node that comes to a complete round waits; nodes of the round see it and leave; the last to leave opens the next.
 - A round that lost a node is broken, which its nodes see as well.
 - A node proves that it lives by counting up its beat. Whether another one lives is judged by this node's own clock: by
   how long its beat has stood still, as seen from here. No two clocks are ever compared.
@@ -154,7 +154,7 @@ class GatheringMachine:
         return Write(gathering) if changed else Wait(self._sentence(gathering))
 
     def leave(self, gathering: Gathering, now: float, *, for_good: bool = False) -> Action:
-        """Be in no round, and for good also among those who live."""
+        """Be in no round, and for good also not among the live nodes."""
         del now
         changed = gathering.remove(self.name)
         if for_good:
@@ -174,7 +174,7 @@ class GatheringMachine:
         return Write(gathering)
 
     def close(self, gathering: Gathering, now: float) -> Action:
-        """Have the run be over for everybody."""
+        """Have the run be over for all nodes."""
         del now
         if gathering.closed:
             return Done(gathering)

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from holdfast.agent.agent_facts import Observers
 from holdfast.agent.api import Worker, WorkerGroup
 from holdfast.agent.driver import Agent
-from holdfast.agent.observers import Observers
 from holdfast.events import record
 from holdfast.events.api import Event, EventSource
 from holdfast.events.platform import event_of

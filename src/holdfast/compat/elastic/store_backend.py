@@ -13,7 +13,7 @@ __all__ = ["DEFAULT_PORT", "C10dRendezvousBackend"]
 
 #: Where torchrun's store listens.
 DEFAULT_PORT = 29400
-#: Stands for no state: a store blocks whoever reads a key that is not there.
+#: Stands for no state: a store blocks a reader of a key that is not there.
 _NOTHING = "Y2FuaW1hZGFt"
 
 
@@ -44,7 +44,7 @@ class C10dRendezvousBackend(RendezvousBackend):
         desired = b64encode(state).decode()
         expected = _NOTHING if token is None else token.decode()
         found = _decode(self._ask("compare_set", self._key, expected, desired))
-        # What the key held before was another text: if it holds ours now, it was set by us or by somebody who
+        # What the key held before was another text: if it holds ours now, it was set by us or by a node that
         # wanted exactly the same.
         return None if found is None else (*found, found[0] == state)
 

@@ -33,7 +33,7 @@ def _cli(own: str, more: Mapping[str, str] | None = None) -> View:
 
 
 _RUNNER = _of("holdfast.runner.api", "Runner get_runner")
-_SCHEDULERS = _of("holdfast.schedulers", "get_default_scheduler_name get_scheduler_factories")
+_SCHEDULERS = _of(f"{_ADAPTERS}.schedulers", "get_default_scheduler_name get_scheduler_factories")
 _COLOURS = _of(f"{_ADAPTERS}.cli.colors", "BLUE ENDC GRAY GREEN ORANGE")
 _HANDLES = _of("holdfast.specs", "make_app_handle parse_app_handle")
 _TYPES = _of(f"{_ADAPTERS}.util.types", "decode decode_optional get_argparse_param_type is_bool none_throws to_dict")
@@ -55,7 +55,7 @@ _SPECS = View(
         "GENERIC_NAMED_RESOURCES": "holdfast.specs.named_resources_generic:NAMED_RESOURCES",
         **_ERRORS,
         **_of("holdfast.specs.runopts", "get_type_name"),
-        **_of("holdfast.components.arguments", "materialize_appdef"),
+        **_of(f"{_ADAPTERS}.components", "materialize_appdef"),
         **_ENTRY_POINTS,
         **_TYPES,
     },
@@ -111,9 +111,8 @@ MODULES: Table = {
     "torchx.runner.api": View(
         ("holdfast.runner.api", "holdfast.runner.trackers"),
         {
-            **_of("holdfast.components.arguments", "materialize_appdef"),
-            **_of("holdfast.components.finder", "get_component"),
-            **_of("holdfast.schedulers", "ListAppResponse Scheduler SchedulerFactory Stream get_scheduler_factories"),
+            **_of(f"{_ADAPTERS}.runner", "get_component materialize_appdef"),
+            **_of("holdfast.schedulers", "ListAppResponse Scheduler SchedulerFactory Stream"),
             **_of("holdfast.specs", "AppStatus NONE"),
             **_of("holdfast.compat.errors", "UnknownAppException UnknownSchedulerException"),
             **_of(
@@ -121,7 +120,7 @@ MODULES: Table = {
                 "ENV_TORCHX_JOB_ID ENV_TORCHX_PARENT_RUN_ID ENV_TORCHX_TRACKERS tracker_config_env_var_name",
             ),
             **_of("holdfast.workspace", "WorkspaceMixin"),
-            **_of(f"{_ADAPTERS}.runner", "Runner get_runner"),
+            **_of(f"{_ADAPTERS}.runner", "Runner get_runner get_scheduler_factories"),
             **_of(f"{_ADAPTERS}.events", "log_event"),
             **_CONFIG,
             **_TYPES,
@@ -134,7 +133,7 @@ MODULES: Table = {
     "torchx.runtime": View(),
     "torchx.runtime.tracking": view("holdfast.tracker.results"),
     "torchx.runtime.tracking.api": "holdfast.tracker.results",
-    "torchx.schedulers": View(("holdfast.schedulers",), _ENTRY_POINTS),
+    "torchx.schedulers": view(f"{_ADAPTERS}.schedulers"),
     "torchx.schedulers.api": View(
         ("holdfast.schedulers.api", "holdfast.schedulers.lines"),
         {
@@ -146,26 +145,31 @@ MODULES: Table = {
     "torchx.schedulers.devices": "holdfast.schedulers.devices",
     "torchx.schedulers.ids": "holdfast.schedulers.ids",
     "torchx.schedulers.local_scheduler": View(
-        ("holdfast.schedulers.local",),
+        (f"{_ADAPTERS}.local_scheduler",),
         {
             "ENV_CUDA_VISIBLE_DEVICES": "holdfast.schedulers.local.render:GPUS_VARIABLE",
-            **_of("holdfast.schedulers.local.scheduler", "LocalScheduler"),
-            **_of("holdfast.schedulers.lines", "LogIterator filter_regex split_lines_iterator"),
+            **_of("holdfast.schedulers.lines", "filter_regex split_lines_iterator"),
             **_of("holdfast.schedulers.ids", "make_unique"),
             **_of("holdfast.compat.errors", "SignalException"),
             **_of("holdfast.schedulers", "DescribeAppResponse ListAppResponse Scheduler Stream"),
-            **_of("holdfast.specs", "AppDef AppDryRunInfo AppState NONE Role is_terminal macros runopts"),
+            **_of("holdfast.specs", "AppState NONE is_terminal macros"),
             **_TYPES,
         },
     ),
     "torchx.specs": _SPECS,
     "torchx.specs.api": _SPECS,
     "torchx.specs.builders": View(
-        ("holdfast.specs.builders", "holdfast.components.arguments", "holdfast.specs.handles"), {**_LINTER, **_TYPES}
+        (
+            f"{_ADAPTERS}.components",
+            "holdfast.specs.builders",
+            "holdfast.components.arguments",
+            "holdfast.specs.handles",
+        ),
+        {**_LINTER, **_TYPES},
     ),
     "torchx.specs.file_linter": View((f"{_ADAPTERS}.file_linter",), {**_FILES, **_TYPES}),
     "torchx.specs.finder": View(
-        ("holdfast.components.finder",),
+        ("holdfast.components.finder", f"{_ADAPTERS}.components"),
         {
             **_of("holdfast.compat.errors", "ComponentNotFoundException ComponentValidationException"),
             **_of("holdfast.specs", "AppDef"),

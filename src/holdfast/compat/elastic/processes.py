@@ -1,29 +1,61 @@
-"""`start_processes` and its contexts, as programs written for TorchElastic use them: thin faces on a gang.
+"""TorchElastic's `multiprocessing.api`: `start_processes` and its contexts, as adapters around a gang.
 
-What differs is only better: `wait` reacts at once whatever `period` says, grandchildren are ended too, and
-nobody's signal handlers are touched (the agent that wants `SignalError` raises it from handlers of its
-own).
+Two things differ on purpose: `wait` returns as soon as a process ends, whatever `period` says, and the processes that
+workers have started are ended too.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
+import threading
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from holdfast.compat.elastic.redirects import get_std_cm, redirect_stderr, redirect_stdout
+from holdfast.compat.elastic.subprocess_handler import SubprocessHandler, get_subprocess_handler
+from holdfast.compat.elastic.tail_log import TailLog
+from holdfast.compat.errors import SignalException
 from holdfast.errors import UsageError
-from holdfast.failures import ProcessFailure
+from holdfast.failures import ProcessFailure, record
 from holdfast.workers.driver import GRACE_S, Gang
+from holdfast.workers.logs import DefaultLogsSpecs, LogsDest, LogsSpecs
 from holdfast.workers.numa import NumaOptions, bind
-from holdfast.workers.plan import Entry, Function, Program, WorkerPlan
+from holdfast.workers.plan import Entry, Function, Program, WorkerExited, WorkerPlan
+from holdfast.workers.std import Std, to_map
 from holdfast.workers.wiring import LogOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.workers.logs import LogsSpecs
+__all__ = [
+    "DefaultLogsSpecs",
+    "LogsDest",
+    "LogsSpecs",
+    "MultiprocessContext",
+    "NumaOptions",
+    "PContext",
+    "ProcessFailure",
+    "RunProcsResult",
+    "SignalException",
+    "Std",
+    "SubprocessContext",
+    "SubprocessHandler",
+    "TailLog",
+    "get_std_cm",
+    "get_subprocess_handler",
+    "record",
+    "redirect_stderr",
+    "redirect_stdout",
+    "start_processes",
+    "to_map",
+]
+
+SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
+SIGNALS_DEFAULT = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 
 
 @dataclass
@@ -54,12 +86,15 @@ class PContext(ABC):
         duplicate_stdout_filters: list[str] | None = None,
         duplicate_stderr_filters: list[str] | None = None,
     ) -> None:
-        _check_ranks(args, envs)
+        if not args:
+            raise UsageError("args names no local rank; there is nothing to start")
+        self.nprocs = len(args)
+        _validate_full_rank(args, self.nprocs, "args")
+        _validate_full_rank(envs, self.nprocs, "envs")
         self.name = name
         self.entrypoint = entrypoint
         self.args = args
         self.envs = envs
-        self.nprocs = len(args)
         dest = logs_specs.reify(envs)
         self.stdouts, self.stderrs = dest.stdouts, dest.stderrs
         self.error_files = dest.error_files
@@ -71,8 +106,13 @@ class PContext(ABC):
         )
 
     def start(self) -> None:
-        """Start every process."""
-        self._start()
+        """Start every process; in the main thread, signals raise `SignalException` until the context is closed."""
+        _signals.enter(self)
+        try:
+            self._start()
+        except BaseException:
+            _signals.leave(self)
+            raise
 
     @abstractmethod
     def _start(self) -> None:
@@ -96,13 +136,19 @@ class PContext(ABC):
         0 looks without waiting, a negative timeout waits for ever.
         """
         if timeout == 0:
-            return self._poll()
+            return self._look()
         until = None if timeout < 0 else time.monotonic() + timeout
         while True:
-            result = self._poll()
+            result = self._look()
             if result is not None or (until is not None and time.monotonic() >= until):
                 return result
             self._wait_event(period if until is None else min(period, until - time.monotonic()))
+
+    def _look(self) -> RunProcsResult | None:
+        result = self._poll()
+        if result is not None:
+            _signals.leave(self)
+        return result
 
     def _wait_event(self, timeout: float) -> None:
         """Wait until `_poll` may have something new, for at most `timeout` seconds."""
@@ -110,7 +156,10 @@ class PContext(ABC):
 
     def close(self, death_sig: signal.Signals | None = None, timeout: int = 30) -> None:
         """End what still runs: `death_sig` (SIGTERM), then SIGKILL after `timeout` seconds."""
-        self._close(death_sig=death_sig or signal.SIGTERM, timeout=timeout)
+        try:
+            self._close(death_sig=death_sig or _get_default_signal(), timeout=timeout)
+        finally:
+            _signals.leave(self)
 
 
 class _GangContext(PContext):
@@ -130,15 +179,27 @@ class _GangContext(PContext):
     def _return_value(self, gang: Gang, local_rank: int) -> Any:
         """What this rank returned."""
 
+    @abstractmethod
+    def _failed(self, exits: list[WorkerExited]) -> list[WorkerExited]:
+        """Which of these ends are failures; those that this context has ended itself come last."""
+
     def _start(self) -> None:
         if self._gang is not None:
             raise UsageError("these processes have been started already; make a new context")
+        self._check_entrypoint()
         cpus = bind(self._numa_options, self.nprocs)
         plans = [
             WorkerPlan(rank, self._entry(rank), self.envs[rank], cpus=cpus.get(rank)) for rank in sorted(self.args)
         ]
         self._gang = Gang(plans, self._dest, self._options)
-        self._gang.start()
+        try:
+            self._gang.start()
+        except BaseException:  # a signal, for one
+            self._gang.close()
+            raise
+
+    def _check_entrypoint(self) -> None:
+        """Raise where the entry point cannot be started."""
 
     def pids(self) -> dict[int, int]:
         """The process ids by local rank."""
@@ -159,8 +220,7 @@ class _GangContext(PContext):
             return None
         if failed:
             gang.stop(signal.SIGTERM, GRACE_S)
-            failed = [e for e in gang.exits().values() if e.failed]
-            failed = [e for e in failed if not e.signalled_by_us] or failed  # whom we ended is no news
+            failed = self._failed(sorted(gang.exits().values(), key=lambda exited: exited.signalled_by_us))
         failures = {
             e.local_rank: ProcessFailure(e.local_rank, e.pid, e.exit_code, gang.error_file(e.local_rank))
             for e in failed
@@ -215,6 +275,10 @@ class MultiprocessContext(_GangContext):
     def _return_value(self, gang: Gang, local_rank: int) -> Any:
         return gang.return_value(local_rank)
 
+    def _failed(self, exits: list[WorkerExited]) -> list[WorkerExited]:
+        failed = [exited for exited in exits if exited.failed]
+        return [exited for exited in failed if not exited.signalled_by_us] or failed
+
 
 class SubprocessContext(_GangContext):
     """Runs a program in every process."""
@@ -248,6 +312,14 @@ class SubprocessContext(_GangContext):
 
     def _return_value(self, gang: Gang, local_rank: int) -> Any:  # noqa: ARG002 - programs return nothing
         return None
+
+    def _failed(self, exits: list[WorkerExited]) -> list[WorkerExited]:
+        return [exited for exited in exits if exited.failed]
+
+    def _check_entrypoint(self) -> None:
+        program = str(self.entrypoint)
+        if any(shutil.which(program, path=env.get("PATH")) is None for env in self.envs.values()):
+            raise FileNotFoundError(2, os.strerror(2), program)
 
 
 def start_processes(
@@ -293,10 +365,92 @@ def start_processes(
     return context
 
 
-def _check_ranks(args: dict[int, tuple[Any, ...]], envs: dict[int, dict[str, str]]) -> None:
-    if not args:
-        raise UsageError("args names no local rank; there is nothing to start")
-    expected = set(range(len(args)))
-    for what, given in (("args", set(args)), ("envs", set(envs))):
-        if given != expected:
-            raise UsageError(f"{what} has the local ranks {sorted(given)}, expected {sorted(expected)}")
+# -- semi-private names that programs import -------------------------------------------------------------------------
+
+
+def _validate_full_rank(d: dict[int, Any], nprocs: int, what: str) -> None:
+    """Raise unless there is an entry for each local rank and for no other."""
+    expected = set(range(nprocs))
+    if set(d) != expected:
+        raise RuntimeError(f"{what} has the local ranks {sorted(d)}, expected {sorted(expected)}")
+
+
+def _wrap(
+    local_rank: int,
+    fn: Callable[..., Any],
+    args: dict[int, tuple[Any, ...]],
+    envs: dict[int, dict[str, str]],
+    stdout_redirects: dict[int, str],
+    stderr_redirects: dict[int, str],
+    ret_vals: dict[int, Any],
+    queue_finished_reading_event: Any,
+    numa_options: NumaOptions | None = None,
+) -> None:
+    """Be one worker in this process: run the function, hand over its result and wait until that has been read."""
+    os.environ.update(envs[local_rank])
+    cpus = bind(numa_options, local_rank + 1).get(local_rank)
+    if cpus:
+        os.sched_setaffinity(0, cpus)
+    with (
+        get_std_cm(stdout_redirects[local_rank], redirect_stdout),
+        get_std_cm(stderr_redirects[local_rank], redirect_stderr),
+    ):
+        value = record(fn)(*args[local_rank])
+    ret_vals[local_rank].put(value)
+    queue_finished_reading_event.wait()
+
+
+def _get_default_signal() -> signal.Signals:
+    """The signal that asks a process to end."""
+    return signal.SIGTERM
+
+
+def _get_kill_signal() -> signal.Signals:
+    """The signal that ends a process."""
+    return signal.SIGKILL
+
+
+def _terminate_process_handler(signum: int, frame: object) -> None:
+    """Raise `SignalException` for this signal."""
+    del frame
+    which = signal.Signals(signum)
+    raise SignalException(f"process {os.getpid()} received {which.name}", which)
+
+
+class _Signals:
+    """Makes signals raise `SignalException` while a context is open.
+
+    A handler that the program has set itself stays, and so does a signal that is ignored (`nohup`): an agent of ours
+    that uses these contexts keeps its own way of ending. Python lets only the main thread set handlers.
+    """
+
+    def __init__(self) -> None:
+        self._open: set[int] = set()
+        self._before: dict[signal.Signals, Any] = {}
+
+    def enter(self, context: PContext) -> None:
+        """A context is about to start."""
+        self._open.add(id(context))
+        if self._before or threading.current_thread() is not threading.main_thread():
+            return
+        for name in os.environ.get(SIGNALS_VARIABLE, SIGNALS_DEFAULT).split(","):
+            which = getattr(signal, name.strip(), None)
+            if isinstance(which, signal.Signals) and _is_default(signal.getsignal(which)):
+                self._before[which] = signal.signal(which, _terminate_process_handler)
+
+    def leave(self, context: PContext) -> None:
+        """A context has ended; after the last one signals mean what they meant before."""
+        self._open.discard(id(context))
+        if self._open or threading.current_thread() is not threading.main_thread():
+            return
+        for which, handler in self._before.items():
+            if signal.getsignal(which) is _terminate_process_handler:
+                signal.signal(which, handler)
+        self._before.clear()
+
+
+def _is_default(handler: Any) -> bool:
+    return handler in (signal.SIG_DFL, signal.default_int_handler)
+
+
+_signals = _Signals()

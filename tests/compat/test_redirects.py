@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.compat.elastic.redirects import get_std_cm, redirect, redirect_stdout
 from holdfast.errors import UsageError
-from holdfast.workers.redirects import get_std_cm, redirect, redirect_stdout
 
 PROGRAM = """
 import os, sys
-from holdfast.workers.redirects import get_libc, redirect_stderr, redirect_stdout
+from holdfast.compat.elastic.redirects import get_libc, redirect_stderr, redirect_stdout
 print("before")
 with redirect_stdout("out"), redirect_stderr("err"):
     print("from python")

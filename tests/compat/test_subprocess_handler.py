@@ -6,7 +6,7 @@ import signal
 import sys
 from pathlib import Path
 
-from holdfast.workers.subprocess_handler import get_subprocess_handler
+from holdfast.compat.elastic.subprocess_handler import get_subprocess_handler
 
 
 def test_a_program_runs_with_its_variables_and_its_output_goes_to_files(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ dist = pytest.importorskip("torch.distributed", reason="needs torch")
 if not dist.is_available():
     pytest.skip("this torch has no distributed", allow_module_level=True)
 
-from holdfast.torch.c10d import create_backend, create_c10d_store  # noqa: E402
+from holdfast.compat.elastic.c10d import create_backend, create_c10d_store  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -40,7 +40,7 @@ def test_a_server_picks_a_port_and_a_client_joins() -> None:
 def test_a_port_that_was_taken_in_between_is_left_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("", 0)) as taken:
         ports = iter([taken.getsockname()[1], get_free_port()])
-        monkeypatch.setattr("holdfast.torch.c10d.get_free_port", lambda: next(ports))
+        monkeypatch.setattr("holdfast.compat.elastic.c10d.get_free_port", lambda: next(ports))
 
         server = create_c10d_store(is_server=True, server_addr="localhost", timeout=60)
 

@@ -11,14 +11,23 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import SignalError, UsageError
-from holdfast.workers import DefaultLogsSpecs, MultiprocessContext, PContext, Std, SubprocessContext, start_processes
+from holdfast.compat.elastic.processes import (
+    DefaultLogsSpecs,
+    MultiprocessContext,
+    PContext,
+    SignalException,
+    Std,
+    SubprocessContext,
+    start_processes,
+)
+from holdfast.errors import UsageError
+from tests.workers.conftest import long_lived, nobody_left_behind  # noqa: F401 - fixtures
 
 METHODS = ["spawn", "fork", "forkserver"]
 
 
 @pytest.fixture(autouse=True)
-def no_helpers_left(nobody_left_behind):
+def no_helpers_left(nobody_left_behind):  # noqa: F811
     """End the two helper processes that multiprocessing itself keeps for good."""
     yield
     multiprocessing.forkserver._forkserver._stop()
@@ -85,6 +94,11 @@ def wait_for_ever(_):
         signal.pause()
 
 
+def tensors(rank):
+    torch = pytest.importorskip("torch")
+    return {"here": torch.full((3,), float(rank))}
+
+
 def child_of_my_own(_):
     context = multiprocessing.get_context("spawn")
     with context.Pool(1) as pool:
@@ -135,6 +149,18 @@ def test_a_large_return_value_blocks_nobody(launch):
 
     assert result is not None
     assert {len(value) for value in result.return_values.values()} == {5_000_000}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_tensor_comes_back_though_its_process_has_ended(launch, method):
+    pytest.importorskip("torch")
+    result = launch(tensors, start_method=method).wait(120)
+
+    assert result is not None
+    assert {rank: value["here"].tolist() for rank, value in result.return_values.items()} == {
+        0: [0.0] * 3,
+        1: [1.0] * 3,
+    }
 
 
 def test_a_return_value_that_cannot_travel_is_a_failure_that_says_so(launch):
@@ -202,7 +228,46 @@ def test_a_failing_program_is_reported_with_its_code(launch):
     result = launch("/bin/sh", args={0: ("-c", "exit 7"), 1: ("-c", "sleep 1000")}).wait(60)
 
     assert result is not None
-    assert {rank: failure.exitcode for rank, failure in result.failures.items()} == {0: 7}
+    assert next(iter(result.failures)) == 0  # the one that failed by itself comes first
+    assert {rank: failure.exitcode for rank, failure in result.failures.items()} == {0: 7, 1: -signal.SIGTERM}
+
+
+def test_a_program_that_there_is_not_is_told_as_python_does(launch):
+    with pytest.raises(FileNotFoundError, match="no-such-program"):
+        launch("no-such-program", 1)
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR2"])
+def test_signals_raise_until_the_context_is_closed(launch, tmp_path, monkeypatch, name):
+    os.mkfifo(tmp_path / "go")
+    monkeypatch.setenv("TORCHELASTIC_SIGNALS_TO_HANDLE", f"{name},SIGNONSENSE")
+    number = signal.Signals[name]
+    before = signal.getsignal(number)
+    command = f"read _ < {tmp_path}/go; kill -{int(number)} {os.getpid()}; sleep 1000"
+    context = launch("/bin/sh", args={0: ("-c", command)}, size=1)
+
+    def ask_and_wait():
+        (tmp_path / "go").write_text("now\n")
+        context.wait(60)
+
+    with pytest.raises(SignalException) as raised:
+        ask_and_wait()
+
+    assert raised.value.sigval is number
+    context.close()
+    assert signal.getsignal(number) is before
+
+
+def test_a_handler_that_the_program_has_set_stays(launch):
+    heard = []
+    before = signal.signal(signal.SIGTERM, lambda *_: heard.append(1))
+    try:
+        result = launch("/bin/sh", args={0: ("-c", f"kill {os.getpid()}; exit 0")}, size=1).wait(60)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+    assert result is not None
+    assert heard == [1]
 
 
 def test_waiting_looks_waits_and_gives_up(launch):
@@ -247,9 +312,9 @@ def test_filters_are_passed_on(launch, tmp_path):
 def test_ranks_must_be_counted_from_zero(tmp_path):
     specs = DefaultLogsSpecs(str(tmp_path))
 
-    with pytest.raises(UsageError, match="expected"):
+    with pytest.raises(RuntimeError, match="expected"):
         start_processes("test", square, {1: (1,)}, {1: {}}, specs)
-    with pytest.raises(UsageError, match="expected"):
+    with pytest.raises(RuntimeError, match="expected"):
         start_processes("test", square, {0: (1,)}, {}, specs)
     with pytest.raises(UsageError, match="nothing to start"):
         start_processes("test", square, {}, {}, specs)
@@ -264,4 +329,4 @@ def test_a_context_starts_once(launch):
 
 def test_the_classes_are_those_people_extend():
     assert issubclass(MultiprocessContext, PContext)
-    assert SignalError("enough", signal.SIGTERM).sigval is signal.SIGTERM
+    assert SignalException("enough", signal.SIGTERM).sigval is signal.SIGTERM

@@ -6,7 +6,7 @@ import io
 import threading
 from pathlib import Path
 
-from holdfast.workers.tail import TailLog, tail_logfile
+from holdfast.compat.elastic.tail_log import TailLog, tail_logfile
 
 
 class Screen(io.StringIO):

@@ -1,12 +1,10 @@
-"""torch's own stores, made as TorchElastic makes them: for launchers that want to host one."""
+"""TorchElastic's `create_c10d_store` and `create_backend`: torch's own stores, for launchers that want to host one."""
 
 from __future__ import annotations
 
 import tempfile
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
-
-import torch.distributed
 
 from holdfast.errors import RendezvousConnectionError, UsageError
 from holdfast.rendezvous.api import RendezvousParameters
@@ -17,9 +15,7 @@ from holdfast.wire.ports import get_free_port
 if TYPE_CHECKING:
     from holdfast.compat.elastic.store_backend import C10dRendezvousBackend
 
-dist: Any = torch.distributed  # which does not say what it exports
-
-#: What torch says of a port that somebody else took in between; its versions differ in the first letter.
+#: What torch says of a port that another program took in between; its versions differ in the first letter.
 _TAKEN = "ddress already in use"
 
 
@@ -36,6 +32,7 @@ def create_c10d_store(
     """Make a TCPStore, or join one; a server with port -1 picks a free one, and tries again where that was taken."""
     if server_port == -1 and world_size > 1:
         raise UsageError(f"server_port must be specified when world_size > 1, got {server_port=}, {world_size=}")
+    dist = _torch()
     attempts = retries if server_port == -1 else 1
     extra = {} if use_libuv is None else {"use_libuv": use_libuv}
     for attempt in range(1, attempts + 1):
@@ -70,13 +67,14 @@ def create_backend(params: RendezvousParameters) -> tuple[C10dRendezvousBackend,
     return C10dRendezvousBackend(store, params.run_id), store
 
 
-def _tcp_store(params: RendezvousParameters) -> Any:
+def _create_tcp_store(params: RendezvousParameters) -> Any:
     from holdfast.compat.elastic.store_backend import DEFAULT_PORT
 
     where = parse_endpoint(params.endpoint, DEFAULT_PORT)
     timeout_s = params.get_as_int("read_timeout", 60) or 0
     if timeout_s <= 0:
         raise UsageError("The read timeout must be a positive integer.")
+    dist = _torch()
     said = params.get_as_bool("is_host")
     timeout = timedelta(seconds=timeout_s)
     if said or (said is None and owns_address(where.host)):
@@ -88,12 +86,18 @@ def _tcp_store(params: RendezvousParameters) -> Any:
     return dist.TCPStore(where.host, where.port, is_master=False, multi_tenant=True, timeout=timeout)
 
 
-def _file_store(params: RendezvousParameters) -> Any:
+def _create_file_store(params: RendezvousParameters) -> Any:
     path = params.endpoint
     if not path:
         with tempfile.NamedTemporaryFile(delete=False) as file:
             path = file.name
-    return dist.FileStore(path)
+    return _torch().FileStore(path)
 
 
-_STORES = {"tcp": _tcp_store, "file": _file_store}
+def _torch() -> Any:
+    import torch.distributed
+
+    return torch.distributed
+
+
+_STORES = {"tcp": _create_tcp_store, "file": _create_file_store}

@@ -1,4 +1,4 @@
-"""One program as a process of its own, in a session of its own, for launchers written for TorchElastic.
+"""TorchElastic's `subprocess_handler`: one program as a process in a session of its own.
 
 Our own agent starts workers through a gang, which knows of their ends and of what they have started.
 """
@@ -48,7 +48,7 @@ class SubprocessHandler:
         )
 
     def close(self, death_sig: signal.Signals | None = None) -> None:
-        """Signal the program and what it has started, and close its files; whoever made it waits for its end."""
+        """Signal the program and what it has started, and close its files; the caller waits for its end."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.proc.pid, death_sig or signal.SIGTERM)
         for file in (self._stdout, self._stderr):
