@@ -7,9 +7,7 @@ if TYPE_CHECKING:
 
     from holdfast import train
     from holdfast.timer.heartbeat import heartbeat, pause, resume
-    from holdfast.train.coordinator import Coordinator, SimpleWorkerStats, WorkerStats
     from holdfast.train.errors import NonRetryableException, RoundOver, StopException
-    from holdfast.train.loop import run_train
     from holdfast.train.pytree import PytreeState
     from holdfast.train.run import elastic
     from holdfast.train.state import NumpyState, State, TreeState
@@ -26,33 +24,25 @@ _NAMES = {
     "PytreeState": "holdfast.train.pytree",
     "State": "holdfast.train.state",
     "TreeState": "holdfast.train.state",
-    "run_train": "holdfast.train.loop",
-    "Coordinator": "holdfast.train.coordinator",
-    "SimpleWorkerStats": "holdfast.train.coordinator",
-    "WorkerStats": "holdfast.train.coordinator",
     "NonRetryableException": "holdfast.train.errors",
     "RoundOver": "holdfast.train.errors",
     "StopException": "holdfast.train.errors",
 }
-#: Parts of the package that can be used without importing them by name; `train` is also a function.
-_PARTS = ("checkpoint", "errors", "launcher", "p2p", "runner", "torch", "train")
+#: Parts of the package that can be used without importing them by name.
+_PARTS = ("checkpoint", "errors", "launcher", "runner", "torch", "train")
 __all__ = [
-    "Coordinator",
     "NonRetryableException",
     "NumpyState",
     "PytreeState",
     "RoundOver",
-    "SimpleWorkerStats",
     "State",
     "StopException",
     "TreeState",
-    "WorkerStats",
     "__version__",
     "elastic",
     "heartbeat",
     "pause",
     "resume",
-    "run_train",
     "train",
 ]
 

@@ -6,11 +6,11 @@ import subprocess
 import sys
 from typing import Any
 
-import holdfast
+import torchelastic
 
 
-def test_the_room_is_a_function_too() -> None:
-    class Alone(holdfast.Coordinator):
+def test_the_loop_of_2019_needs_nothing_but_a_coordinator() -> None:
+    class Alone(torchelastic.Coordinator):
         """One worker that meets nobody."""
 
         done = False
@@ -23,7 +23,7 @@ def test_the_room_is_a_function_too() -> None:
         def should_save_checkpoint(self) -> bool:
             return False
 
-        def should_rendezvous(self, state: holdfast.State) -> bool:
+        def should_rendezvous(self, state: torchelastic.State) -> bool:
             return False
 
         def should_stop_training(self) -> bool:
@@ -32,11 +32,13 @@ def test_the_room_is_a_function_too() -> None:
         def signal_training_done(self) -> None:
             self.done = True
 
-        def monitor_progress(self, state: holdfast.State, worker_stats: holdfast.WorkerStats | None) -> None: ...
-        def report_progress(self, state: holdfast.State) -> None: ...
+        def monitor_progress(
+            self, state: torchelastic.State, worker_stats: torchelastic.WorkerStats | None
+        ) -> None: ...
+        def report_progress(self, state: torchelastic.State) -> None: ...
         def on_error(self, e: Exception) -> None: ...
 
-    class Count(holdfast.State):
+    class Count(torchelastic.State):
         value = 0
 
     def step(state: Count) -> tuple[Count, None]:
@@ -45,7 +47,7 @@ def test_the_room_is_a_function_too() -> None:
         state.value += 1
         return state, None
 
-    assert holdfast.train(Alone(), step, Count()).value == 3  # type: ignore[operator]
+    assert torchelastic.train(Alone(), step, Count()).value == 3
 
 
 def test_every_name_can_be_had_and_nothing_is_imported_before() -> None:
@@ -54,7 +56,6 @@ import sys, holdfast
 assert not [name for name in sys.modules if name.startswith("holdfast.")], sys.modules
 for name in holdfast.__all__:
     getattr(holdfast, name)
-from holdfast.p2p import CoordinatorP2P
 from holdfast.train.run import Run
 """
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)

@@ -15,13 +15,9 @@ import importlib
 from typing import Any
 
 _HOMES = {
-    "Checkpoint": "classic",
-    "CheckpointManager": "classic",
-    "CheckpointUtil": "classic",
     "Checkpointer": "checkpointer",
     "Choice": "choose",
     "Every": "policy",
-    "FileSystemCheckpointManager": "classic",
     "FlatSlice": "layout",
     "Gone": "errors",
     "MemoryTier": "memory",
@@ -34,10 +30,8 @@ _HOMES = {
     "Torn": "errors",
     "Vault": "vault",
     "deal_evenly": "ranges",
-    "get_checkpoint_manager": "classic",
     "pack": "layout",
     "read_dcp": "dcp",
-    "set_checkpoint_manager": "classic",
     "standard_tiers": "standard",
     "unpack": "layout",
     "write_dcp": "dcp",

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
+from holdfast.compat.torchelastic.coordinator import Coordinator, WorkerStats
 from holdfast.errors import UsageError
 from holdfast.facts import facts
 from holdfast.rendezvous.api import RendezvousParameters
-from holdfast.train.coordinator import Coordinator, WorkerStats
 from holdfast.train.errors import RoundOver
 from holdfast.train.membership import Membership, worker_settings
 from holdfast.train.party import Party
@@ -24,7 +25,8 @@ SCHEMES = {"holdfast": "holdfast", "etcd": "etcd"}
 RING = "ring"
 #: A worker this much slower than the fastest is named.
 STRAGGLER_RATIO = 0.8
-MONITOR_EVERY_STEPS = 1000
+#: How long a worker that ends the training waits for the others to end their step.
+LEAVE_WAIT_S = 5.0
 
 __all__ = ["CoordinatorP2P", "parse_init_method"]
 
@@ -36,6 +38,9 @@ class CoordinatorP2P(Coordinator):
     first carries the coordinator, or `etcd://HOST:PORT/RUN?...`, where etcd says who does. `c10d_backend` names the
     backend of torch's process group, made anew for every round, or `ring` for our own collectives.
     """
+
+    #: Every so many steps the workers compare their progress rates.
+    MONITOR_PROGRESS_FREQ = 1000
 
     def __init__(
         self,
@@ -56,6 +61,10 @@ class CoordinatorP2P(Coordinator):
         self._reason = "first round"
         self._done = False
         self._groups: RoundGroups | None = None
+        #: Whether the others may still be in a step that this worker has done.
+        self._ahead = False
+        #: Whether this worker was much slower than the fastest when they last compared.
+        self.is_worker_straggler = False
 
     @property
     def party(self) -> Party:
@@ -67,6 +76,7 @@ class CoordinatorP2P(Coordinator):
     def rendezvous_barrier(self) -> tuple[Any, int, int]:
         """Block until a round is agreed."""
         self._began = time.monotonic()
+        self._wait_for_others(self._group_timeout_s)
         self._leave_group()
         circle = self._party.form_round()
         return circle.store, circle.rank, circle.world_size
@@ -90,6 +100,21 @@ class CoordinatorP2P(Coordinator):
         """Wait until all workers of the round have come here."""
         self._party.ring.barrier()
 
+    def _wait_for_others(self, timeout_s: float) -> None:
+        """Leave no round while others are still in the step: they would have to do it again.
+
+        A vote has the same effect; a coordinator that derives from this one may regroup without.
+        """
+        ahead, self._ahead = self._ahead, False
+        if ahead and self._party.membership.broken is None:
+            self._party.ring.timeout_s = timeout_s
+            with contextlib.suppress(RoundOver):
+                self._party.ring.barrier()
+
+    def explains(self, error: Exception) -> bool:
+        """Say whether an error that is no `RuntimeError` only comes from a round that is over."""
+        return isinstance(error, ValueError | OSError) and self._party.membership.broken is not None
+
     def _leave_group(self) -> None:
         if self._groups is not None:
             self._groups.close()
@@ -104,6 +129,7 @@ class CoordinatorP2P(Coordinator):
         """Say whether newcomers wait; all workers hear the same, since they tell each other."""
         del state
         votes = self._party.vote(self._party.progress)
+        self._ahead = False
         if votes.newcomers:
             self._reason = "newcomers wait"
         return votes.newcomers
@@ -115,6 +141,7 @@ class CoordinatorP2P(Coordinator):
     def signal_training_done(self) -> None:
         """End the training for everybody."""
         self._done = True
+        self._wait_for_others(LEAVE_WAIT_S)
         # All have done the same steps: whoever is a moment behind hears of it as the end, not as a failure.
         self._party.membership.close_run()
         self._leave_group()
@@ -122,13 +149,19 @@ class CoordinatorP2P(Coordinator):
         self._party.membership.leave("its training is done")
 
     def monitor_progress(self, state: State, worker_stats: WorkerStats | None) -> None:
-        """Name, every so many steps, the workers that are much slower than the fastest."""
+        """Compare, every so many steps, the workers' rates; name those that are much slower than the fastest.
+
+        A worker that has a rate finds how it compares in `last_relative_prog_rate` and `is_worker_straggler`.
+        """
         del state
         rate = worker_stats.get_progress_rate() if worker_stats is not None else None
-        if self._party.progress % MONITOR_EVERY_STEPS:
+        if self._party.progress % self.MONITOR_PROGRESS_FREQ:
             return
         rates = [float(text or 0) for text in self._party.ring.all_gather(b"" if rate is None else str(rate).encode())]
         best = max(rates)
+        if rate is not None and best > 0:
+            self.last_relative_prog_rate = float(rate) / best
+            self.is_worker_straggler = self.last_relative_prog_rate < STRAGGLER_RATIO
         slow = [rank for rank, each in enumerate(rates) if 0 < each < best * STRAGGLER_RATIO]
         if slow and self._party.rank == 0:
             names = ", ".join(f"rank {rank} ({rates[rank]:g} of {best:g})" for rank in slow)
@@ -138,9 +171,11 @@ class CoordinatorP2P(Coordinator):
         """Count a step that is done."""
         del state
         self._party.count_step()
+        self._ahead = True
 
     def on_error(self, e: Exception) -> None:
         """Take note of why the workers regroup."""
+        self._ahead = False
         self._reason = str(e)
         if not isinstance(e, RoundOver):
             facts.warn("step_failed", f"the step is rolled back: {e!r}", error=repr(e))
