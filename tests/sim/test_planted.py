@@ -10,6 +10,7 @@ from holdfast.coordinator.events import RunEffect, RunEvent, Save
 from holdfast.coordinator.messages import Place, Sealed
 from holdfast.coordinator.run import RunMachine
 from holdfast.coordinator.state import RunRecord, Stage
+from holdfast.rendezvous import machine as member_module
 from holdfast.rendezvous.machine import (
     AskFailed,
     Finish,
@@ -18,7 +19,6 @@ from holdfast.rendezvous.machine import (
     RunEnded,
     State,
 )
-from holdfast.sim import nodes as nodes_module
 from holdfast.sim.__main__ import main
 from holdfast.sim.batch import run_seed
 from holdfast.sim.scenario import make_scenario
@@ -196,7 +196,7 @@ class DeafToTheEnd(MemberMachine):
 def test_a_planted_bug_of_the_member_is_caught(
     monkeypatch: pytest.MonkeyPatch, machine: type[MemberMachine], checks: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(nodes_module, "MemberMachine", machine)
+    monkeypatch.setattr(member_module, "MemberMachine", machine)
 
     outcome = first_failure()
 

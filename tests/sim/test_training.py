@@ -89,7 +89,7 @@ class ForgetsItsTransfer(TrainerMachine):
 PLANTED: list[tuple[type[TrainerMachine], tuple[str, ...]]] = [
     (BlamesItself, ("no error is taken for the worker's own that is not",)),
     (TrustsEveryRollback, ("no worker trains on from a torn state", "no checkpoint is torn")),
-    (CountsTooEarly, ("all members of a round begin with the same state", "all workers do the same operations")),
+    (CountsTooEarly, ("a step counts once its sums have arrived",)),
     (IgnoresCheckpoints, ("no step is lost while a worker or a checkpoint has it",)),
     (
         KeepsItsOwn,

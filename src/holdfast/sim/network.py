@@ -19,7 +19,7 @@ from holdfast.wire.frames import Message
 
 if TYPE_CHECKING:
     from holdfast.sim.coordinator import CoordinatorHost
-    from holdfast.sim.nodes import SimNode
+    from holdfast.sim.members import MemberProcess
 
 CONNECT_TIMEOUT_S = 10.0
 MESSAGES_MAX = 10_000_000
@@ -32,7 +32,7 @@ class Connection:
 
     __slots__ = ("coordinator_open", "dead", "id", "last_down", "last_up", "life", "node", "node_open")
 
-    def __init__(self, number: int, node: SimNode, life: int) -> None:
+    def __init__(self, number: int, node: MemberProcess, life: int) -> None:
         self.id = number
         self.node = node
         #: The life of the coordinator that it was made with.
@@ -70,7 +70,7 @@ class Network:
 
     # -- connections -----------------------------------------------------------------------------------------
 
-    def connect(self, node: SimNode) -> Connection:
+    def connect(self, node: MemberProcess) -> Connection:
         """Begin to connect; the node hears how it went."""
         self._connections += 1
         connection = Connection(self._connections, node, 0)

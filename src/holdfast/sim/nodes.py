@@ -31,44 +31,34 @@ from holdfast.agent.machine import (
     WorkersFinished,
     WorkersStopped,
 )
-from holdfast.coordinator.messages import Beat, Cause, NodeSpec, RoundId
+from holdfast.coordinator.messages import Cause, NodeSpec, RoundId
 from holdfast.machine import Tick
 from holdfast.rendezvous.machine import (
     Ask,
     AskFailed,
     Close,
-    DropLink,
-    FactHeard,
     Fail,
     Finish,
-    Heard,
     Leave,
-    LinkDown,
-    LinkUp,
-    MemberMachine,
-    OpenLink,
     Replace,
     RoundBroken,
     RoundSealed,
     RunEnded,
-    Say,
 )
-from holdfast.sim.network import Connection, Network
-from holdfast.sim.process import Process
+from holdfast.sim.members import PORT_MIN, MemberProcess
+from holdfast.sim.network import Network
 from holdfast.sim.safety import Safety
 from holdfast.sim.scenario import RUN, NodePlan, Scenario
-from holdfast.sim.story import Story, describe_place, words
-from holdfast.sim.world import Clock, World
-from holdfast.wire.frames import Message
+from holdfast.sim.story import Story, describe_place
+from holdfast.sim.world import World
 
 if TYPE_CHECKING:
     from holdfast.sim.workers import SimWorker
 
-PORT_MIN = 20_000
 SIGTERM, SIGKILL = Signalled(15, "SIGTERM"), 9
 
 
-class SimNode(Process):
+class SimNode(MemberProcess):
     """One life of one node: an agent's process and its workers."""
 
     def __init__(
@@ -82,18 +72,11 @@ class SimNode(Process):
         story: Story | None,
         make_worker: Callable[[SimNode, int, int], SimWorker] | None = None,
     ) -> None:
-        self.id = plan.name if life == 1 else f"{plan.name}.{life}"
-        rng = Random(f"node {scenario.seed} {self.id}")
-        super().__init__(world, Clock(plan.clock_rate, plan.clock_offset_s), rng, timers_first=plan.timers_first)
-        self.plan = plan
-        self.name = plan.name
-        self.address = f"10.0.1.{plan.host}"
-        self.network = network
-        self.safety = safety
-        self.story = story
+        name = plan.name if life == 1 else f"{plan.name}.{life}"
+        super().__init__(world, plan, Random(f"node {scenario.seed} {name}"), network, safety, story)
         self.scenario = scenario
         self.spec = NodeSpec(
-            node=self.id,
+            node=name,
             host=plan.host,
             role=plan.role,
             local_world_size=plan.workers,
@@ -102,30 +85,17 @@ class SimNode(Process):
             lease_s=scenario.lease_s,
             hosts_coordinator=plan.hosts_coordinator,
         )
-        self.machine: MemberMachine = MemberMachine(RUN, self.spec, scenario.settings, rng.random)
+        self.join_as(name, RUN, self.spec, scenario.settings)
         self.agent = AgentMachine(AgentRules(replaces=scenario.settings.max_restarts > 0))
-        self.run = RUN
-        #: The round whose workers run here, by the agent's own doing.
-        self.workers: RoundId | None = None
         #: The workers that train in process, by local rank; where there are none, workers are only counted.
         self.gang: dict[int, SimWorker] = {}
         self._make_worker = make_worker
         self._failed: list[int] = []
         self._paused: list[SimWorker] = []
-        #: Whether these workers train in process, and so outlive their round.
-        self.in_process = False
-        #: The round whose workers have all finished well.
-        self.finished: RoundId | None = None
-        #: The rounds that this node has been in and has given up.
-        self.rounds_left: dict[RoundId, None] = {}
         #: How the agent ended, once it has.
         self.outcome: Outcome | None = None
-        #: Whether the agent has asked for the end of the run.
-        self.closing = False
         #: Called when workers of a round die, so that others may follow.
         self.on_death: Callable[[SimNode, RoundId], None] | None = None
-        self._link: Connection | None = None
-        self._linked = False
         #: What the agent's loop has not taken yet, and until when it is busy with a start.
         self._inbox: list[AgentEvent] = []
         self._is_looping = False
@@ -133,68 +103,24 @@ class SimNode(Process):
         #: Counts stops; one under way is void once a harder one has begun.
         self._stops = 0
 
-    # -- the connection --------------------------------------------------------------------------------------
-
-    def link_up(self, connection: Connection) -> None:
-        """The connection stands."""
-        if connection is self._link and not self._linked:
-            self._linked = True
-            self.handle(LinkUp())
-
-    def link_down(self, connection: Connection, reason: str) -> None:
-        """The connection broke or could not be made."""
-        if connection is self._link:
-            self._link, self._linked = None, False
-            self.handle(LinkDown(reason))
-
-    def hear(self, connection: Connection, message: Message) -> None:
-        """The coordinator said something."""
-        if connection is self._link and self._linked:
-            self.handle(Heard(message))
-
-    def is_linked(self, connection: Connection) -> bool:
-        """Whether this is the connection that stands."""
-        return connection is self._link and self._linked
-
-    @property
-    def link(self) -> Connection | None:
-        """The connection, standing or being made."""
-        return self._link
-
     # -- what the member decides -----------------------------------------------------------------------------
 
-    def carry_out(self, effects: list[Any]) -> None:
-        """Send what the member says, and leave what it tells in the agent's inbox."""
-        for effect in effects:
-            match effect:
-                case Say():
-                    if self._link is not None:
-                        if self.story and type(effect.message) is not Beat:
-                            self.story.tell(self.id, f"says {words(effect.message)}")
-                        self.network.send_up(self._link, effect.message)
-                case OpenLink():
-                    self._link, self._linked = self.network.connect(self), False
-                case DropLink():
-                    if self._link is not None:
-                        self.network.hang_up(self._link)
-                    self._link, self._linked = None, False
-                case FactHeard():
-                    self.safety.heard(self, effect.fact)
-                case RoundSealed() | RoundBroken() | RunEnded() | AskFailed():
-                    self._on_round(effect)
-        self.safety.look_at_member(self)
+    def told(self, effect: Any) -> None:
+        """Leave what the member tells in the agent's inbox."""
+        if isinstance(effect, RoundSealed | RoundBroken | RunEnded | AskFailed):
+            self._on_round(effect)
 
     def _on_round(self, effect: RoundSealed | RoundBroken | RunEnded | AskFailed) -> None:
         match effect:
             case RoundSealed():
-                self._tell(f"is told: {describe_place(effect.place)}")
+                self.tell(f"is told: {describe_place(effect.place)}")
                 self.safety.told(self, effect.place)
             case RoundBroken():
-                self._tell(f"is told: round {effect.place.round} broke: {effect.reason}")
+                self.tell(f"is told: round {effect.place.round} broke: {effect.reason}")
             case RunEnded():
-                self._tell(f"is told: the run ended: {effect.reason}")
+                self.tell(f"is told: the run ended: {effect.reason}")
             case AskFailed():
-                self._tell(f"gives up asking: {effect.reason}")
+                self.tell(f"gives up asking: {effect.reason}")
         self._put(effect)
 
     @property
@@ -261,7 +187,7 @@ class SimNode(Process):
                 if self._make_worker is not None:
                     self._after(self._busy_until - self.world.now, self._start_gang, effect.place.round)
             case TakePlace():
-                self._tell(f"its workers are in round {effect.place.round} now")
+                self.tell(f"its workers are in round {effect.place.round} now")
                 if self.workers is None:
                     self.finished = effect.place.round
                 else:
@@ -271,7 +197,7 @@ class SimNode(Process):
                 delay_s = 0.0 if effect.number == SIGKILL else self.rng.random() * self.scenario.stop_s
                 self._after(delay_s, self._stopped, self._stops)
             case ReplaceWorkers():
-                self._tell("replaces a worker; the others go on")
+                self.tell("replaces a worker; the others go on")
                 failed, self._failed = self._failed, []
                 for local in failed:
                     self._after(self.rng.random() * self.scenario.start_s, self._start_worker, local)
@@ -285,12 +211,12 @@ class SimNode(Process):
             case Finish() | Leave():
                 self.handle(effect)
             case End():
-                self._tell(f"ends: {effect.outcome.reason}")
+                self.tell(f"ends: {effect.outcome.reason}")
                 self.outcome = effect.outcome
                 self.handle(Leave("its agent has ended"))
 
     def _start_workers(self, round_id: RoundId) -> None:
-        self._tell(f"starts workers of round {round_id}")
+        self.tell(f"starts workers of round {round_id}")
         self.safety.workers_start(self, round_id)
         self.workers, self.finished, self.in_process = round_id, None, False
         self._busy_until = self.world.now + self.rng.random() * self.scenario.start_s
@@ -308,7 +234,7 @@ class SimNode(Process):
             return
         self._kill_gang(silent=False)
         if self.workers is not None:
-            self._tell(f"has stopped the workers of round {self.workers}")
+            self.tell(f"has stopped the workers of round {self.workers}")
             self.workers, self.in_process = None, False
         self._put(WorkersStopped())
 
@@ -376,10 +302,6 @@ class SimNode(Process):
     def _after(self, seconds: float, act: Callable[..., None], *args: Any) -> None:
         self.world.after(seconds, self.post, act, *args)
 
-    def _tell(self, what: str) -> None:
-        if self.story:
-            self.story.tell(self.id, what)
-
     # -- what befalls it -------------------------------------------------------------------------------------
 
     def worker_fails(self, sentence: str, *, victim: bool) -> None:
@@ -393,7 +315,7 @@ class SimNode(Process):
     def _on_failure(self, round_id: RoundId | None, cause: Cause) -> None:
         if round_id is None or self.workers != round_id or self.agent.stage is not Stage.RUNNING:
             return
-        self._tell(f"a worker fails: {cause.sentence}")
+        self.tell(f"a worker fails: {cause.sentence}")
         self.safety.failed(round_id, cause)
         if self.on_death is not None and not cause.victim:
             self.on_death(self, round_id)
@@ -405,7 +327,7 @@ class SimNode(Process):
 
     def _on_finish(self) -> None:
         if self.workers is not None and self.agent.stage is Stage.RUNNING:
-            self._tell(f"the workers of round {self.workers} finish")
+            self.tell(f"the workers of round {self.workers} finish")
             self.finished, self.workers = self.workers, None
             self._put(WorkersFinished(hosting=self.plan.hosts_coordinator))
 
@@ -422,7 +344,7 @@ class SimNode(Process):
         """The process dies and its workers with it; `silent` when the whole host is gone."""
         if not self.alive:
             return
-        self._tell("crashes" + (" without a sound" if silent else ""))
+        self.tell("crashes" + (" without a sound" if silent else ""))
         self.kill()
         self._kill_gang(silent=silent)
         round_id, self.workers = self.workers, None

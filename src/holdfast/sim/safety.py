@@ -6,6 +6,7 @@ again from the nodes' own plans, running workers are those of the simulated agen
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from holdfast.coordinator.machine import CoordinatorMachine
@@ -16,7 +17,7 @@ from holdfast.sim.scenario import NodePlan
 from holdfast.sim.violation import Violation
 
 if TYPE_CHECKING:
-    from holdfast.sim.nodes import SimNode
+    from holdfast.sim.members import MemberProcess
 
 #: Up to so many nodes the machines' own checks run after every event; with more, after every so many events.
 _SMALL = 8
@@ -26,7 +27,7 @@ _EVERY = 61
 class Safety:
     """Watches one simulation and raises `Violation` at the first thing that is wrong."""
 
-    def __init__(self, nodes: dict[str, SimNode], size: int) -> None:
+    def __init__(self, nodes: Mapping[str, MemberProcess], size: int) -> None:
         #: Every life of every node, by its id.
         self._nodes = nodes
         self._every = 1 if size <= _SMALL else _EVERY
@@ -63,7 +64,7 @@ class Safety:
 
     # -- what the coordinator does ---------------------------------------------------------------------------
 
-    def sealed(self, run: RunMachine, node: SimNode, message: Sealed) -> None:
+    def sealed(self, run: RunMachine, node: MemberProcess, message: Sealed) -> None:
         """Look at a place as it is sent to its node; the first of a round brings the whole round."""
         place = message.place
         round_ = run.round
@@ -77,7 +78,7 @@ class Safety:
         if known != place:
             raise Violation("one membership per round", f"{node.id} was sent {place}, before it was {known}")
 
-    def rejected(self, run: RunMachine, node: SimNode) -> None:
+    def rejected(self, run: RunMachine, node: MemberProcess) -> None:
         """Look at a node that is turned away."""
         place, round_ = node.machine.place, run.round
         if place is not None and round_ is not None and round_.id == place.round and round_.broken is None:
@@ -193,7 +194,7 @@ class Safety:
         if fact.kind == "node_gone" and connected and ": the " in fact.sentence:
             raise Violation("only dropped nodes are dropped", f"it is connected, but: {fact.sentence}")
 
-    def heard(self, node: SimNode, fact: ToldFact) -> None:
+    def heard(self, node: MemberProcess, fact: ToldFact) -> None:
         """Look at a fact as a node hears of it."""
         if (fact.number, fact.sentence) not in self._facts:
             raise Violation("nodes hear of what happened", f"{node.id} was told {fact}")
@@ -203,7 +204,7 @@ class Safety:
 
     # -- what nodes do ---------------------------------------------------------------------------------------
 
-    def told(self, node: SimNode, place: Place) -> None:
+    def told(self, node: MemberProcess, place: Place) -> None:
         """Look at a place as its node takes it."""
         if self.rounds.get(place.round, {}).get(node.id) != place:
             raise Violation("agreement", f"{node.id} took {place}, which is not its place")
@@ -212,7 +213,7 @@ class Safety:
         if place.round in node.rounds_left:
             raise Violation("a round that was left is not entered again", f"{node.id} is told {place.round} again")
 
-    def workers_start(self, node: SimNode, round_id: RoundId) -> None:
+    def workers_start(self, node: MemberProcess, round_id: RoundId) -> None:
         """Look at a node that starts workers."""
         if node.workers is not None:
             raise Violation("one round at a time", f"{node.id} starts {round_id} while {node.workers} runs")
@@ -232,7 +233,7 @@ class Safety:
         self._failures.setdefault(round_id, []).append(cause)
         self._outlived[round_id] = self._outlived.get(round_id, 0) + 1
 
-    def look_at_member(self, node: SimNode) -> None:
+    def look_at_member(self, node: MemberProcess) -> None:
         """Look at a member after one event."""
         self._looks += 1
         if self._looks % self._every == 0:

@@ -109,7 +109,7 @@ class TrainingSafety(Safety):
     """Watches the workers of a training beside the rounds that they are in."""
 
     def __init__(self, workers: dict[str, SimWorker], size: int, world: World, rng: Random, disk: Disk) -> None:
-        super().__init__(workers, size)  # type: ignore[arg-type]
+        super().__init__(workers, size)
         self._workers = workers
         self._world = world
         self._rng = rng

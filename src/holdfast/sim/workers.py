@@ -10,28 +10,28 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from holdfast.coordinator.messages import Beat, NodeSpec, Place, RoundId
+from holdfast.coordinator.messages import NodeSpec, Place, RoundId
 from holdfast.rendezvous import machine as member
 from holdfast.sim.collectives import SimRound
-from holdfast.sim.network import Connection, Network
-from holdfast.sim.process import Process
+from holdfast.sim.members import PORT_MIN, MemberProcess
+from holdfast.sim.network import Network
 from holdfast.sim.scenario import WORKERS_RUN, NodePlan, Scenario, TrainingPlan
-from holdfast.sim.story import Story, describe_place, words
+from holdfast.sim.story import Story, describe_place
 from holdfast.sim.training import Disk, Model, TrainingSafety
 from holdfast.sim.violation import Violation
-from holdfast.sim.world import Clock, World
+from holdfast.sim.world import World
 from holdfast.train import events as t
 from holdfast.train.machine import TrainerMachine
-from holdfast.wire.frames import Message
 
-PORT_MIN = 20_000
 #: A wait for news is this long, as in production.
 NEWS_WAIT_S = 2.0
 NEWS_LOOK_S = 0.05
 
 
-class SimWorker(Process):
+class SimWorker(MemberProcess):
     """One life of one worker."""
+
+    safety: TrainingSafety
 
     def __init__(
         self,
@@ -44,43 +44,21 @@ class SimWorker(Process):
         story: Story | None,
         disk: Disk,
     ) -> None:
-        self.id = name
-        self.run = WORKERS_RUN
-        rng = Random(f"worker {scenario.seed} {self.id}")
-        super().__init__(world, Clock(plan.clock_rate, plan.clock_offset_s), rng, timers_first=plan.timers_first)
         assert scenario.training is not None
-        self.plan, self.name = plan, plan.name
+        super().__init__(world, plan, Random(f"worker {scenario.seed} {name}"), network, safety, story)
         self.training: TrainingPlan = scenario.training
-        self.address = f"10.0.1.{plan.host}"
-        self.network, self.safety, self.story, self.scenario, self.disk = network, safety, story, scenario, disk
-        spec = NodeSpec(
-            node=self.id,
-            host=plan.host,
-            role=plan.role,
-            local_world_size=1,
-            port=0,
-            lease_s=scenario.lease_s,
-        )
-        self.machine: member.MemberMachine = member.MemberMachine(
-            WORKERS_RUN, spec, self.training.settings(), rng.random
-        )
+        self.scenario, self.disk = scenario, disk
+        spec = NodeSpec(node=name, host=plan.host, role=plan.role, local_world_size=1, port=0, lease_s=scenario.lease_s)
+        self.join_as(name, WORKERS_RUN, spec, self.training.settings())
         self.trainer = TrainerMachine()
         self.model = Model(self.training)
-        #: The round that the worker is connected in; what other checks call its workers.
-        self.workers: RoundId | None = None
-        self.in_process = False
-        self.rounds_left: dict[RoundId, None] = {}
         #: The rounds in which this worker has begun to train.
         self.rounds_begun: dict[RoundId, None] = {}
-        self.finished: RoundId | None = None
-        #: Whether the program has ended, and whether well.
-        self.ended = False
+        #: Whether the program has ended, and how; None while it runs.
+        self.exit: str | None = None
         self.ended_well = False
-        self.closing = False
-        #: Called when the process has ended by itself, so that its agent may start another.
+        #: Called when the process has ended by itself, so that its agent notices.
         self.on_exit: Callable[[SimWorker], None] | None = None
-        self._link: Connection | None = None
-        self._linked = False
         self._place: Place | None = None
         self._round: SimRound | None = None
         self._inbox: list[t.TrainerEvent] = []
@@ -92,74 +70,40 @@ class SimWorker(Process):
         #: Whether the error that a step is about to end with is the program's own.
         self._own_error = False
         self._failures_left = 0
+        #: Whether every collective of the step has done its work.
+        self._settled = False
         self._notice = False
 
-    # -- the connection ------------------------------------------------------------------------------------------------
-
-    def link_up(self, connection: Connection) -> None:
-        """The connection stands."""
-        if connection is self._link and not self._linked:
-            self._linked = True
-            self.handle(member.LinkUp())
-
-    def link_down(self, connection: Connection, reason: str) -> None:
-        """The connection broke or could not be made."""
-        if connection is self._link:
-            self._link, self._linked = None, False
-            self.handle(member.LinkDown(reason))
-
-    def hear(self, connection: Connection, message: Message) -> None:
-        """The coordinator said something."""
-        if connection is self._link and self._linked:
-            self.handle(member.Heard(message))
-
-    def is_linked(self, connection: Connection) -> bool:
-        """Whether this is the connection that stands."""
-        return connection is self._link and self._linked
-
     @property
-    def link(self) -> Connection | None:
-        """The connection, standing or being made."""
-        return self._link
+    def ended(self) -> bool:
+        """Whether the program has ended by itself."""
+        return self.exit is not None
 
     # -- what the member decides ---------------------------------------------------------------------------------------
 
-    def carry_out(self, effects: list[Any]) -> None:
-        """Send what the member says, and hand its news to the trainer."""
-        for effect in effects:
-            match effect:
-                case member.Say():
-                    if self._link is not None:
-                        if self.story and type(effect.message) is not Beat:
-                            self.story.tell(self.id, f"says {words(effect.message)}")
-                        self.network.send_up(self._link, effect.message)
-                case member.OpenLink():
-                    self._link, self._linked = self.network.connect(self), False  # type: ignore[arg-type]
-                case member.DropLink():
-                    if self._link is not None:
-                        self.network.hang_up(self._link)
-                    self._link, self._linked = None, False
-                case member.RoundSealed():
-                    self._on_sealed(effect.place)
-                case member.RoundBroken():
-                    self._on_news(t.RoundBroken(effect.place.round.number, effect.reason))
-                case member.RunEnded():
-                    self._on_ended(t.RunClosed(effect.reason, effect.failed))
-                case member.AskFailed():
-                    self._after_member(t.RoundDenied(effect.reason))
-                case member.NewcomersWait():
-                    self._on_news(t.NewcomersWait(effect.nodes_waiting))
-        self.safety.look_at_member(self)  # type: ignore[arg-type]
+    def told(self, effect: Any) -> None:
+        """Hand what the member tells to the trainer."""
+        match effect:
+            case member.RoundSealed():
+                self._on_sealed(effect.place)
+            case member.RoundBroken():
+                self._on_news(t.RoundBroken(effect.place.round.number, effect.reason))
+            case member.RunEnded():
+                self._on_ended(t.RunClosed(effect.reason, effect.failed))
+            case member.AskFailed():
+                self._after_member(t.RoundDenied(effect.reason))
+            case member.NewcomersWait():
+                self._on_news(t.NewcomersWait(effect.nodes_waiting))
 
     def _on_sealed(self, place: Place) -> None:
-        self._tell(f"is told: {describe_place(place)}")
-        self.safety.told(self, place)  # type: ignore[arg-type]
+        self.tell(f"is told: {describe_place(place)}")
+        self.safety.told(self, place)
         self._place = place
         self.workers = place.round
         self._after_member(t.RoundAgreed(place.round.number, place.group_rank, place.group_world_size))
 
     def _on_ended(self, closed: t.RunClosed) -> None:
-        self._tell(f"is told: the run ended: {closed.reason}")
+        self.tell(f"is told: the run ended: {closed.reason}")
         if self._under_way == "ask":
             self._after_member(closed)
         else:
@@ -231,7 +175,7 @@ class SimWorker(Process):
                 self._collective("vote", effect.vote)
             case t.RollBack():
                 whole = self.model.roll_back(can_undo=self.rng.random() < self.training.undo)
-                self._tell(f"rolls step {self.model.step} back" + ("" if whole else ", and cannot"))
+                self.tell(f"rolls step {self.model.step} back" + ("" if whole else ", and cannot"))
                 self.go(t.StepRolledBack(whole))
             case t.AwaitNews():
                 self._await_news(self.world.now + NEWS_WAIT_S, reachable=True)
@@ -244,7 +188,7 @@ class SimWorker(Process):
             case t.AwaitAll():
                 self._collective("all left", None)
             case t.CloseRun():
-                self._tell(f"closes the run: {effect.reason}")
+                self.tell(f"closes the run: {effect.reason}")
                 self.safety.closes(self, effect)
                 self.closing = True
                 self.handle(member.Close(effect.reason, effect.failed))
@@ -273,9 +217,9 @@ class SimWorker(Process):
                 pass  # facts for people
 
     def _exit(self, reason: str, *, well: bool) -> None:
-        self._tell(f"exits: {reason}")
+        self.tell(f"exits: {reason}")
         self._close_round()
-        self.ended, self.ended_well = True, well
+        self.exit, self.ended_well = reason, well
         self.handle(member.Leave(reason))
         if self.on_exit is not None:
             self.on_exit(self)
@@ -283,7 +227,7 @@ class SimWorker(Process):
     # -- rounds --------------------------------------------------------------------------------------------------------
 
     def _ask(self, reason: str) -> None:
-        self._tell(f"asks for a round: {reason}")
+        self.tell(f"asks for a round: {reason}")
         if self._place is not None:
             self.rounds_left[self._place.round] = None
         self._under_way = "ask"
@@ -334,7 +278,7 @@ class SimWorker(Process):
             self._fail_collective(kind, reason)
 
     def _fail_collective(self, kind: str, reason: str) -> None:
-        self._tell(f"cannot {kind}: {reason}")
+        self.tell(f"cannot {kind}: {reason}")
         if kind in ("sum", "settle"):
             # Inside a step the library's own error is raised, which does not say whose fault it is.
             blame = t.Blame.ROUND if self.training.library == "ring" else t.Blame.UNCLEAR
@@ -359,6 +303,7 @@ class SimWorker(Process):
             case "sum":
                 self._optimize()
             case "settle":
+                self._settled = True
                 self.go(t.SumsSettled())
             case "vote":
                 self.go(t.VotesHeard(tuple(brought)))
@@ -378,7 +323,7 @@ class SimWorker(Process):
         effect: t.MoveState = brought[self._rank][1]
         if self._rank in effect.to:
             self.model.take(brought[effect.source][0])
-            self._tell(f"takes the state of step {self.model.step} from rank {effect.source}")
+            self.tell(f"takes the state of step {self.model.step} from rank {effect.source}")
         self.go(t.StateMoved(self.model.step))
 
     def _restore(self) -> None:
@@ -387,7 +332,7 @@ class SimWorker(Process):
             self.go(t.SavedUnreadable())
             return
         self.model.take(saved)
-        self._tell(f"restores the checkpoint of step {self.model.step}")
+        self.tell(f"restores the checkpoint of step {self.model.step}")
         self.go(t.SavedRestored(self.model.step))
 
     # -- steps ---------------------------------------------------------------------------------------------------------
@@ -403,7 +348,7 @@ class SimWorker(Process):
         if self._failures_left:
             self._failures_left -= 1
             self._own_error = True
-            self._tell("its program fails")
+            self.tell("its program fails")
             self.go(t.StepFailed(self.rng.choice([t.Blame.OWN, t.Blame.UNCLEAR]), "a bug"))
         else:
             self._own_error = False
@@ -417,11 +362,15 @@ class SimWorker(Process):
         if self.training.late_collective:
             self._collective("settle", None)
         else:
+            self._settled = True
             self.go(t.SumsSettled())
 
     def _count(self) -> None:
+        if not self._settled:
+            raise Violation("a step counts once its sums have arrived", f"{self.id} counts step {self.model.step - 1}")
+        self._settled = False
         self.model.commit()
-        self._tell(f"has done step {self.model.step - 1}")
+        self.tell(f"has done step {self.model.step - 1}")
         self.safety.committed(self)
         if self._notice:
             self._inbox.append(t.LeaveNoticed("preempted"))
@@ -451,10 +400,6 @@ class SimWorker(Process):
         if doing == self._doing:
             act(*args)
 
-    def _tell(self, what: str) -> None:
-        if self.story:
-            self.story.tell(self.id, what)
-
     # -- what befalls it -----------------------------------------------------------------------------------------------
 
     def fail_next(self) -> None:
@@ -474,7 +419,7 @@ class SimWorker(Process):
         """The process dies; `silent` when the whole host is gone."""
         if not self.alive or self.ended:
             return
-        self._tell("crashes" + (" without a sound" if silent else ""))
+        self.tell("crashes" + (" without a sound" if silent else ""))
         self.kill()
         self.workers = None
         if self._round is not None:
