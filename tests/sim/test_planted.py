@@ -19,6 +19,7 @@ from holdfast.rendezvous.machine import (
     RunEnded,
     State,
 )
+from holdfast.sim import nodes as nodes_module
 from holdfast.sim.__main__ import main
 from holdfast.sim.batch import run_seed
 from holdfast.sim.scenario import make_scenario
