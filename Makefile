@@ -63,6 +63,7 @@ test-all:
 
 sim: setup
 	$(BIN)/python -m holdfast.sim --seeds 10000 --nodes 5:64
+	$(BIN)/python -m holdfast.sim --seeds 10000 --training
 
 soak: setup
 	$(BIN)/python -m bench.garbage --frames 1000000

@@ -200,7 +200,7 @@ vault.close()
 def _neighbour(shm: Path, tree: dict[str, Any]) -> Case:
     """How long the background takes to have a copy in another process's vault, over loopback."""
     from holdfast.checkpoint import Checkpointer, NeighbourTier
-    from holdfast.checkpoint.neighbours import Vault
+    from holdfast.checkpoint.vault_messages import VaultAddress
 
     with subprocess.Popen(
         [sys.executable, "-c", _VAULT, str(shm / "vaults" / "run")],
@@ -210,7 +210,7 @@ def _neighbour(shm: Path, tree: dict[str, Any]) -> Case:
     ) as process:
         assert process.stdout is not None
         address = process.stdout.readline().strip()
-        tier = NeighbourTier(lambda: [Vault("b", "b", address)], "a", secret=b"bench")
+        tier = NeighbourTier(lambda: [VaultAddress("b", "b", address)], "a", secret=b"bench")
         with Checkpointer([tier]) as checkpoints:
             took = [_timed(lambda step=step: (checkpoints.save(step, tree), checkpoints.wait())) for step in range(4)]
         process.communicate()

@@ -57,7 +57,7 @@ def health_probes(full: bool) -> list[Case]:
         ours = probe(flooded.port, probes)
         carried = (flooded.carried_bytes() - before) / (time.perf_counter() - start)
         thread = probe(flooded.thread_port, min(probes, 500))
-        rss = psutil.Process(flooded.porter).memory_info().rss / 1e6
+        rss = psutil.Process(flooded.server_process).memory_info().rss / 1e6
         flooded.stop_agent()
         stopped = probe(flooded.port, min(probes, 200))
     share = f"{probes:,} probes, {WORKERS} workers, {carried / 1e6:.0f} MB/s of output carried"
@@ -118,7 +118,7 @@ class Flooded:
             self.__exit__()
             raise RuntimeError(f"the agent did not start: {line}{rest}")
         told = json.loads(line)
-        self.port, self.thread_port, self.porter = told["port"], told["thread_port"], told["porter"]
+        self.port, self.thread_port, self.server_process = told["port"], told["thread_port"], told["process"]
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -143,12 +143,12 @@ class Flooded:
 def be_agent(folder: Path) -> None:
     """Run the flooded job here, with both servers beside it, and tell where they are once all workers write."""
     from holdfast.agent.local import LocalOptions
-    from holdfast.health import HealthCheckServer, Pulse
+    from holdfast.health import HealthCheckServer, LastProgress
     from holdfast.launcher import LaunchConfig
     from holdfast.launcher.api import run_agent
     from holdfast.workers import DefaultLogsSpecs, Script, Std
 
-    pulse = Pulse()
+    pulse = LastProgress()
     server = HealthCheckServer(pulse, 0, TIMEOUT_S)
     beside = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _ThreadHandler)
     threading.Thread(target=beside.serve_forever, daemon=True).start()
@@ -157,7 +157,7 @@ def be_agent(folder: Path) -> None:
     def tell() -> None:
         while len(list((folder / "logs").rglob("stdout.log"))) < WORKERS:
             time.sleep(0.05)
-        told = {"port": server.port, "thread_port": beside.server_port, "porter": porter_pid()}
+        told = {"port": server.port, "thread_port": beside.server_port, "process": process_pid()}
         print(json.dumps(told), file=sys.stderr, flush=True)
 
     with server:
@@ -175,10 +175,10 @@ def be_agent(folder: Path) -> None:
         run_agent(config, Script(str(folder / "flood.py")), [])
 
 
-def porter_pid() -> int:
+def process_pid() -> int:
     """Find the process that serves our health port."""
     children = psutil.Process(os.getpid()).children()
-    return next(each.pid for each in children if any("porter.py" in word for word in each.cmdline()))
+    return next(each.pid for each in children if any("health_process.py" in word for word in each.cmdline()))
 
 
 class _ThreadHandler(http.server.BaseHTTPRequestHandler):

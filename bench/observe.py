@@ -22,7 +22,7 @@ from bench._timers import served
 from bench.harness import Case, Results, attempt, median
 from holdfast import metrics, timer
 from holdfast.metrics import api
-from holdfast.metrics.queueing import QueueingMetricHandler
+from holdfast.metrics.chosen import QueueingMetricHandler
 from holdfast.timer import heartbeat as beating
 from holdfast.timer.beats import BeatBook
 

@@ -23,7 +23,7 @@ from bench.harness import Case, Results, save
 from bench.recovery import OURS, find_node, free_port, last_pid, must_step
 from bench.scripts.jobs import Scene
 from holdfast.events.entry import Entry
-from holdfast.events.reading import JournalReader
+from holdfast.events.journal import JournalReader
 
 NEEDS = ("torch",)
 RESULTS = Path(__file__).with_name("results.json")

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -21,6 +25,7 @@ LONG_FUNCTIONS = {"components/dist.py elastic"}
 
 #: Doors that lead upwards, opened only when somebody goes through, each for its reason.
 UPWARD = {
+    ("errors", "compat"): "names of 0.1.0 in an `except` clause are looked up when an exception is on its way",
     ("agent", "compat"): "handlers and agents of others are served by adapters, once a user brings one",
     ("torch", "compat"): "torch's stores serve TorchElastic's rendezvous backend, once a launcher makes one",
     ("checkpoint", "torch"): "tensors are saved by the room that knows them, once a state holds one",
@@ -245,3 +250,86 @@ def test_facts_have_kinds_of_one_form() -> None:
 
     assert kinds
     assert [(name, kind) for name, kind in kinds if not re.fullmatch(r"[a-z]+(_[a-z]+)*", str(kind))] == []
+
+
+def public_methods(path: Path) -> Iterator[tuple[type, str, str | None]]:
+    """The methods of a module's public classes, each with its docstring."""
+    name = ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__")
+    for each in vars(import_module(name)).values():
+        if not inspect.isclass(each) or each.__module__ != name or each.__name__.startswith("_"):
+            continue
+        for method, value in vars(each).items():
+            function = getattr(value, "fget", getattr(value, "__func__", value))
+            code = getattr(function, "__code__", None)
+            if code is not None and code.co_filename == str(path) and not method.startswith("_"):
+                yield each, method, function.__doc__
+
+
+def test_a_public_method_has_a_docstring_unless_it_overrides_one_that_has() -> None:
+    has_torch = find_spec("torch") is not None
+    paths = [path for path in MODULES if path.name != "__main__.py" and (has_torch or path.parent.name != "torch")]
+    missing = [
+        f"{path.relative_to(SOURCE)} {owner.__name__}.{method}"
+        for path in paths
+        for owner, method, text in public_methods(path)
+        if not text and not any(method in vars(base) for base in owner.__mro__[1:])
+    ]
+
+    assert missing == []
+
+
+#: Rooms whose prose is plain: subject, verb, object, and the words of the field.
+PLAIN = (
+    *("checkpoint", "cli", "events", "failures", "health", "lazy", "metrics"),
+    *("outbox", "sinks", "store", "timer", "workspace"),
+)
+FOREIGN = re.compile(r"\b(whoever|whom|somebody|nobody|strangers?|porter|desk|crew|party|guest)\b", re.IGNORECASE)
+
+
+@pytest.mark.parametrize("room", PLAIN)
+def test_plain_rooms_stay_plain(room: str) -> None:
+    paths = [path for path in MODULES if path.relative_to(SOURCE).parts[0].removesuffix(".py") == room]
+
+    assert paths
+    assert [
+        f"{path.relative_to(SOURCE)}:{number} {line.strip()}"
+        for path in paths
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if FOREIGN.search(line)
+    ] == []
+
+
+#: Exceptions that are no errors, each with its reason: they carry control flow and are caught in their own room.
+NO_ERRORS = {
+    "cli _NobodyReads": "the reader of a pipe has closed it",
+    "cli.follow_job Interrupted": "Ctrl-C while a job is followed",
+    "components.arguments _HelpWanted": "--help among the arguments of a component",
+    "components.errors HelpRequested": "--help among the arguments of a component",
+    "sim.violation Violation": "what the simulator is looking for; no program meets it",
+    "workers.effects Ends": "the reader of a script's source knows no more",
+}
+
+
+def exceptions() -> Iterator[tuple[str, type[BaseException]]]:
+    """Every exception class outside of `compat`, which has the names of others, by its room and name."""
+    has_torch = find_spec("torch") is not None
+    for path in MODULES:
+        room = path.relative_to(SOURCE).parts[0]
+        if room == "compat" or path.name == "__main__.py" or (room == "torch" and not has_torch):
+            continue
+        name = ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__")
+        for each in vars(import_module(name)).values():
+            if inspect.isclass(each) and issubclass(each, BaseException) and each.__module__ == name:
+                yield f"{name.removeprefix('holdfast.')} {each.__name__}", each
+
+
+def test_every_exception_is_of_one_tree_and_is_called_an_error() -> None:
+    from holdfast.errors import HoldfastError
+
+    found = dict(exceptions())
+    errors = {name: each for name, each in found.items() if name not in NO_ERRORS}
+
+    assert len(errors) > 30
+    assert set(NO_ERRORS) <= set(found)
+    assert [name for name, each in errors.items() if not issubclass(each, HoldfastError)] == []
+    assert [name for name in errors if not name.endswith("Error")] == []

@@ -156,7 +156,7 @@ def test_a_receiver_that_blocks_costs_drops_that_are_counted_and_reported_once(h
     assert outbox.dropped == 15
     assert not outbox.flush(0)
     assert [fact.sentence for fact in heard if fact.kind == "outbox_trouble"] == [
-        "the slow one is too slow; what does not fit is dropped and counted"
+        "the slow one is too slow; items that do not fit are dropped and counted"
     ]
     blocker.let_go.set()
     outbox.close(PATIENCE_S)

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from holdfast.checkpoint import MemoryTier, memory
+from holdfast.checkpoint.checksums import Checksums
 from holdfast.checkpoint.keys import Key
 from holdfast.checkpoint.slots import Slot
-from holdfast.checkpoint.sums import Sums
 from holdfast.checkpoint.vault import Vault
 from holdfast.errors import UsageError
 from holdfast.private import PrivateFolder, find_private, make_private, own_folder, user_folder_name
 from holdfast.timer import beats
 from holdfast.timer.beats import BeatBook
 from holdfast.wire.address import Endpoint
-from holdfast.workers import unnamed
+from holdfast.workers import default_log_dir
 
 OTHER = 54321
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
@@ -255,7 +255,7 @@ def test_a_folder_that_an_agent_or_a_worker_holds_is_not_swept(in_memory: Path) 
     vault = Vault("empty", secret=b"x" * 32)
     vault.open(Endpoint("127.0.0.1", 0))
     tier = MemoryTier(memory.run_folder("tier"))
-    tier.save(KEY, memoryview(b"x"), Sums(0, ()))
+    tier.save(KEY, memoryview(b"x"), Checksums(0, ()))
     for path in [*(in_memory / NAME).rglob("*")]:
         os.utime(path, (1, 1))
 
@@ -325,7 +325,7 @@ def test_another_user_gets_nowhere(in_memory: Path, tmp_path: Path) -> None:
         if each.stat().st_uid == os.geteuid() and not each.stat().st_mode & 0o001:
             each.chmod(each.stat().st_mode | 0o011)
     tier = MemoryTier(memory.run_folder("run"))
-    tier.save(KEY, memoryview(b"x"), Sums(0, ()))
+    tier.save(KEY, memoryview(b"x"), Checksums(0, ()))
 
     done = subprocess.run(
         ["/bin/sh", "-c", ATTACKER, "sh", str(in_memory), NAME],
@@ -350,13 +350,13 @@ def test_log_folders_go_elsewhere_where_another_user_was_first(
     shared: Path, victim: Path, monkeypatch: pytest.MonkeyPatch, plant: Plant
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(shared))
-    monkeypatch.setattr(unnamed, "RUNS_KEPT_MAX", 1)
+    monkeypatch.setattr(default_log_dir, "RUNS_KEPT_MAX", 1)
     plant(shared, victim)
     before = content(victim)
 
     made = []
     for _ in range(3):
-        path, held = unnamed.make_folder("run_")
+        path, held = default_log_dir.make_folder("run_")
         os.close(held)
         made.append(Path(path))
 

@@ -15,7 +15,7 @@ from holdfast.coordinator.messages import CODEC, Cause, Fail, RoundId
 from holdfast.errors import UsageError
 from holdfast.events import entry as entries
 from holdfast.events import index
-from holdfast.events.context import RunContext
+from holdfast.events.platform import RunContext
 from holdfast.facts import ERROR, Fact, FactBook
 from holdfast.failures import errorfile
 from holdfast.failures.failure import Failure, Kind
@@ -23,7 +23,7 @@ from holdfast.failures.report import render
 from holdfast.failures.verdict import root_cause
 from holdfast.launcher.screen import Screen
 from holdfast.metrics.api import MetricData, MetricHandler
-from holdfast.metrics.queueing import QueueingMetricHandler
+from holdfast.metrics.chosen import QueueingMetricHandler
 from holdfast.rendezvous import RendezvousParameters
 from holdfast.store.memory import MemoryStore
 from holdfast.text import check_text, clean, clean_data

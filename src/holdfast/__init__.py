@@ -1,67 +1,113 @@
-"""Holdfast launches distributed training and keeps it running through every failure."""
+"""Holdfast launches distributed training and keeps it running through every failure.
+
+Launch and submit:
+
+    launch          run a function or a script on every worker of this node; returns the results by rank
+    run             submit an app or a component as a job, and wait for its end
+    get_runner      submit, follow, list and cancel jobs
+
+Train in process, inside a launched worker:
+
+    elastic         steps that survive the loss of a peer; `holdfast.torch.elastic` is the same for torch
+    State           what training changes; `NumpyState`, `TreeState` and `PytreeState` are ready to use
+    Checkpointer    keep the state in memory, with a neighbour and in storage, and restore the newest
+    Notices         learn that this node is about to be taken away
+    heartbeat       tell the agent that this worker makes progress; `pause` and `resume` around long waits
+
+`errors` holds every exception that Holdfast raises. Names and modules (`holdfast.torch`, `holdfast.specs`...) are
+imported when they are first used.
+"""
 
 # `typing` takes longer to import than the rest of this file, and Ctrl-C meanwhile would end in a traceback.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from holdfast import train
-    from holdfast.timer.heartbeat import heartbeat, pause, resume
-    from holdfast.train.coordinator import Coordinator, SimpleWorkerStats, WorkerStats
-    from holdfast.train.errors import NonRetryableException, RoundOver, StopException
-    from holdfast.train.loop import run_train
-    from holdfast.train.pytree import PytreeState
-    from holdfast.train.run import elastic
-    from holdfast.train.state import NumpyState, State, TreeState
+    from holdfast import agent as agent
+    from holdfast import checkpoint as checkpoint
+    from holdfast import compat as compat
+    from holdfast import components as components
+    from holdfast import errors as errors
+    from holdfast import events as events
+    from holdfast import failures as failures
+    from holdfast import health as health
+    from holdfast import launcher as launcher
+    from holdfast import metrics as metrics
+    from holdfast import rendezvous as rendezvous
+    from holdfast import runner as runner
+    from holdfast import schedulers as schedulers
+    from holdfast import specs as specs
+    from holdfast import store as store
+    from holdfast import testing as testing
+    from holdfast import timer as timer
+    from holdfast import torch as torch
+    from holdfast import tracker as tracker
+    from holdfast import train as train
+    from holdfast import workspace as workspace
+    from holdfast.checkpoint.checkpointer import Checkpointer as Checkpointer
+    from holdfast.checkpoint.notices import Notices as Notices
+    from holdfast.launcher.call import launch as launch
+    from holdfast.runner.api import get_runner as get_runner
+    from holdfast.runner.api import run as run
+    from holdfast.timer.heartbeat import heartbeat as heartbeat
+    from holdfast.timer.heartbeat import pause as pause
+    from holdfast.timer.heartbeat import resume as resume
+    from holdfast.train.pytree import PytreeState as PytreeState
+    from holdfast.train.run import elastic as elastic
+    from holdfast.train.state import NumpyState as NumpyState
+    from holdfast.train.state import State as State
+    from holdfast.train.state import TreeState as TreeState
 
 __version__ = "0.1.0"
 
-#: What programs use, and the module that it comes from; nothing of it is imported before it is asked for.
+#: The public names, and the modules that they come from.
 _NAMES = {
+    "launch": "holdfast.launcher.call",
+    "run": "holdfast.runner.api",
+    "get_runner": "holdfast.runner.api",
+    "elastic": "holdfast.train.run",
+    "State": "holdfast.train.state",
+    "NumpyState": "holdfast.train.state",
+    "TreeState": "holdfast.train.state",
+    "PytreeState": "holdfast.train.pytree",
+    "Checkpointer": "holdfast.checkpoint.checkpointer",
+    "Notices": "holdfast.checkpoint.notices",
     "heartbeat": "holdfast.timer.heartbeat",
     "pause": "holdfast.timer.heartbeat",
     "resume": "holdfast.timer.heartbeat",
-    "elastic": "holdfast.train.run",
-    "NumpyState": "holdfast.train.state",
-    "PytreeState": "holdfast.train.pytree",
-    "State": "holdfast.train.state",
-    "TreeState": "holdfast.train.state",
-    "run_train": "holdfast.train.loop",
-    "Coordinator": "holdfast.train.coordinator",
-    "SimpleWorkerStats": "holdfast.train.coordinator",
-    "WorkerStats": "holdfast.train.coordinator",
-    "NonRetryableException": "holdfast.train.errors",
-    "RoundOver": "holdfast.train.errors",
-    "StopException": "holdfast.train.errors",
 }
-#: Parts of the package that can be used without importing them by name; `train` is also a function.
-_PARTS = ("checkpoint", "errors", "launcher", "p2p", "runner", "torch", "train")
-__all__ = [
-    "Coordinator",
-    "NonRetryableException",
-    "NumpyState",
-    "PytreeState",
-    "RoundOver",
-    "SimpleWorkerStats",
-    "State",
-    "StopException",
-    "TreeState",
-    "WorkerStats",
-    "__version__",
-    "elastic",
-    "heartbeat",
-    "pause",
-    "resume",
-    "run_train",
+#: The public modules.
+_MODULES = (
+    "agent",
+    "checkpoint",
+    "compat",
+    "components",
+    "errors",
+    "events",
+    "failures",
+    "health",
+    "launcher",
+    "metrics",
+    "rendezvous",
+    "runner",
+    "schedulers",
+    "specs",
+    "store",
+    "testing",
+    "timer",
+    "torch",
+    "tracker",
     "train",
-]
+    "workspace",
+)
+__all__ = ["__version__", *_NAMES, *_MODULES]
 
 
 def __getattr__(name: str) -> "Any":
-    """Load what user code needs only when it asks for it."""
+    """Import a public name when it is first used."""
     from importlib import import_module
 
-    if name in _PARTS:
+    if name in _MODULES:
         return import_module(f"holdfast.{name}")
     if name not in _NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -70,4 +116,4 @@ def __getattr__(name: str) -> "Any":
 
 
 def __dir__() -> "list[str]":
-    return sorted({*__all__, *_PARTS})
+    return sorted(__all__)

@@ -15,10 +15,11 @@ from holdfast.text import clean, clean_data
 _log = logging.getLogger("holdfast")
 
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
+LEVELS = {"debug": DEBUG, "info": INFO, "warning": WARNING, "error": ERROR}
 
 Listener = Callable[["Fact"], None]
 
-#: Distinct unexpected exceptions that are counted; beyond, the counts start anew.
+#: How many distinct unexpected exceptions are counted; with one more the counts start again.
 UNEXPECTED_MAX = 1000
 TRACEBACK_CHARS_MAX = 16 * 1024
 
@@ -33,15 +34,19 @@ class Fact:
     level: int = INFO
     #: The wall clock of the host where it happened, for people to read; filled in when the fact is published.
     timestamp: float = 0.0
-    #: Its place in the history of the run, the same on every node; None for what concerns only this process.
+    #: Its place in the history of the run, the same on every node; None for a fact of this process alone.
     number: int | None = None
 
 
-class FactBook:
-    """The one place that hands each fact to everybody who listens.
+def level_name(level: int) -> str:
+    """Name a level, as in `warning`."""
+    return next((name for name, least in reversed(LEVELS.items()) if level >= least), "debug")
 
-    A listener that raises is reported once by name and goes on being called: telling about a job must never
-    disturb the job.
+
+class FactBook:
+    """Hands each fact to every listener.
+
+    A listener that raises is reported once by name and is still called: telemetry must never disturb the job.
     """
 
     def __init__(self) -> None:
@@ -56,14 +61,14 @@ class FactBook:
         return lambda: self._listeners.remove(listener)
 
     def warn(self, kind: str, sentence: str, **data: Any) -> None:
-        """Publish something that a person should look at."""
+        """Publish a warning: something that a person should look at."""
         self.publish(Fact(kind, sentence, data, WARNING))
 
     def unexpected(self, where: str, error: BaseException, then: str) -> None:
         """Publish an exception that no code expected, with its traceback; `then` says what happens now.
 
-        For the edge of every thread and callback, where an exception would otherwise be lost. One that comes again is
-        only counted, and told at every doubling of the count.
+        For the edge of every thread and callback, where an exception would otherwise be lost. One that repeats is
+        counted and reported at every doubling of the count.
         """
         key = (where, repr(error)[:200])
         if key not in self._unexpected and len(self._unexpected) >= UNEXPECTED_MAX:
@@ -88,7 +93,7 @@ class FactBook:
         for listener in tuple(self._listeners):
             try:
                 listener(fact)
-            except Exception:  # noqa: BLE001 - a stranger's listener may raise anything
+            except Exception:  # noqa: BLE001 - a user's listener may raise anything
                 if id(listener) not in self._reported:
                     self._reported.add(id(listener))
                     _log.exception("the fact listener %r raised; it will not be reported again", listener)
@@ -98,5 +103,5 @@ def _write_log(fact: Fact) -> None:
     _log.log(fact.level, "%s", printable(fact.sentence))
 
 
-#: The book of this process.
+#: The facts of this process.
 facts = FactBook()

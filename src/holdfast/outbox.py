@@ -1,12 +1,12 @@
-"""The outbox: hands things to somebody slow or careless without ever waiting for him.
+"""The outbox: a bounded queue and a thread in front of a slow consumer.
 
-Metrics, events and journals go to files, sockets and code of other people, which may block, raise or vanish. Whoever
-puts something here only appends to a bounded queue; one background thread per outbox does the rest. What does not fit
-is dropped and counted, what raises is reported once, and closing waits no longer than it is told to.
+Metrics, events and journals go to files, sockets and user code, which may block, raise or vanish. Callers only append
+to a bounded queue; one background thread per outbox delivers. Items that do not fit are dropped and counted, the first
+exception is reported, and closing has a time limit.
 
-After a fork the child has the outbox but not its thread: there it begins empty, and the parent delivers what was left
-before. How the thread is woken: `_idle` is true only while it sleeps or is about to look at the queue once more; who
-appends and finds it true rings the bell. A ring too many costs an empty turn, and rings cannot be lost.
+After a fork the child has the outbox but not its thread: it starts with an empty queue, and the parent delivers what
+was queued before. `_idle` is true only while the thread sleeps or is about to look at the queue once more; a caller
+that appends and finds it true rings the bell. One ring too many costs an empty turn, and rings cannot be lost.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 ITEMS_MAX = 10_000
 CLOSE_TIMEOUT_S = 2.0
-#: How long items gather before the thread takes them out: one wake-up then serves many.
+#: How long items gather before the thread delivers them: one wake-up then serves many.
 GATHER_S = 0.05
 
 _outboxes: weakref.WeakSet[Outbox[object]] = weakref.WeakSet()
@@ -35,8 +35,8 @@ _outboxes: weakref.WeakSet[Outbox[object]] = weakref.WeakSet()
 class Outbox(Generic[T]):
     """A bounded queue and the thread that empties it into `deliver`.
 
-    `settle` is called on the same thread whenever the queue has been emptied, and `finish` once, at the very end;
-    what either raises is reported like what `deliver` raises.
+    The thread calls `settle` whenever the queue is empty, and `finish` once, at the end. Their exceptions are reported
+    as those of `deliver` are.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Outbox(Generic[T]):
         self.failed = 0
         self._items: deque[T | _Mark] = deque()
         self._room = self._items_max
-        #: From here on the thread is told not to wait for more.
+        #: With this many items the thread stops waiting for more.
         self._hasty = self._items_max // 2
         self._hurried = False
         self._idle = True
@@ -75,7 +75,7 @@ class Outbox(Generic[T]):
         self._lock = threading.RLock()
 
     def put(self, item: T) -> None:
-        """Leave an item; never waits, from any thread."""
+        """Append an item, from any thread; never waits."""
         waiting = len(self._items)
         if waiting >= self._hasty and not self._has_room(waiting):
             return
@@ -84,7 +84,7 @@ class Outbox(Generic[T]):
             self._wake()
 
     def flush(self, timeout_s: float = CLOSE_TIMEOUT_S) -> bool:
-        """Wait until everything left so far is delivered; says whether that came about in time."""
+        """Wait until everything so far is delivered; return whether that took no longer than `timeout_s`."""
         if self._thread is None and not self._items:
             return True
         if self._closed or self._thread is threading.current_thread():
@@ -94,7 +94,7 @@ class Outbox(Generic[T]):
         return self._hurry() and mark.wait(timeout_s)
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> bool:
-        """Deliver what is left, for no longer than `timeout_s`, and stop; says whether everything was delivered."""
+        """Deliver the rest, within `timeout_s`, and stop; return whether everything was delivered."""
         with self._lock:
             if self._closed:
                 return self._ended.is_set()
@@ -127,11 +127,11 @@ class Outbox(Generic[T]):
         with self._lock:
             self.dropped += 1
         if not self._closed:
-            self._report_once("slow", "is too slow; what does not fit is dropped and counted")
+            self._report_once("slow", "is too slow; items that do not fit are dropped and counted")
         return False
 
     def _hurry(self) -> bool:
-        """Have the thread empty the queue now; says whether there is a thread."""
+        """Make the thread empty the queue now; return whether there is a thread."""
         self._wake()
         self._bell.put(None)  # the first ring wakes it, the second ends the gathering
         return self._thread is not None
@@ -148,7 +148,7 @@ class Outbox(Generic[T]):
                 return
             try:
                 thread = start_thread(self._run, f"holdfast {self.name}", self._on_death)
-            except RuntimeError as error:  # no more threads to be had, or the interpreter is on its way out
+            except RuntimeError as error:  # no more threads are allowed, or the interpreter is shutting down
                 trouble = error
             else:
                 self._thread = thread
@@ -159,7 +159,7 @@ class Outbox(Generic[T]):
     # -- on the thread ---------------------------------------------------------------------------------------
 
     def _on_death(self, _: BaseException) -> None:
-        """Start another thread for what is left, or with the next item; a close that waits is not held up."""
+        """Start another thread for the rest, or with the next item; a close that waits returns."""
         with self._lock:
             self._thread = None
             self._idle = True
@@ -181,7 +181,7 @@ class Outbox(Generic[T]):
                 self._ended.set()
                 return
             self._idle = True
-            if self._items:  # it came before anybody could see us idle
+            if self._items:  # it came before a caller could see `_idle`
                 self._idle = False
                 self._bell.put(None)
 
@@ -196,7 +196,7 @@ class Outbox(Generic[T]):
         while self._items:
             try:
                 item = self._items.popleft()
-            except IndexError:  # closing gave up on us and took them away
+            except IndexError:  # `close` gave up waiting and took the items
                 break
             if isinstance(item, _Mark):
                 if delivered:
@@ -207,7 +207,7 @@ class Outbox(Generic[T]):
                 delivered = True
                 try:
                     self._deliver(item)
-                except Exception as error:  # noqa: BLE001 - a stranger's handler may raise anything
+                except Exception as error:  # noqa: BLE001 - a user's handler may raise anything
                     self._note(error)
         if delivered:
             self._settle_down()
@@ -219,7 +219,7 @@ class Outbox(Generic[T]):
     def _guard(self, call: Callable[[], None]) -> None:
         try:
             call()
-        except Exception as error:  # noqa: BLE001 - a stranger's handler may raise anything
+        except Exception as error:  # noqa: BLE001 - a user's handler may raise anything
             self._note(error)
 
     def _note(self, error: Exception) -> None:
@@ -235,7 +235,7 @@ class Outbox(Generic[T]):
 
 
 class _Mark(threading.Event):
-    """Stands in the queue behind what a flush waits for."""
+    """Marks the end of the items that a flush waits for."""
 
 
 def _begin_anew() -> None:

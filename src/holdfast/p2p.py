@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
-from holdfast.errors import UsageError
+from holdfast.errors import RoundOverError, UsageError
 from holdfast.facts import facts
 from holdfast.rendezvous.api import RendezvousParameters
 from holdfast.train.coordinator import Coordinator, WorkerStats
-from holdfast.train.errors import RoundOver
 from holdfast.train.membership import Membership, worker_settings
-from holdfast.train.party import Party
 from holdfast.train.state import State
+from holdfast.train.trainer import Trainer
 
 if TYPE_CHECKING:
     from holdfast.torch.groups import RoundGroups
@@ -50,26 +48,25 @@ class CoordinatorP2P(Coordinator):
         params = parse_init_method(init_method, max_num_trainers, coordinator_pg_timeout / 1000)
         # A worker that is told of a broken round and does not come back within the same time is stuck.
         params.config.setdefault("rejoin_timeout", self._group_timeout_s)
-        self._party = _Party(Membership(params), self._group_timeout_s)
-        self._max_workers = params.max_nodes
-        self._began = time.monotonic()
-        self._reason = "first round"
+        # The loop takes its own snapshots, and asks after every step whether to regroup.
+        self._trainer = Trainer(
+            Membership(params), operation_timeout_s=self._group_timeout_s, undoes=False, vote_every_s=0.0
+        )
         self._done = False
         self._groups: RoundGroups | None = None
 
     @property
-    def party(self) -> Party:
+    def trainer(self) -> Trainer:
         """This worker's part in the present round: its rank, the world size, and our ring."""
-        return self._party
+        return self._trainer
 
     # -- rounds ----------------------------------------------------------------------------------------------------
 
     def rendezvous_barrier(self) -> tuple[Any, int, int]:
         """Block until a round is agreed."""
-        self._began = time.monotonic()
         self._leave_group()
-        circle = self._party.form_round()
-        return circle.store, circle.rank, circle.world_size
+        view = self._trainer.form_round()
+        return view.store, view.rank, view.world_size
 
     def init_process_group(self) -> None:
         """Form torch's process group of this round; our ring stands already."""
@@ -79,16 +76,16 @@ class CoordinatorP2P(Coordinator):
             from holdfast.torch.groups import RoundGroups
 
             self._groups = RoundGroups(self._backend, self._group_timeout_s)
-        self._groups.form(self._party.circle, self._party.membership)
+        self._groups.form(self._trainer.view, self._trainer.membership)
 
     def sync(self, state: State, world_size: int, rank: int) -> None:
         """Have the state made equal on all workers."""
         del world_size, rank
-        self._party.sync(state, self._reason, self._began)
+        self._trainer.sync(state)
 
     def barrier(self) -> None:
         """Wait until all workers of the round have come here."""
-        self._party.ring.barrier()
+        self._trainer.ring.barrier()
 
     def _leave_group(self) -> None:
         if self._groups is not None:
@@ -101,74 +98,50 @@ class CoordinatorP2P(Coordinator):
         return False
 
     def should_rendezvous(self, state: State) -> bool:
-        """Say whether newcomers wait; all workers hear the same, since they tell each other."""
+        """Say whether newcomers wait or the round is over; all workers hear the same, since they tell each other."""
         del state
-        votes = self._party.vote(self._party.progress)
-        if votes.newcomers:
-            self._reason = "newcomers wait"
-        return votes.newcomers
+        return self._trainer.machine.needs_round
 
     def should_stop_training(self) -> bool:
-        """Say whether anybody has ended the training."""
-        return self._done or self._party.membership.ended is not None
+        """Say whether a worker has ended the training."""
+        return self._done or self._trainer.membership.ended is not None
 
     def signal_training_done(self) -> None:
-        """End the training for everybody."""
+        """End the training for all workers."""
         self._done = True
-        # All have done the same steps: whoever is a moment behind hears of it as the end, not as a failure.
-        self._party.membership.close_run()
         self._leave_group()
-        self._party.close_round()
-        self._party.membership.leave("its training is done")
+        self._trainer.leave("its training is done", failed=False)
 
     def monitor_progress(self, state: State, worker_stats: WorkerStats | None) -> None:
         """Name, every so many steps, the workers that are much slower than the fastest."""
         del state
         rate = worker_stats.get_progress_rate() if worker_stats is not None else None
-        if self._party.progress % MONITOR_EVERY_STEPS:
+        if self._trainer.position.step % MONITOR_EVERY_STEPS:
             return
-        rates = [float(text or 0) for text in self._party.ring.all_gather(b"" if rate is None else str(rate).encode())]
+        rates = [
+            float(text or 0) for text in self._trainer.ring.all_gather(b"" if rate is None else str(rate).encode())
+        ]
         best = max(rates)
         slow = [rank for rank, each in enumerate(rates) if 0 < each < best * STRAGGLER_RATIO]
-        if slow and self._party.rank == 0:
+        if slow and self._trainer.rank == 0:
             names = ", ".join(f"rank {rank} ({rates[rank]:g} of {best:g})" for rank in slow)
             facts.warn("straggler", f"slower than the others: {names}", ranks=slow)
 
     def report_progress(self, state: State) -> None:
         """Count a step that is done."""
         del state
-        self._party.count_step()
+        self._trainer.begin_step(self._count)
+        self._trainer.end_step(0.0)
 
     def on_error(self, e: Exception) -> None:
         """Take note of why the workers regroup."""
-        self._reason = str(e)
-        if not isinstance(e, RoundOver):
+        if not isinstance(e, RoundOverError):
             facts.warn("step_failed", f"the step is rolled back: {e!r}", error=repr(e))
+        # The loop counts failures itself: to the trainer every one of them is the round's.
+        self._trainer.fail_step(RoundOverError(str(e)))
 
-
-class _Party(Party):
-    """A party that counts the loop's steps."""
-
-    def __init__(self, membership: Membership, timeout_s: float) -> None:
-        super().__init__(membership, timeout_s)
-        self._steps = 0
-
-    @property
-    def progress(self) -> int:
-        """How many steps were done."""
-        return self._steps
-
-    def count_step(self) -> None:
-        """Count one more."""
-        self._steps += 1
-
-    def position(self) -> Any:
-        """The number of steps goes where the state goes."""
-        return self._steps
-
-    def take_position(self, position: Any) -> None:
-        """Go on where another worker stands."""
-        self._steps = int(position)
+    def _count(self) -> None:
+        self._trainer.position.step += 1
 
 
 def parse_init_method(url: str, max_workers: int, timeout_s: float = 600.0) -> RendezvousParameters:

@@ -1,9 +1,9 @@
-"""Plugins: what installed packages add by entry point. One door for all of them, ours included.
+"""Plugins: entry points of installed packages, our own included.
 
-A plugin is loaded when it is asked for by name. A broken one is named with its error and costs only itself.
+A plugin is loaded when it is used by name. A broken one is reported with its error and affects nothing else.
 
-Entry points are read straight from the folders of what is installed: `importlib.metadata` finds the same, but to import
-it takes longer than all the rest of a short command. It is asked where packages lie in archives.
+Entry points are read from the folders of installed packages: `importlib.metadata` finds the same, but importing it
+takes longer than all the rest of a short command. It is used only for packages in archives.
 """
 
 from __future__ import annotations
@@ -16,11 +16,7 @@ from functools import lru_cache, reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from holdfast.errors import HoldfastError
-
-
-class PluginBroken(HoldfastError):
-    """An installed plugin cannot be loaded; the message names it, where it comes from, and its error."""
+from holdfast.errors import PluginBrokenError as PluginBrokenError
 
 
 class Distribution(NamedTuple):
@@ -62,11 +58,11 @@ class Plugin(NamedTuple):
     point: EntryPoint
 
     def load(self) -> Any:
-        """Import what it points to; raises `PluginBroken`."""
+        """Import what it points to; raises `PluginBrokenError`."""
         try:
             return self.point.load()
-        except (Exception, SystemExit) as error:  # importing a stranger's module may fail in any way
-            raise PluginBroken(
+        except (Exception, SystemExit) as error:  # importing another package's module may fail in any way
+            raise PluginBrokenError(
                 f"the plugin '{self.name}' of {self.package or 'an unknown package'} "
                 f"({self.group}: {self.value}) cannot be loaded: {type(error).__name__}: {error}"
             ) from error
@@ -74,7 +70,7 @@ class Plugin(NamedTuple):
 
 @lru_cache(maxsize=1)
 def _all_points(path: tuple[str, ...]) -> dict[str, tuple[EntryPoint, ...]]:
-    """Read the entry points of everything on a path, by group; of two packages of one name the first counts."""
+    """Read the entry points of everything on a path, by group; the first of two packages with one name counts."""
     found: dict[str, list[EntryPoint]] = {}
     folders = [Path(entry) for entry in path]
     for point in _from_archives() if any(map(Path.is_file, folders)) else _from_folders(folders):
@@ -121,7 +117,7 @@ def _read(path: Path, dist: Distribution) -> Iterator[EntryPoint]:
 
 
 def every(group: str) -> tuple[EntryPoint, ...]:
-    """Return all entry points of one group, those that share a name included."""
+    """Return all entry points of one group, also those that share a name."""
     return _all_points(tuple(sys.path)).get(group, ())
 
 
@@ -141,5 +137,5 @@ def get(name: str, *groups: str) -> Plugin | None:
 
 
 def forget() -> None:
-    """Look anew at what is installed; for tests and for programs that install packages as they run."""
+    """Search the installed packages again; for tests and for programs that install packages."""
     _all_points.cache_clear()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import Protocol, runtime_checkable
 
 from holdfast.errors import UsageError
 
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|min|h|d)?")
 _UNIT_S = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+#: Longer timeouts are this long: what sockets can still count.
+TIMEOUT_S_MAX = 1e9
 _UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
 
 
@@ -17,6 +20,21 @@ def parse_duration(text: str | float) -> float:
     if match is None:
         raise UsageError(f"'{text}' is no length of time: write seconds, or 300ms, 10m, 1h")
     return float(match[1]) * _UNIT_S[match[2]]
+
+
+@runtime_checkable
+class _Duration(Protocol):
+    """What `timedelta` promises."""
+
+    def total_seconds(self) -> float: ...
+
+
+def to_seconds(timeout: float | _Duration) -> float:
+    """Return a timeout in seconds, from seconds or a `timedelta`; raises `UsageError` where it is negative."""
+    seconds = timeout.total_seconds() if isinstance(timeout, _Duration) else float(timeout)
+    if not seconds >= 0:
+        raise UsageError(f"a timeout is zero or more seconds, not {seconds}")
+    return min(seconds, TIMEOUT_S_MAX)
 
 
 def size(nbytes: int) -> str:

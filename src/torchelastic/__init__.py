@@ -1,31 +1,35 @@
-"""The name of the first torchelastic, which nobody maintains any more, answered by Holdfast.
+"""The name of the first torchelastic, which has no other maintainer, answered by Holdfast.
 
-Everything below it leads to a module of Holdfast: `torchelastic.metrics` is `holdfast.metrics`.
+The names of 2019 (`train`, `State`, `Coordinator`...) are here. Everything below leads to a module of Holdfast:
+`torchelastic.metrics` is `holdfast.metrics`.
 """
 
+from importlib import import_module
 from typing import Any
 
 from holdfast import __version__, compat
 
 compat.install("torchelastic")
 
-__all__ = [
-    "Coordinator",
-    "NonRetryableException",
-    "SimpleWorkerStats",
-    "State",
-    "StopException",
-    "WorkerStats",
-    "__version__",
-    "run_train",
-    "train",
-]
+_NAMES = {
+    "Coordinator": "torchelastic.coordinator",
+    "NonRetryableException": "torchelastic.coordinator",
+    "SimpleWorkerStats": "torchelastic.worker_stats",
+    "State": "torchelastic.state",
+    "StopException": "torchelastic.coordinator",
+    "WorkerStats": "torchelastic.worker_stats",
+    "run_train": "torchelastic.train_loop",
+    "train": "torchelastic.train_loop",
+}
+__all__ = ["__version__", *_NAMES]
 
 
 def __getattr__(name: str) -> Any:
-    """Load what a program uses when it uses it."""
-    import holdfast
+    """Import a name when it is first used."""
+    if name not in _NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_NAMES[name]), name)
 
-    if name in __all__:
-        return getattr(holdfast, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

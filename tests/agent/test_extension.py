@@ -13,7 +13,7 @@ from holdfast.agent import LocalElasticAgent, RunResult, SimpleElasticAgent, Wor
 from holdfast.errors import UsageError
 from holdfast.failures import ChildFailedError
 from holdfast.launcher import LaunchConfig, elastic_launch
-from holdfast.metrics.choose import configure_from
+from holdfast.metrics.chosen import configure_from
 from holdfast.rendezvous import RendezvousHandler, RendezvousInfo
 from holdfast.store import MemoryStore, Store
 from holdfast.workers import DefaultLogsSpecs

@@ -16,12 +16,13 @@ from holdfast.agent.api import RunResult
 from holdfast.agent.local import LocalOptions
 from holdfast.compat.elastic.classic_rounds import EXIT_BARRIER_KEY
 from holdfast.coordinator.messages import Cause
+from holdfast.errors import SignalError
 from holdfast.facts import Fact, facts
 from holdfast.rendezvous import RendezvousHandler, RendezvousParameters, get_rendezvous_handler
 from holdfast.rendezvous.events import RoundSealed
 from holdfast.rendezvous.native import HoldfastRendezvousHandler
 from holdfast.store import MemoryStore, Store
-from holdfast.workers import DefaultLogsSpecs, Script, SignalException
+from holdfast.workers import DefaultLogsSpecs, Script
 from holdfast.workers.strays import descendants
 
 STUBBORN = """
@@ -151,7 +152,7 @@ class Pressed(LocalElasticAgent):
 
 
 def test_before_a_round_is_asked_for(handler: RendezvousHandler, told: Told) -> None:
-    with pytest.raises(SignalException, match="received SIGINT"):
+    with pytest.raises(SignalError, match="received SIGINT"):
         Pressed(spec(handler), "getting ready").run()
 
     assert not Path("up").exists()
@@ -169,7 +170,7 @@ def test_between_the_round_and_the_start_of_its_workers(told: Told) -> None:
             assert sealed.wait(60)
             press()
 
-    with pytest.raises(SignalException, match="received SIGINT"):
+    with pytest.raises(SignalError, match="received SIGINT"):
         Pressed(spec(Sealing(RendezvousParameters("holdfast", "localhost:0", "run", 1, 1))), "never").run()
 
     assert not Path("up").exists()
@@ -182,7 +183,7 @@ def test_while_imports_are_waited_for(tmp_path: Path, monkeypatch: pytest.Monkey
     told.then["importing endless"] = press
     handler = ours()
 
-    with pytest.raises(SignalException, match="received SIGINT"):
+    with pytest.raises(SignalError, match="received SIGINT"):
         LocalElasticAgent(spec(handler), options=LocalOptions(preload=("endless",))).run()
     handler.shutdown()
 
@@ -194,7 +195,7 @@ def test_between_the_start_of_workers_and_the_news_of_it(handler: RendezvousHand
     """Workers that do not listen are stopped with words, and the second signal kills them."""
     told.then["stopping workers: received SIGINT"] = press
 
-    with pytest.raises(SignalException, match="received SIGINT"):
+    with pytest.raises(SignalError, match="received SIGINT"):
         Pressed(spec(handler), "started").run()
 
     assert "stopping workers: received SIGINT again" in told
@@ -210,7 +211,7 @@ def test_while_an_agent_that_has_failed_stops_its_workers(handler: RendezvousHan
 def test_just_before_a_rendezvous_of_another_make_blocks() -> None:
     handler = Alone()
 
-    with pytest.raises(SignalException, match="received SIGINT"):
+    with pytest.raises(SignalError, match="received SIGINT"):
         Pressed(spec(handler), "getting ready").run()
 
     assert handler.asked == 0
@@ -250,5 +251,5 @@ def test_out_of_a_shutdown_of_ones_own_that_does_not_end(told: Told) -> None:
             threading.Event().wait(60)
             raise AssertionError("the signal was not heard")
 
-    with pytest.raises(SignalException):
+    with pytest.raises(SignalError):
         Own(spec(Alone(), lambda: None)).run()

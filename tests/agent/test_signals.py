@@ -11,8 +11,7 @@ import pytest
 from holdfast.agent.inbox import Inbox
 from holdfast.agent.machine import AgentEvent, Signalled, SignalPassing
 from holdfast.agent.signals import handled, parse_signals
-from holdfast.errors import UsageError
-from holdfast.workers import SignalException
+from holdfast.errors import SignalError, UsageError
 
 
 @pytest.fixture
@@ -42,7 +41,7 @@ def test_a_signal_is_left_in_the_inbox(inbox: Inbox[AgentEvent]) -> None:
 
 def test_a_signal_gets_out_of_code_that_blocks(inbox: Inbox[AgentEvent]) -> None:
     with (
-        pytest.raises(SignalException, match="received SIGUSR2"),
+        pytest.raises(SignalError, match="received SIGUSR2"),
         handled(inbox, "SIGUSR2", (), lambda: True),
     ):
         os.kill(os.getpid(), signal.SIGUSR2)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from holdfast.checkpoint import Checkpointer, Every, FlatSlice, MemoryTier, StorageTier, standard_tiers
+from holdfast.checkpoint.checksums import Checksums
 from holdfast.checkpoint.keys import Entry, Key
-from holdfast.checkpoint.sums import Sums
 from holdfast.errors import UsageError
 from holdfast.facts import Fact
 from holdfast.metrics.api import MetricData, MetricHandler, configure
@@ -36,7 +36,7 @@ class HeldTier:
         self.kept: dict[Key, bytes] = {}
         self.error: Exception | None = None
 
-    def save(self, key: Key, state: memoryview, sums: Sums) -> None:
+    def save(self, key: Key, state: memoryview, sums: Checksums) -> None:
         self.entered.release()
         assert self.go.acquire(timeout=PATIENCE_S)
         if self.error is not None:

@@ -11,11 +11,10 @@ import pytest
 from holdfast.checkpoint import (
     CheckpointUtil,
     FileSystemCheckpointManager,
-    Torn,
     get_checkpoint_manager,
     set_checkpoint_manager,
 )
-from holdfast.errors import UsageError
+from holdfast.errors import CorruptShardError, UsageError
 from holdfast.facts import Fact
 
 
@@ -105,9 +104,9 @@ def test_a_torn_stream_is_refused(manager: FileSystemCheckpointManager, tmp_path
     latest = manager.get_latest_checkpoint()
 
     assert latest is not None
-    with pytest.raises(Torn, match="not as it was written"):
+    with pytest.raises(CorruptShardError, match="not as it was written"):
         latest.open_input_stream("default")
-    with pytest.raises(Torn, match="knows 'other'"):
+    with pytest.raises(CorruptShardError, match="knows 'other'"):
         latest.open_input_stream("other")
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from holdfast.checkpoint.checksums import checksum
 from holdfast.checkpoint.keys import Key
 from holdfast.checkpoint.storage import StorageTier
-from holdfast.checkpoint.sums import sum_up
 from holdfast.cli.checkpoints import command
 
 
@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
     for step in range(1, 5):
         for shard in range(2 if step < 4 else 1):
             data = memoryview(bytes([step]) * 1500)
-            tier.save(Key(step, "run.0", 2, shard), data, sum_up(data))
+            tier.save(Key(step, "run.0", 2, shard), data, checksum(data))
     (tmp_path / "step-000000000005").mkdir()
     (tmp_path / "step-000000000005" / "shard-00000-of-00002.run.0~12.state").write_bytes(b"half")
     return tmp_path

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint import FlatSlice, Torn, read_dcp, write_dcp
-from holdfast.errors import UsageError
+from holdfast.checkpoint import FlatSlice, read_dcp, write_dcp
+from holdfast.errors import CorruptShardError, UsageError
 
 pytestmark = pytest.mark.torch
 
@@ -93,7 +93,7 @@ def test_metadata_that_names_anything_else_is_refused_and_not_run(tmp_path: Path
     write_dcp(tree(), tmp_path / "dcp")
     (tmp_path / "dcp" / ".metadata").write_bytes(pickle.dumps(Evil(tmp_path / "ran")))
 
-    with pytest.raises(Torn, match="which no checkpoint needs"):
+    with pytest.raises(CorruptShardError, match="which no checkpoint needs"):
         read_dcp(tmp_path / "dcp")
     assert not (tmp_path / "ran").exists()
 
@@ -103,13 +103,13 @@ def test_entries_that_are_code_are_refused_and_not_run(tmp_path: Path) -> None:
 
     dcp.save({"x": Evil(tmp_path / "ran")}, checkpoint_id=str(tmp_path / "dcp"), no_dist=True)
 
-    with pytest.raises(Torn, match="cannot be read"):
+    with pytest.raises(CorruptShardError, match="cannot be read"):
         read_dcp(tmp_path / "dcp")
     assert not (tmp_path / "ran").exists()
 
 
 def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Torn, match="no checkpoint of torch's"):
+    with pytest.raises(CorruptShardError, match="no checkpoint of torch's"):
         read_dcp(tmp_path)
 
 
@@ -233,7 +233,7 @@ def test_a_name_that_leads_to_code_is_refused_and_not_run(tmp_path: Path, module
     write_dcp(tree(), tmp_path / "dcp")
     (tmp_path / "dcp" / ".metadata").write_bytes(dotted(module, name, f"touch {tmp_path / 'ran'}"))
 
-    with pytest.raises(Torn, match="which no checkpoint needs"):
+    with pytest.raises(CorruptShardError, match="which no checkpoint needs"):
         read_dcp(tmp_path / "dcp")
     assert not (tmp_path / "ran").exists()
 
@@ -281,7 +281,7 @@ def test_allowed_classes_used_in_odd_ways_are_refused_and_stay_as_they_are(tmp_p
     write_dcp(tree(), tmp_path)
     (tmp_path / ".metadata").write_bytes(pickle.dumps(sly(which)))
 
-    with pytest.raises(Torn, match="cannot be read"):
+    with pytest.raises(CorruptShardError, match="cannot be read"):
         read_dcp(tmp_path)
     assert (dict(vars(Metadata)), dict(vars(StorageMeta))) == before
 
@@ -347,7 +347,7 @@ def test_metadata_that_does_not_fit_is_refused_before_memory_is_taken(tmp_path: 
     change, sentence = HARMS[which]
     change_metadata(tmp_path, change)
 
-    with pytest.raises(Torn, match=sentence):
+    with pytest.raises(CorruptShardError, match=sentence):
         read_dcp(tmp_path)
 
 
@@ -357,7 +357,7 @@ def test_metadata_that_is_cut_off_is_refused(tmp_path: Path, cut: int) -> None:
     data = (tmp_path / ".metadata").read_bytes()
     (tmp_path / ".metadata").write_bytes(data[:cut])
 
-    with pytest.raises(Torn, match="cannot be read"):
+    with pytest.raises(CorruptShardError, match="cannot be read"):
         read_dcp(tmp_path)
 
 
@@ -375,5 +375,5 @@ def test_damage_anywhere_in_the_metadata_ends_in_a_sentence(tmp_path: Path) -> N
         path.write_bytes(bytes(damaged))
         try:
             read_dcp(tmp_path / "dcp")
-        except Torn:
+        except CorruptShardError:
             pass

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.checkpoint import inert
-from holdfast.checkpoint.inert import Built, Named, Pairs, Refused
+from holdfast.checkpoint.inert import Built, Named, Pairs, RefusedPickleError
 
 ALLOWED = [Named("torch.distributed.checkpoint.metadata", "Metadata"), Named("torch", "Size"), Named("a", "b")]
 
@@ -83,7 +83,7 @@ def calls(canary: Path) -> list[Any]:
 def test_a_call_is_refused_and_not_made(tmp_path: Path, which: int, protocol: int) -> None:
     data = pickle.dumps(calls(tmp_path / "ran")[which], protocol)
 
-    with pytest.raises(Refused, match="which no checkpoint needs"):
+    with pytest.raises(RefusedPickleError, match="which no checkpoint needs"):
         inert.read(data, ALLOWED)
     assert not (tmp_path / "ran").exists()
 
@@ -111,14 +111,14 @@ def test_a_dotted_name_is_refused(tmp_path: Path, module: str, dotted: str) -> N
     argument = f"touch {tmp_path / 'ran'}".encode()
     data = b"\x80\x04" + named + b"X" + struct.pack("<I", len(argument)) + argument + b"\x85R."
 
-    with pytest.raises(Refused, match="which no checkpoint needs"):
+    with pytest.raises(RefusedPickleError, match="which no checkpoint needs"):
         inert.read(data, ALLOWED)
     assert not (tmp_path / "ran").exists()
 
 
 def test_state_set_on_a_class_or_a_list_is_refused() -> None:
     for target in (name("a", "b"), b"]", b"}", b"N", b"\x8c\x01x"):
-        with pytest.raises(Refused, match="no built"):
+        with pytest.raises(RefusedPickleError, match="no built"):
             inert.read(b"\x80\x04" + target + b"}\x8c\x08__init__NsN\x86b.", ALLOWED)
 
 
@@ -140,7 +140,7 @@ def test_state_set_on_a_class_or_a_list_is_refused() -> None:
     ],
 )
 def test_opcodes_that_dataclasses_do_not_need_are_refused(data: bytes) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(RefusedPickleError):
         inert.read(data, ALLOWED)
 
 
@@ -169,7 +169,7 @@ def test_opcodes_that_dataclasses_do_not_need_are_refused(data: bytes) -> None:
     ],
 )
 def test_a_damaged_pickle_is_refused(data: bytes) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(RefusedPickleError):
         inert.read(data, ALLOWED)
 
 
@@ -195,7 +195,7 @@ def test_lists_that_hold_each_other_many_times_are_not_unfolded() -> None:
         + b"N."
     )
 
-    with pytest.raises(Refused, match="one value"):
+    with pytest.raises(RefusedPickleError, match="one value"):
         inert.read(bomb, ALLOWED)
 
 
@@ -214,5 +214,5 @@ OPCODES = [code.code.encode("latin-1") for code in pickletools.opcodes]
 def test_any_bytes_are_read_or_refused(pieces: list[bytes]) -> None:
     try:
         inert.read(b"\x80\x04" + b"".join(pieces) + b".", ALLOWED)
-    except Refused:
+    except RefusedPickleError:
         pass

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.checkpoint.errors import Torn
 from holdfast.checkpoint.layout import FlatSlice, pack
 from holdfast.checkpoint.loading import load_dealt, load_whole
 from holdfast.checkpoint.ranges import deal_evenly
+from holdfast.errors import CorruptShardError
 
 np = pytest.importorskip("numpy")
 
@@ -106,7 +106,7 @@ def test_elements_that_no_shard_has_are_missed() -> None:
         1: Bytes(pack({"w": FlatSlice(np.arange(5), 5, (10,))}).to_bytes()),
     }
 
-    with pytest.raises(Torn, match=r"elements 3 to 10 of state\['w'\]"):
+    with pytest.raises(CorruptShardError, match=r"elements 3 to 10 of state\['w'\]"):
         load_dealt(shards, 0, 1, deal_evenly)
 
 
@@ -116,13 +116,13 @@ def test_shards_that_do_not_agree_on_what_is_spread_are_refused() -> None:
         1: Bytes(pack({"v": FlatSlice(np.arange(5), 5, (10,))}).to_bytes()),
     }
 
-    with pytest.raises(Torn, match="do not agree"):
+    with pytest.raises(CorruptShardError, match="do not agree"):
         load_dealt(shards, 0, 1, deal_evenly)
 
 
 @given(st.data())
 def test_damage_never_makes_anything_but_a_refusal(data: st.DataObject) -> None:
-    """Wherever a state without checksums of its own is cut or changed, loading ends with a tree or with `Torn`."""
+    """Wherever a state without checksums of its own is cut or changed, loading ends with a tree or a refusal."""
     good = pack({"w": FlatSlice(np.arange(8), 0, (8,)), "x": [1, "a", None]}, checksums=False).to_bytes()
     bad = bytearray(good)
     for _ in range(data.draw(st.integers(0, 3))):
@@ -136,5 +136,5 @@ def test_damage_never_makes_anything_but_a_refusal(data: st.DataObject) -> None:
     for load in (load_whole, lambda shard: load_dealt({0: shard}, 0, 2, deal_evenly)):
         try:
             load(Lax(cut))
-        except Torn:
+        except CorruptShardError:
             pass

@@ -10,18 +10,17 @@ from typing import Any
 import pytest
 
 from holdfast.checkpoint import Checkpointer, MemoryTier
-from holdfast.checkpoint.errors import Gone
+from holdfast.checkpoint.checksums import Checksums
 from holdfast.checkpoint.keys import Key
 from holdfast.checkpoint.memory import default_folder, open_slot, remove_folder, run_folder, sweep
 from holdfast.checkpoint.slots import PAGE, Slot, SlotReader, scan
-from holdfast.checkpoint.sums import Sums
-from holdfast.errors import UsageError
+from holdfast.errors import ShardMissingError, UsageError
 from holdfast.facts import Fact
 
 np = pytest.importorskip("numpy")
 
 SIZE = 300_000
-NO_SUMS = Sums(0, ())
+NO_SUMS = Checksums(0, ())
 
 #: Saves steps as it is told to, each with arrays full of its number, and hangs in the middle of the copy of one.
 SAVER = """
@@ -178,9 +177,9 @@ def test_a_state_that_is_overwritten_while_it_is_read_is_gone(tmp_path: Path) ->
     slot.wipe()
     slot.commit(Key(2, "run.0", 1, 0), 100)
 
-    with pytest.raises(Gone, match="overwritten"):
+    with pytest.raises(ShardMissingError, match="overwritten"):
         reader.check()
-    with pytest.raises(Gone):
+    with pytest.raises(ShardMissingError):
         open_slot(tmp_path, key)
     slot.close(remove=True)
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.checkpoint.neighbours import Vault, choose_neighbours
+from holdfast.checkpoint.vault_messages import VaultAddress, choose_neighbours
 
 
 def test_copies_go_to_other_hosts_first() -> None:
-    vaults = [Vault("a", "1", ""), Vault("a", "2", ""), Vault("b", "3", ""), Vault("c", "4", "")]
+    vaults = [
+        VaultAddress("a", "1", ""),
+        VaultAddress("a", "2", ""),
+        VaultAddress("b", "3", ""),
+        VaultAddress("c", "4", ""),
+    ]
 
     assert [vault.host for vault in choose_neighbours("1", vaults, 2)] == ["b", "c"]
     assert [vault.name for vault in choose_neighbours("4", vaults, 1)] == ["1"]
@@ -19,7 +24,7 @@ def test_copies_go_to_other_hosts_first() -> None:
 
 @given(st.integers(2, 6))
 def test_every_host_keeps_as_much_as_it_gives(hosts: int) -> None:
-    vaults = [Vault(f"h{index}", f"v{index}", "") for index in range(hosts)]
+    vaults = [VaultAddress(f"h{index}", f"v{index}", "") for index in range(hosts)]
 
     keepers = [choose_neighbours(vault.name, vaults)[0].name for vault in vaults]
 

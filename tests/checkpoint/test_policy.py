@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.checkpoint.policy import Every
+from holdfast.checkpoint.choose import Every
 from holdfast.errors import UsageError
 
 

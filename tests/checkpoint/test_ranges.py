@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.checkpoint.errors import Torn
 from holdfast.checkpoint.ranges import Part, deal_evenly, gather
+from holdfast.errors import CorruptShardError
 
 
 @given(st.integers(0, 1000), st.integers(1, 12))
@@ -28,5 +28,5 @@ def test_parts_are_gathered_in_order_and_without_overlap(total: int, old: int, n
 
 
 def test_elements_that_nobody_has_are_named() -> None:
-    with pytest.raises(Torn, match="elements 3 to 8 of weights"):
+    with pytest.raises(CorruptShardError, match="elements 3 to 8 of weights"):
         gather(0, 8, [Part(0, 3, 0), Part(5, 8, 1)], "weights")

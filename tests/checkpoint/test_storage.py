@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.errors import Gone, Torn
+from holdfast.checkpoint.checksums import BLOCK_BYTES, checksum
 from holdfast.checkpoint.keys import Entry, Key
 from holdfast.checkpoint.storage import StorageTier
-from holdfast.checkpoint.sums import BLOCK_BYTES, sum_up
-from holdfast.errors import UsageError
+from holdfast.errors import CorruptShardError, ShardMissingError, UsageError
 
 pytest.importorskip("fsspec")
 
@@ -35,7 +34,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 def save(tier: StorageTier, step: int, data: bytes = b"state", shard: int = 0, world: int = 1, run: str = "r.0") -> Key:
     key = Key(step, run, world, shard)
-    tier.save(key, memoryview(data), sum_up(memoryview(data)))
+    tier.save(key, memoryview(data), checksum(memoryview(data)))
     return key
 
 
@@ -83,7 +82,7 @@ def test_a_shard_saved_again_replaces_the_first_in_one_move(url: str) -> None:
 
     assert read(tier, key) == b"second"
     assert len(tier.entries()) == 1
-    with pytest.raises(Gone):
+    with pytest.raises(ShardMissingError):
         before.read(0, 5)
 
 
@@ -113,7 +112,7 @@ def test_a_shard_is_dropped_with_all_its_files(url: str) -> None:
 
     assert [entry.key for entry in tier.entries()] == [other]
     assert read(tier, other) == b"state"
-    with pytest.raises(Gone):
+    with pytest.raises(ShardMissingError):
         read(tier, key)
 
 
@@ -126,7 +125,7 @@ def test_one_flipped_bit_is_found_and_named(tmp_path: Path, where: int) -> None:
     data[where] ^= 1
     file.write_bytes(data)
 
-    with pytest.raises(Torn, match=r"shard-00000-of-00001.*damaged"):
+    with pytest.raises(CorruptShardError, match=r"shard-00000-of-00001.*damaged"):
         tier.verify(key)
 
 
@@ -135,7 +134,7 @@ def test_a_file_that_is_cut_off_is_refused(tmp_path: Path) -> None:
     key = save(tier, 1, b"x" * 1000)
     os.truncate(data_file(tmp_path), 999)
 
-    with pytest.raises(Torn, match="has 999 bytes, not the 1000"):
+    with pytest.raises(CorruptShardError, match="has 999 bytes, not the 1000"):
         read(tier, key)
 
 
@@ -144,7 +143,7 @@ def test_a_manifest_without_its_file_is_refused(tmp_path: Path) -> None:
     key = save(tier, 1)
     data_file(tmp_path).unlink()
 
-    with pytest.raises(Torn, match="is missing, though its manifest is there"):
+    with pytest.raises(CorruptShardError, match="is missing, though its manifest is there"):
         read(tier, key)
 
 
@@ -167,7 +166,7 @@ def test_a_manifest_that_is_not_ours_is_refused(tmp_path: Path, change: Callable
     (manifest,) = tmp_path.rglob("*.json")
     manifest.write_text(change(json.loads(manifest.read_text())))
 
-    with pytest.raises(Torn, match="manifest"):
+    with pytest.raises(CorruptShardError, match="manifest"):
         read(tier, key)
 
 
@@ -197,10 +196,10 @@ def test_an_unknown_scheme_is_refused_in_one_sentence() -> None:
 SAVER = """
 import os, sys, threading
 from pathlib import Path
-from holdfast.checkpoint import places
+from holdfast.checkpoint import backends
 from holdfast.checkpoint.keys import Key
 from holdfast.checkpoint.storage import StorageTier
-from holdfast.checkpoint.sums import sum_up
+from holdfast.checkpoint.checksums import checksum
 
 folder, moment = sys.argv[1:]
 def hang(*_, **__):
@@ -208,7 +207,7 @@ def hang(*_, **__):
     threading.Event().wait()
 def save(step):
     data = memoryview(bytes([step]) * 20_000_000)
-    tier.save(Key(step, "r.0", 1, 0), data, sum_up(data))
+    tier.save(Key(step, "r.0", 1, 0), data, checksum(data))
 tier = StorageTier(folder, keep=1)
 save(1)
 if moment == "data":
@@ -216,7 +215,7 @@ if moment == "data":
         def __radd__(self, other):
             hang() if other else None
             return other + int(self)
-    places._WRITE_BYTES = Hanging(8_000_000)
+    backends._WRITE_BYTES = Hanging(8_000_000)
 elif moment == "fsync":
     os.fsync = hang
 elif moment == "manifest":
@@ -279,7 +278,7 @@ CROWD = """
 import sys
 from holdfast.checkpoint.keys import Key
 from holdfast.checkpoint.storage import StorageTier
-from holdfast.checkpoint.sums import sum_up
+from holdfast.checkpoint.checksums import checksum
 
 folder, shard, world = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 tier = StorageTier(folder, keep=2)
@@ -287,7 +286,7 @@ print("ready", flush=True)
 sys.stdin.readline()
 for step in range(12):
     data = memoryview(f"{step}.{shard}".encode() * 1000)
-    tier.save(Key(step, "r.0", world, shard), data, sum_up(data))
+    tier.save(Key(step, "r.0", world, shard), data, checksum(data))
 print("done", flush=True)
 """
 

@@ -12,14 +12,12 @@ from typing import Any
 import pytest
 
 from holdfast.checkpoint import Checkpointer, MemoryTier, NeighbourTier
-from holdfast.checkpoint.errors import Gone
+from holdfast.checkpoint.checksums import BLOCK_BYTES, checksum
 from holdfast.checkpoint.keys import Entry, Key
-from holdfast.checkpoint.neighbours import Vault as Listed
 from holdfast.checkpoint.slots import Slot, scan
-from holdfast.checkpoint.sums import BLOCK_BYTES, sum_up
 from holdfast.checkpoint.vault import Vault, read_book
-from holdfast.checkpoint.vault_messages import CODEC, Begin, Commit, Done, Failed, Put, Read, name_of
-from holdfast.errors import HandshakeError, Unavailable
+from holdfast.checkpoint.vault_messages import CODEC, Begin, Commit, Done, Failed, Put, Read, VaultAddress, name_of
+from holdfast.errors import HandshakeError, ShardMissingError, UnavailableError
 from holdfast.facts import Fact
 from holdfast.store.memory import MemoryStore
 from holdfast.wire.address import Endpoint
@@ -48,8 +46,8 @@ def vaults(tmp_path: Path) -> Iterator[Callable[..., Vault]]:
         vault.close()
 
 
-def listed(*found: Vault) -> Callable[[], list[Listed]]:
-    return lambda: [Listed(vault.host, vault.name, str(vault.endpoint)) for vault in found]
+def listed(*found: Vault) -> Callable[[], list[VaultAddress]]:
+    return lambda: [VaultAddress(vault.host, vault.name, str(vault.endpoint)) for vault in found]
 
 
 def tier(me: str, *found: Vault, **options: Any) -> NeighbourTier:
@@ -57,7 +55,7 @@ def tier(me: str, *found: Vault, **options: Any) -> NeighbourTier:
 
 
 def save(to: NeighbourTier, key: Key, data: bytes) -> None:
-    to.save(key, memoryview(data), sum_up(memoryview(data)))
+    to.save(key, memoryview(data), checksum(memoryview(data)))
 
 
 def read(found: NeighbourTier, entry: Entry) -> bytes:
@@ -167,7 +165,7 @@ def test_a_vault_holds_no_more_than_it_was_told_to(vaults: Callable[..., Vault])
     sender = tier("a", small)
     save(sender, Key(1, "r.0", 2, 0), b"x" * 400)
 
-    with pytest.raises(Unavailable, match="no room for 700 more"):
+    with pytest.raises(UnavailableError, match="no room for 700 more"):
         save(sender, Key(1, "r.0", 2, 1), b"y" * 700)
     sender.close()
 
@@ -176,7 +174,7 @@ def test_who_does_not_know_the_secret_gets_nothing(vaults: Callable[..., Vault])
     vault = vaults("b")
     stranger = tier("a", vault, secret=b"a guess")
 
-    with pytest.raises(Unavailable, match="0 of 1 copies"):
+    with pytest.raises(UnavailableError, match="0 of 1 copies"):
         save(stranger, Key(1, "r.0", 1, 0), b"x")
     with pytest.raises(HandshakeError):
         Channel.connect(vault.endpoint or LOOPBACK, CODEC, b"a guess")
@@ -196,7 +194,7 @@ def test_a_neighbour_that_is_gone_is_passed_over_for_the_next(vaults: Callable[.
 def test_nobody_to_keep_a_copy_is_told(vaults: Callable[..., Vault]) -> None:
     ours = vaults("a")
 
-    with pytest.raises(Unavailable, match="no other vault is there"):
+    with pytest.raises(UnavailableError, match="no other vault is there"):
         save(tier("a", ours), Key(1, "r.0", 1, 0), b"x")
 
 
@@ -213,7 +211,7 @@ def test_a_state_that_its_owner_overwrites_is_gone(vaults: Callable[..., Vault])
     slot.state(100)[:] = b"x" * 100
     slot.commit(Key(2, "r.0", 1, 0), 100)
 
-    with pytest.raises(Gone):
+    with pytest.raises(ShardMissingError):
         shard.read(0, 100)
     reader.close()
     slot.close(remove=True)
@@ -227,8 +225,8 @@ def test_vaults_find_each_other_through_the_store(vaults: Callable[..., Vault]) 
     ports = [vault.endpoint.port for vault in (ours, theirs) if vault.endpoint]
 
     assert read_book(store) == [
-        Listed("a", "a", f"10.0.0.1:{ports[0]}"),
-        Listed("b", "b", f"[fd00::2]:{ports[1]}"),
+        VaultAddress("a", "a", f"10.0.0.1:{ports[0]}"),
+        VaultAddress("b", "b", f"[fd00::2]:{ports[1]}"),
     ]
     theirs.close(store)
     assert [vault.name for vault in read_book(store)] == ["a"]
@@ -249,13 +247,13 @@ import json, sys
 from pathlib import Path
 import numpy as np
 from holdfast.checkpoint import Checkpointer, MemoryTier, NeighbourTier, Vault
-from holdfast.checkpoint.neighbours import Vault as Listed
+from holdfast.checkpoint.vault_messages import VaultAddress
 from holdfast.wire.address import Endpoint
 
 folder, name, rank, secret = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4].encode()
 vault = Vault("run", secret=secret, folder=Path(folder) / name / "run", name=name, host=name)
 print(vault.open(Endpoint("127.0.0.1", 0)), flush=True)
-book = [Listed(*one) for one in json.loads(sys.stdin.readline())]
+book = [VaultAddress(*one) for one in json.loads(sys.stdin.readline())]
 tiers = [MemoryTier(vault.folder, place=name), NeighbourTier(lambda: book, name, secret=secret)]
 checkpoints = Checkpointer(tiers, origin="run.0")
 while line := sys.stdin.readline():
@@ -274,7 +272,7 @@ def test_a_lost_hosts_state_is_taken_from_its_neighbours_memory(
     secret = secrets.token_hex(8)
     hosts = {name: child(HOST, tmp_path, name, rank, secret) for rank, name in enumerate("ab")}
     addresses = {name: host.heard() for name, host in hosts.items()}
-    book = [Listed(name, name, address) for name, address in addresses.items()]
+    book = [VaultAddress(name, name, address) for name, address in addresses.items()]
     for host in hosts.values():
         host.tell(json.dumps([[one.host, one.name, one.address] for one in book]))
     for step in (1, 2, 3):
@@ -325,7 +323,7 @@ def test_a_vault_that_failed_is_left_alone_for_a_while(vaults: Callable[..., Vau
     dead.close()
     sender = NeighbourTier(lambda: book, "a", secret=SECRET)
 
-    with pytest.raises(Unavailable, match="cannot reach"):
+    with pytest.raises(UnavailableError, match="cannot reach"):
         save(sender, Key(1, "r.0", 1, 0), b"x")
-    with pytest.raises(Unavailable, match="b: failed a moment ago"):
+    with pytest.raises(UnavailableError, match="b: failed a moment ago"):
         save(sender, Key(2, "r.0", 1, 0), b"x")

@@ -178,7 +178,7 @@ def test_an_earlier_run_of_the_same_id_is_told_only_on_demand(tmp_path: Path) ->
     told = tell("job")
 
     assert told.stdout.split() == ["+0ms", "fresh", "happened"]
-    assert "an earlier run had the same id; --all tells it too (journals: 1)" in told.stderr
+    assert "an earlier run had the same id; --all shows it too (journals: 1)" in told.stderr
     assert len(tell("job", "--all").stdout.splitlines()) == 7
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.cli.attend import _why, how_it_ended
+from holdfast.cli.follow_job import _why, how_it_ended
 from holdfast.cli.names import find_handle
 from holdfast.errors import UsageError
 from holdfast.runner import Runner
@@ -83,16 +83,31 @@ def test_an_exit_code_is_told_in_words(code: int | None, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "cause", "said"),
+    ("code", "reason", "last_line", "said"),
     [
-        (3, "exited with code 3; its last line was: no", " (exit code 3): its last line was: no"),
-        (3, "exited with code 3 without a traceback", " (exit code 3)"),
-        (1, "rank 1: ValueError: no", " (exit code 1): rank 1: ValueError: no"),
-        (-6, "killed by SIGABRT", " (killed by SIGABRT)"),
-        (-9, "killed by SIGKILL from outside", ": killed by SIGKILL from outside"),
-        (None, "cannot start 'x'", ": cannot start 'x'"),
-        (None, "", " (no exit code is known)"),
+        (3, "", "no", " (exit code 3): its last line was: no"),
+        (3, "", "", " (exit code 3)"),
+        (1, "rank 1: ValueError: no", "", " (exit code 1): rank 1: ValueError: no"),
+        (-6, "", "", " (killed by SIGABRT)"),
+        (-9, "from outside", "", " (killed by SIGKILL): from outside"),
+        (3, None, "", " (exit code 3): the whole cause"),
+        (None, None, "", ": the whole cause"),
     ],
 )
-def test_how_and_why_a_replica_ended_are_each_said_once(code: int | None, cause: str, said: str) -> None:
-    assert _why(ReplicaStatus(0, AppState.FAILED, "r", exit_code=code, cause=cause)) == said
+def test_how_and_why_a_replica_ended_are_each_said_once(
+    code: int | None, reason: str | None, last_line: str, said: str
+) -> None:
+    failed = ReplicaStatus(0, AppState.FAILED, "r", exit_code=code, cause="the whole cause", reason=reason)
+    failed.last_line = last_line
+
+    assert _why(failed) == said
+
+
+def test_a_last_line_that_is_on_the_screen_is_not_said_again() -> None:
+    failed = ReplicaStatus(0, AppState.FAILED, "r", exit_code=3, cause="x", reason="", last_line="no")
+
+    assert _why(failed, shown=True) == " (exit code 3)"
+
+
+def test_a_replica_of_which_nothing_is_known_is_told_as_such() -> None:
+    assert _why(ReplicaStatus(0, AppState.FAILED, "r")) == " (no exit code is known)"

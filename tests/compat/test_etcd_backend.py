@@ -15,7 +15,7 @@ import pytest
 from holdfast.compat.elastic.dynamic import create_handler
 from holdfast.compat.elastic.etcd_backend import EtcdRendezvousBackend, create_backend
 from holdfast.compat.elastic.etcd_server import BINARY_VARIABLE, EtcdServer, stop_etcd
-from holdfast.errors import RendezvousConnectionError, StoreTimeoutError, Unavailable, UsageError
+from holdfast.errors import RendezvousConnectionError, StoreTimeoutError, UnavailableError, UsageError
 from holdfast.rendezvous import RendezvousParameters
 from holdfast.rendezvous.etcd_gateway import Gateway
 from holdfast.store.agree import barrier
@@ -59,14 +59,14 @@ def test_a_server_is_gone_with_its_data_when_stopped(tmp_path: Path) -> None:
     server.stop()
 
     assert not (tmp_path / "data").exists()
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         client.read("/x")
 
 
 def test_a_program_that_is_no_etcd_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(BINARY_VARIABLE, str(shutil.which("false")))
 
-    with pytest.raises(Unavailable, match="ended at once with exit code 1"):
+    with pytest.raises(UnavailableError, match="ended at once with exit code 1"):
         EtcdServer(str(tmp_path / "data")).start(num_retries=1)
 
 

@@ -245,28 +245,44 @@ def test_what_was_loaded_before_leads_to_ours_by_attribute_at_once(run: Run) -> 
 # -- where there is no torch -------------------------------------------------------------------------------------------
 
 
-def test_without_torch_the_names_answer(run_without_torch: Run) -> None:
+def test_without_torch_the_names_answer_and_torch_stays_missing(run_without_torch: Run) -> None:
     run_without_torch(
         "-c",
-        "import holdfast.compat, sys\n"
+        "import holdfast.compat, importlib.util, sys\n"
         "take_back = holdfast.compat.install()\n"
-        "import torch.distributed.elastic.agent.server\n"
+        "assert importlib.util.find_spec('torch') is None\n"
+        "assert 'holdfast.launcher' not in sys.modules, 'nothing is imported before it is used'\n"
+        "from torch.distributed.elastic.agent.server import WorkerSpec\n"
         "from torch.distributed.elastic.multiprocessing.errors import record\n"
+        "from torch.distributed.elastic import agent, utils\n"
         "from torch.distributed.run import get_args_parser\n"
-        "import holdfast.agent\n"
-        "assert torch.distributed.elastic.agent.server.WorkerSpec is holdfast.agent.WorkerSpec\n"
+        "from torch.distributed.launcher.api import LaunchConfig\n"
+        "import holdfast.agent, pkgutil\n"
+        "assert WorkerSpec is holdfast.agent.WorkerSpec\n"
+        "assert agent.server.WorkerSpec is WorkerSpec\n"
+        "elastic = sys.modules['torch.distributed.elastic']\n"
+        "assert 'rendezvous' in [each.name for each in pkgutil.iter_modules(elastic.__path__)]\n"
+        "for line in ('import torch', 'import torch.nn', 'from torch import nn', 'import torch.distributed',\n"
+        "             'from torch.distributed import init_process_group',\n"
+        "             'from torch.distributed.elastic.utils.data import CyclingIterator'):\n"
+        "    try:\n        exec(line)\n"
+        "    except ModuleNotFoundError as error:\n        assert error.name == 'torch', (line, error)\n"
+        "    else:\n        raise AssertionError(line)\n"
+        "import torch.distributed.elastic.metrics as metrics\n"
+        "import torch.distributed.elastic.agent.server\n"
+        "assert torch.distributed.elastic.agent.server.WorkerSpec is WorkerSpec\n"
+        "assert metrics.put_metric\n"
         "try:\n    torch.nn\n"
         "except AttributeError as error:\n    assert 'not installed' in str(error), error\n"
         "else:\n    raise AssertionError\n"
-        "for line in ('import torch.nn', 'from torch import nn', 'import torch.distributed.elastic.utils.data'):\n"
-        "    try:\n        exec(line)\n"
-        "    except ImportError:\n        pass\n"
-        "    else:\n        raise AssertionError(line)\n"
+        "assert 'torch' not in sys.modules and importlib.util.find_spec('torch') is None\n"
         "take_back()\n"
-        "del torch\n"
-        "try:\n    import torch\n"
+        "import builtins\n"
+        "assert type(builtins.__import__) is type(len)\n"
+        "assert not [name for name in sys.modules if name.startswith('torch.')]\n"
+        "try:\n    from torch.distributed.elastic import agent\n"
         "except ModuleNotFoundError:\n    pass\n"
-        "else:\n    raise AssertionError(torch)\n",
+        "else:\n    raise AssertionError(agent)\n",
     )
 
 

@@ -70,7 +70,7 @@ def test_a_runner_that_derives_from_torchxs_and_records_events_runs_jobs() -> No
         assert handle.startswith("memory://mine/app-")
         assert status is not None
         assert status.state.name == "SUCCEEDED"
-        assert list(runner.log_lines(handle, "r")) == ["hello\n"]
+        assert list(runner.log_lines(handle, "r")) == ["hello"]  # as its scheduler gives them
         assert runner.name() == "mine"
 
 
@@ -295,7 +295,7 @@ def test_components_are_found_and_called_as_torchxs_functions_do(components: str
     assert (found.positional_args, found.var_args) == ({}, ["x", "y"])
     assert found.kwargs == {"image": "i", "j": "1x2", "env": {"A": "1", "B": "2"}}
     assert "dist.ddp" in get_components()
-    assert get_builtin_source("utils.echo").startswith("def echo(")
+    assert "\ndef echo(" in get_builtin_source("utils.echo")
     with pytest.raises(ComponentNotFoundException):
         get_component("no.such")
 
@@ -359,8 +359,8 @@ def test_torchxs_command_line_runs_on_ours(tmp_path: Path) -> None:
     assert "log_dir" in python(*torchx, "configure", "--print", "--all", "-s", "local_cwd").stdout
     assert python(*torchx, "--version").stdout == "torchx-0.7.0\n"
     failed = python(*torchx, "run", "-s", "local_cwd", "--", "utils.sh", "exit 3")
-    assert failed.returncode == 3
-    assert python(*torchx, "cancel", "local_cwd://x/nothing").returncode == 2
+    assert failed.returncode == 1
+    assert python(*torchx, "cancel", "local_cwd://x/nothing").returncode == 0
 
 
 def test_a_command_may_derive_from_torchxs(capfd: pytest.CaptureFixture[str]) -> None:
@@ -421,7 +421,7 @@ def test_a_flag_may_come_from_the_settings_and_only_once(tmp_path: Path, capsys:
     assert "--once is specified more than once" in capsys.readouterr().err
 
 
-def test_logs_are_written_to_a_file_of_the_programs_own() -> None:
+def test_logs_are_written_to_a_file_of_the_programs_own(capsys: pytest.CaptureFixture[str]) -> None:
     from torchx.cli.cmd_log import _prefix_line, find_role_replicas, get_logs, validate
     from torchx.runner import Runner
     from torchx.specs import AppDef, Role
@@ -442,12 +442,14 @@ def test_logs_are_written_to_a_file_of_the_programs_own() -> None:
                 out = io.StringIO()
                 get_logs(out, identifier, regex, should_tail=tail, runner=runner)
                 assert sorted(out.getvalue().splitlines()) == lines
-        with pytest.raises(ValueError, match="names no replica; there are a/0, b/0, b/1"):
+        with pytest.raises(SystemExit):
             get_logs(io.StringIO(), f"{handle}/c", None, runner=runner)
+        assert "names no replica; there are a/0, b/0, b/1" in capsys.readouterr().err
 
     assert find_role_replicas(app, "b") == [("b", 0), ("b", 1)]
-    with pytest.raises(ValueError, match="is not of the form SCHEDULER://"):
+    with pytest.raises(SystemExit):
         validate("app-1")
+    assert "is not of the form SCHEDULER://" in capsys.readouterr().err
     for line, said in {"a": "P a", "a\rb\n": "P a\rP b\n", "\ra": "\rP a", "a\nb\n": "P a\nP b\n"}.items():
         assert _prefix_line("P ", line) == said
 

@@ -11,8 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast.components.arguments import materialize_appdef, parse
-from holdfast.components.errors import ComponentValidationException, HelpRequested
-from holdfast.errors import UsageError
+from holdfast.components.errors import HelpRequested
+from holdfast.errors import ComponentValidationError, UsageError
 from holdfast.specs import AppDef
 
 
@@ -254,8 +254,9 @@ def test_a_dictionary_of_values_is_checked_like_what_is_typed() -> None:
     assert (args, kwargs) == (("a", "-b"), {"path": "x", "j": 3})
     with pytest.raises(UsageError, match=r"^--j 1.5 must be int$"):
         parse(script, {"j": 1.5})
-    with pytest.raises(UsageError, match=r"^script_args must be a list, not 'a b'$"):
-        parse(script, {"script_args": "a b"})
+    assert parse(script, {"path": "x", "script_args": "a 'b c'"})[0] == ("a", "b c")  # as a settings file has it
+    with pytest.raises(UsageError, match=r"^script_args must be a list, not 5$"):
+        parse(script, {"script_args": 5})
     with pytest.raises(UsageError, match=r"^script_args: 3 is not str$"):
         parse(script, {"script_args": [3]})
 
@@ -297,9 +298,9 @@ def test_a_component_that_returns_no_app_is_refused() -> None:
     def other() -> AppDef:
         return []  # type: ignore[return-value]
 
-    with pytest.raises(ComponentValidationException, match=r"'foo.nothing' returned None, not an AppDef"):
+    with pytest.raises(ComponentValidationError, match=r"'foo.nothing' returned None, not an AppDef"):
         materialize_appdef(nothing, [], name="foo.nothing")
-    with pytest.raises(ComponentValidationException, match=r"'other' returned a builtins.list, not an AppDef"):
+    with pytest.raises(ComponentValidationError, match=r"'other' returned a builtins.list, not an AppDef"):
         materialize_appdef(other, {})
 
 
@@ -309,7 +310,7 @@ def test_an_app_of_another_torchx_is_told_apart_from_ours() -> None:
     def theirs() -> AppDef:
         return foreign()  # type: ignore[no-any-return]
 
-    with pytest.raises(ComponentValidationException, match=r"returned a torchx.specs.api.AppDef, not ours"):
+    with pytest.raises(ComponentValidationError, match=r"returned a torchx.specs.api.AppDef, not ours"):
         materialize_appdef(theirs, [])
 
 
@@ -317,7 +318,7 @@ def test_what_is_no_component_says_why() -> None:
     def bad(x, **more: int) -> AppDef:  # type: ignore[no-untyped-def]
         return AppDef("bad")
 
-    with pytest.raises(ComponentValidationException, match=r"'bad' cannot .*'x' has no type.*\*\*more cannot be given"):
+    with pytest.raises(ComponentValidationError, match=r"'bad' cannot .*'x' has no type.*\*\*more cannot be given"):
         parse(bad, [])
 
 

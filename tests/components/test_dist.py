@@ -118,7 +118,8 @@ def test_the_defaults_are_those_of_torchx() -> None:
     role = ddp(script="x.py").roles[0]
 
     assert role.resource == resource(cpu=2, gpu=0, memMB=1024)
-    assert (role.image, role.env, role.max_retries, role.retry_policy) == ("", {}, 0, RetryPolicy.APPLICATION)
+    assert (role.image, role.max_retries, role.retry_policy) == ("", 0, RetryPolicy.APPLICATION)
+    assert role.env == {"TORCHX_TRACKING_EXPERIMENT_NAME": "default-experiment"}
     assert role.port_map == {"c10d": 29500}
     assert flags(role)["nproc_per_node"] == "2"
 
@@ -145,14 +146,14 @@ def test_what_is_asked_for_reaches_the_role() -> None:
 @pytest.mark.parametrize(
     ("name", "app", "experiment"),
     [
-        ("/", "train", None),
-        ("run", "run", None),
+        ("/", "train", "default-experiment"),
+        ("run", "run", "default-experiment"),
         ("exp/run", "run", "exp"),
         ("exp/", "train", "exp"),
-        ("/run", "run", None),
+        ("/run", "run", "default-experiment"),
     ],
 )
-def test_a_name_may_hold_an_experiment(name: str, app: str, experiment: str | None) -> None:
+def test_a_name_may_hold_an_experiment(name: str, app: str, experiment: str) -> None:
     made = ddp(script="train.py", name=name)
 
     assert made.name == app

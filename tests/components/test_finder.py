@@ -229,7 +229,7 @@ def test_a_hidden_builtin_is_not_found_and_the_message_says_how_to_bring_it_back
 
     said = project.error("utils.echo")
 
-    assert said.startswith("ComponentNotFoundException: there is no component 'utils.echo': ")
+    assert said.startswith("ComponentNotFoundError: there is no component 'utils.echo': ")
     assert "registered components hide the builtin ones" in said
     assert "`holdfast = holdfast.components`" in said
     assert "`_ = holdfast.components`" in said
@@ -293,7 +293,7 @@ def test_a_component_in_a_broken_module_says_what_is_wrong(project: Site) -> Non
 
     said = project.error("foo.broken.trainer")
 
-    assert said.startswith("PluginBroken: the module my_project.bar.broken of 'foo = my_project.bar")
+    assert said.startswith("PluginBrokenError: the module my_project.bar.broken of 'foo = my_project.bar")
     assert said.endswith("cannot be imported: ModuleNotFoundError: No module named 'nothing_of_this_name'")
 
 
@@ -322,9 +322,7 @@ def test_an_invalid_component_is_not_listed_but_told_with_its_line(project: Site
         f"{path}:4: foo.bad.trainer: 'name' has no type; write name: str",
         f"{path}:5: foo.bad.trainer: **more cannot be given as flags; name each parameter",
     ]
-    assert project.error("foo.bad.trainer").startswith(
-        "ComponentValidationException: 'foo.bad.trainer' is no component: "
-    )
+    assert project.error("foo.bad.trainer").startswith("ComponentValidationError: 'foo.bad.trainer' is no component: ")
 
 
 def test_a_function_that_promises_no_app_is_called_invalid_rather_than_missing(project: Site) -> None:
@@ -395,8 +393,8 @@ def test_the_current_folder_is_looked_into_for_full_names(site: Site) -> None:
 def test_an_error_inside_a_module_is_not_taken_for_a_missing_one(project: Site) -> None:
     project.write("my_project/bad.py", "import nothing_of_this_name")
 
-    assert project.error("my_project.bad.trainer").startswith("PluginBroken: the module my_project.bad")
-    assert project.error("my_project.worse.trainer").startswith("ComponentNotFoundException")
+    assert project.error("my_project.bad.trainer").startswith("PluginBrokenError: the module my_project.bad")
+    assert project.error("my_project.worse.trainer").startswith("ComponentNotFoundError")
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.components.annotations import Unsupported, type_of
-from holdfast.components.types import Mistake
+from holdfast.components.annotations import UnsupportedTypeError, type_of
+from holdfast.components.types import WrongValueError
 
 
 class Color(enum.Enum):
@@ -125,7 +125,7 @@ MISTAKES: list[tuple[Any, str, str]] = [
 
 @pytest.mark.parametrize(("annotation", "text", "said"), MISTAKES, ids=str)
 def test_wrong_text_is_named_with_what_was_wanted(annotation: Any, text: str, said: str) -> None:
-    with pytest.raises(Mistake) as caught:
+    with pytest.raises(WrongValueError) as caught:
         type_of(annotation).read(text)
 
     assert str(caught.value) == said
@@ -187,7 +187,7 @@ def test_data_becomes_a_value_of_the_right_type(annotation: Any, data: Any, valu
     ids=str,
 )
 def test_data_of_another_type_is_refused(annotation: Any, data: Any) -> None:
-    with pytest.raises(Mistake):
+    with pytest.raises(WrongValueError):
         type_of(annotation).take(data)
 
 
@@ -229,7 +229,7 @@ def test_what_is_written_is_read_back(annotation: Any, values: st.SearchStrategy
 
 @pytest.mark.parametrize("annotation", [object, complex, Any, set[int], list[complex], dict[list[int], str], None])
 def test_a_type_that_no_flag_can_carry_is_refused_by_name(annotation: Any) -> None:
-    with pytest.raises(Unsupported, match="cannot be"):
+    with pytest.raises(UnsupportedTypeError, match="cannot be"):
         type_of(annotation)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import events, plugins
 from holdfast.events import Event, EventHandler, NullEventHandler
-from holdfast.events.destinations import _destinations
+from holdfast.events.recording import _destinations
 from holdfast.facts import Fact, facts
 
 

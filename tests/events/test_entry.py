@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.events.context import RunContext
-from holdfast.events.entry import NUMBERS_REMEMBERED_MAX, Sieve, decode, encode, entry_of, level_name
-from holdfast.facts import ERROR, Fact
+from holdfast.events.entry import NUMBERS_REMEMBERED_MAX, Sieve, decode, encode, entry_of
+from holdfast.events.platform import RunContext
+from holdfast.facts import ERROR, Fact, level_name
 
 CONTEXT = RunContext("job", "host-a", 7, node="ab")
 

@@ -15,10 +15,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.events.context import RunContext
 from holdfast.events.index import journals_of
-from holdfast.events.journal import Journal
-from holdfast.events.reading import JournalReader
+from holdfast.events.journal import Journal, JournalReader
+from holdfast.events.platform import RunContext
 from holdfast.facts import Fact, facts
 
 CONTEXT = RunContext("job", "host-a", os.getpid(), node="ab")
@@ -134,7 +133,7 @@ def test_a_disk_that_is_full_for_a_while_costs_only_what_did_not_fit(tmp_path: P
     code = textwrap.dedent(
         f"""
         import os, resource
-        from holdfast.events.context import RunContext
+        from holdfast.events.platform import RunContext
         from holdfast.events.journal import Journal
         from holdfast.facts import Fact, facts
         unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -190,7 +189,7 @@ def drained(reader: int, thread_name: str) -> Iterator[None]:
 
 WRITER = """
 import os, sys
-from holdfast.events.context import RunContext
+from holdfast.events.platform import RunContext
 from holdfast.events.journal import Journal
 from holdfast.facts import Fact, facts
 with Journal(sys.argv[1], RunContext("job", "h", os.getpid())) as journal:
@@ -271,7 +270,7 @@ def test_a_forked_worker_does_not_write_into_its_agents_journal(tmp_path: Path) 
     code = textwrap.dedent(
         f"""
         import os
-        from holdfast.events.context import RunContext
+        from holdfast.events.platform import RunContext
         from holdfast.events.journal import Journal
         from holdfast.facts import Fact, facts
         with Journal("{tmp_path}/j", RunContext("job", "h", 1), indexed=False) as journal:

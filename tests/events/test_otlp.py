@@ -12,7 +12,6 @@ import pytest
 
 from holdfast import events
 from holdfast.events import Event, EventSource
-from holdfast.events.handlers.otlp import logs_url
 from holdfast.facts import Fact
 
 pytest.importorskip("opentelemetry.sdk")
@@ -109,7 +108,7 @@ def test_an_event_arrives_as_a_log_record_with_its_name_time_and_metadata(collec
 def test_every_event_that_was_recorded_is_sent_before_the_end(collector: Collector) -> None:
     for number in range(20):
         events.record(Event(f"n{number}", EventSource.AGENT), f"otlp:127.0.0.1:{collector.server_port}")
-    events.close_all(timeout_s=60)
+    events.close_all(timeout=60)
 
     got = [collector.requests.get_nowait()[1].resource_logs[0].scope_logs[0].log_records[0] for _ in range(20)]
     assert [record.event_name for record in got] == [f"n{number}" for number in range(20)]
@@ -121,21 +120,7 @@ def test_a_collector_that_refuses_is_reported_once(collector: Collector, heard: 
 
     for _ in range(3):
         events.record(Event("n", EventSource.AGENT), f"otlp:{collector.endpoint}")
-    events.close_all(timeout_s=60)
+    events.close_all(timeout=60)
 
     (fact,) = heard
     assert f"the collector at {collector.endpoint}/v1/logs does not take events" in fact.sentence
-
-
-@pytest.mark.parametrize(
-    ("endpoint", "url"),
-    [
-        ("host:4318", "http://host:4318/v1/logs"),
-        ("http://host:4318", "http://host:4318/v1/logs"),
-        ("https://host/", "https://host/v1/logs"),
-        ("https://host/otlp/v1/logs", "https://host/otlp/v1/logs"),
-        ("", ""),
-    ],
-)
-def test_an_endpoint_gets_the_path_of_logs_unless_it_has_one(endpoint: str, url: str) -> None:
-    assert logs_url(endpoint) == url

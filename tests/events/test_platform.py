@@ -13,9 +13,8 @@ import pytest
 
 from holdfast import events
 from holdfast.events import Event, EventHandler, EventSource
-from holdfast.events.context import RunContext
-from holdfast.events.feed import EventFeed
-from holdfast.events.platform import event_of
+from holdfast.events.platform import RunContext, event_of
+from holdfast.events.recording import EventFeed
 from holdfast.facts import WARNING, Fact, facts
 from tests.events.conftest import Collecting
 
@@ -157,8 +156,8 @@ def test_a_forked_worker_does_not_speak_for_its_agent(tmp_path: Path) -> None:
         f"""
         import os
         import holdfast.events as e
-        from holdfast.events.context import RunContext
-        from holdfast.events.feed import EventFeed
+        from holdfast.events.platform import RunContext
+        from holdfast.events.recording import EventFeed
         from holdfast.facts import Fact, facts
         with EventFeed("jsonl:{tmp_path}/f", RunContext("job", "h", 1)) as feed:
             facts.publish(Fact("before", "s"))

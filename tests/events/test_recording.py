@@ -37,8 +37,8 @@ def test_the_documented_launcher_with_an_event_handler_of_its_own_is_told_what_i
             import sys
             import holdfast.events as events
             from holdfast.agent import LocalElasticAgent, WorkerSpec
-            from holdfast.events.context import RunContext
-            from holdfast.events.feed import EventFeed
+            from holdfast.events.platform import RunContext
+            from holdfast.events.recording import EventFeed
             from holdfast.rendezvous import RendezvousParameters, get_rendezvous_handler
             from holdfast.workers import DefaultLogsSpecs
 
@@ -230,7 +230,7 @@ def test_a_destination_that_blocks_holds_nobody_up_and_what_does_not_fit_is_coun
     tmp_path: Path, heard: list[Fact], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A named pipe that nobody reads: its few kilobytes are soon full."""
-    monkeypatch.setattr("holdfast.events.destinations.EVENTS_WAITING_MAX", 100)
+    monkeypatch.setattr("holdfast.events.recording.EVENTS_WAITING_MAX", 100)
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDWR)
@@ -238,7 +238,7 @@ def test_a_destination_that_blocks_holds_nobody_up_and_what_does_not_fit_is_coun
 
     for _ in range(500):
         events.record(big, f"jsonl:{pipe}")
-    events.close_all(timeout_s=0.01)
+    events.close_all(timeout=0.01)
 
     dropped = next(fact for fact in heard if fact.kind == "outbox_dropped")
     assert dropped.data["dropped"] > 300

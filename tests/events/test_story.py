@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.errors import UsageError
 from holdfast.events.entry import Entry, Line, encode
-from holdfast.events.reading import JournalReader
+from holdfast.events.journal import JournalReader
 from holdfast.events.story import Columns, Filters, Merger, Told, after_start, length_of
 from holdfast.events.times import parse_time
 

@@ -3,6 +3,7 @@
 import pytest
 
 from holdfast.failures import ErrorData, Evidence, Kind, classify, explain, speaks_as_victim
+from holdfast.failures.classify import reason
 
 VALUE_ERROR = ErrorData("ValueError: bad", "Traceback")
 
@@ -60,3 +61,10 @@ def test_every_kind_is_explained_in_a_sentence():
     assert "memory" in explain(Kind.OUT_OF_MEMORY, Evidence(-9))
     assert "hung" in explain(Kind.TIMEOUT, Evidence(-9))
     assert "stopped by its agent" in explain(Kind.STOPPED, Evidence(-15))
+
+
+def test_the_reason_is_what_the_exit_code_does_not_say():
+    assert reason(Kind.EXIT, Evidence(7)) == reason(Kind.SIGNAL, Evidence(-11)) == ""
+    assert reason(Kind.EXCEPTION, Evidence(1, VALUE_ERROR)) == "ValueError: bad"
+    assert reason(Kind.SIGNAL, Evidence(-9)).startswith("from outside Holdfast")
+    assert reason(Kind.TIMEOUT, Evidence(-9)) == "hung"

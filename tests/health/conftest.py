@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.health import HealthCheckServer, Pulse
+from holdfast.health import HealthCheckServer, LastProgress
 from holdfast.workers.strays import descendants, read_stat
 
 #: No test waits for that long; it only keeps a broken one from hanging.
@@ -86,7 +86,7 @@ def serve() -> Iterator[Callable[..., HealthCheckServer]]:
     with contextlib.ExitStack() as stack:
 
         def begin(alive: Callable[[], float] | None = None, port: int = 0, timeout: float = 60, **options: Any):
-            server = HealthCheckServer(alive or Pulse(), port, timeout, **options)
+            server = HealthCheckServer(alive or LastProgress(), port, timeout, **options)
             return stack.enter_context(server)
 
         yield begin
@@ -97,9 +97,9 @@ class Owner:
 
     SCRIPT = """
         import ctypes, json, os, select, sys
-        from holdfast.health import HealthCheckServer, Pulse
+        from holdfast.health import HealthCheckServer, LastProgress
 
-        pulse = Pulse()
+        pulse = LastProgress()
         status = {"pid": os.getpid()}
         server = HealthCheckServer(pulse, 0, float(sys.argv[1]), status=lambda: status)
         server.start()
@@ -107,7 +107,7 @@ class Owner:
         if "fork" in sys.argv and not (child := os.fork()):
             os.read(0, 1)  # holds all that was open at the fork
             os._exit(0)
-        print(json.dumps({"port": server.port, "porter": server._porter.pid, "child": child}), flush=True)
+        print(json.dumps({"port": server.port, "process": server._handle.pid, "child": child}), flush=True)
         while True:
             pulse.beat()
             if select.select([0], [], [], server.look_every_s / 4)[0] and not child:
@@ -131,7 +131,7 @@ class Owner:
         )
         assert self.process.stdout
         told = json.loads(self.process.stdout.readline())
-        self.port, self.porter, self.child = told["port"], told["porter"], told["child"]
+        self.port, self.server_process, self.child = told["port"], told["process"], told["child"]
 
     def tell(self, word: str) -> None:
         assert self.process.stdin
@@ -150,7 +150,7 @@ class Owner:
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
         self.process.stdout.close()
-        wait_gone(self.porter)
+        wait_gone(self.server_process)
 
 
 @pytest.fixture

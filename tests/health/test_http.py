@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from holdfast.health.http import BadRequest, Reply, Request, RequestReader, render
+from holdfast.health.http import BadRequestError, Reply, Request, RequestReader, render
 
 HEAD_BYTES_MAX = 512
 
@@ -19,7 +19,7 @@ def read(*pieces: bytes) -> tuple[list[Request], int | None]:
             reader.feed(piece)
             while (request := reader.take()) is not None:
                 requests.append(request)
-    except BadRequest as refused:
+    except BadRequestError as refused:
         return requests, refused.status
     return requests, None
 

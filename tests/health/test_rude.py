@@ -67,8 +67,8 @@ def test_pipelined_requests_are_answered_in_order(serve: Serve) -> None:
 
 def test_a_flood_of_pipelined_requests_is_held_up_and_not_held(serve: Serve) -> None:
     server = serve()
-    assert server._porter is not None
-    porter = psutil.Process(server._porter.pid)
+    assert server._handle is not None
+    process = psutil.Process(server._handle.pid)
 
     def flood(requests: int) -> int:
         """Send so many at once while somebody reads the answers; returns the most memory that was seen."""
@@ -80,7 +80,7 @@ def test_a_flood_of_pipelined_requests_is_held_up_and_not_held(serve: Serve) -> 
             )
             sender.start()
             while client.recv(1_000_000):
-                most = max(most, porter.memory_info().rss)
+                most = max(most, process.memory_info().rss)
             sender.join()
         return most
 
@@ -170,8 +170,8 @@ def test_garbage_costs_the_sender_its_connection_and_nobody_else_anything(serve:
             assert not answer or answer.startswith(b"HTTP/1.1 ")
 
     assert ask(server.port).status == 200
-    assert server._porter is not None
-    assert server._porter.last_words() == ""
+    assert server._handle is not None
+    assert server._handle.last_output() == ""
 
 
 def test_clients_that_leave_early_do_no_harm(serve: Serve) -> None:
@@ -183,8 +183,8 @@ def test_clients_that_leave_early_do_no_harm(serve: Serve) -> None:
             client.sendall(b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
 
     assert ask(server.port, "/metrics").status == 200
-    assert server._porter is not None
-    assert server._porter.last_words() == ""
+    assert server._handle is not None
+    assert server._handle.last_output() == ""
 
 
 @pytest.mark.usefixtures("many_files")
@@ -222,8 +222,8 @@ def test_five_thousand_silent_connections_delay_no_answer(serve: Serve) -> None:
             stack.enter_context(connect(server.port))
             if number % 500 == 499:
                 assert ask(server.port).status == 200
-        assert server._porter is not None
-        held = psutil.Process(server._porter.pid).num_fds()
+        assert server._handle is not None
+        held = psutil.Process(server._handle.pid).num_fds()
 
         assert {ask(server.port).status for _ in range(20)} == {200}
     assert held <= patient.connections_max + 32
@@ -236,8 +236,8 @@ def test_a_low_limit_of_descriptors_is_raised_as_far_as_allowed(serve: Serve) ->
         server = serve(limits=Limits(connections_max=500))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert server._porter is not None
+    assert server._handle is not None
     assert ask(server.port).status == 200  # it has read its settings
 
-    limit, _ = psutil.Process(server._porter.pid).rlimit(psutil.RLIMIT_NOFILE)
+    limit, _ = psutil.Process(server._handle.pid).rlimit(psutil.RLIMIT_NOFILE)
     assert limit >= min(532, hard)

@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import Unavailable, UsageError
+from holdfast.errors import UnavailableError, UsageError
 from holdfast.facts import Fact, facts
-from holdfast.health import HealthCheckServer, Limits, Pulse, create_healthcheck_server, hosts
-from holdfast.health.porter import __file__ as PORTER_FILE
+from holdfast.health import HealthCheckServer, LastProgress, Limits, address, create_healthcheck_server
+from holdfast.health.health_process import __file__ as PROGRAM_FILE
 from tests.health.conftest import PATIENCE_S, Owner, ask, ask_until, connect, read_all, wait_gone
 
 Serve = Callable[..., HealthCheckServer]
@@ -138,15 +138,15 @@ def test_the_names_of_the_host_come_from_its_own_files(tmp_path: Path, monkeypat
         f"127.0.0.1 localhost other # x\n10.0.0.7 {own}.pods.cluster {own}\n10.0.0.8 peer\n"
     )
     (tmp_path / "resolv.conf").write_text("nameserver 10.0.0.1\nsearch cluster.example. lab\n")
-    monkeypatch.setattr(hosts, "_HOSTS_FILE", tmp_path / "hosts")
-    monkeypatch.setattr(hosts, "_RESOLVER_FILE", tmp_path / "resolv.conf")
+    monkeypatch.setattr(address, "_HOSTS_FILE", tmp_path / "hosts")
+    monkeypatch.setattr(address, "_RESOLVER_FILE", tmp_path / "resolv.conf")
 
-    found = set(hosts.known_names("0.0.0.0", environ={}))
+    found = set(address.known_names("0.0.0.0", environ={}))
 
     assert {own, f"{own}.pods.cluster", f"{own}.cluster.example", f"{own}.lab", "localhost"} <= found
     assert not {"peer", "other"} & found
-    monkeypatch.setattr(hosts, "_HOSTS_FILE", tmp_path / "missing")
-    assert "localhost" in hosts.known_names("", environ={})
+    monkeypatch.setattr(address, "_HOSTS_FILE", tmp_path / "missing")
+    assert "localhost" in address.known_names("", environ={})
 
 
 def test_status_is_json_with_health_and_without_secrets(serve: Serve) -> None:
@@ -240,7 +240,7 @@ def test_many_clients_with_one_question_make_the_agent_answer_once(serve: Serve)
         for client in clients:
             client.sendall(b"GET /status HTTP/1.0\r\n\r\n")
         assert asked.wait(PATIENCE_S)
-        for _ in range(3):  # by now the porter has come round and heard them all
+        for _ in range(3):  # by now the health process has come round and heard them all
             ask(server.port)
         release.set()
         answers = [read_all(client) for client in clients]
@@ -283,14 +283,14 @@ def test_a_taken_port_is_an_error_that_names_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
 
-        with pytest.raises(Unavailable, match=f"health port {port} on 127.0.0.1 is taken"):
-            HealthCheckServer(Pulse(), port, 60).start()
+        with pytest.raises(UnavailableError, match=f"health port {port} on 127.0.0.1 is taken"):
+            HealthCheckServer(LastProgress(), port, 60).start()
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
 def test_a_host_that_is_not_this_one_is_a_usage_error(host: str) -> None:
     with pytest.raises(UsageError, match="cannot listen on"):
-        HealthCheckServer(Pulse(), 0, 60, host=host).start()
+        HealthCheckServer(LastProgress(), 0, 60, host=host).start()
 
 
 def test_only_loopback_is_listened_on_unless_told_otherwise(serve: Serve) -> None:
@@ -318,7 +318,7 @@ def test_it_listens_on_ipv6_loopback(serve: Serve) -> None:
 
 def test_stop_leaves_neither_process_nor_port_nor_thread() -> None:
     before = set(threading.enumerate())
-    server = create_healthcheck_server(Pulse(), 0, 60)
+    server = create_healthcheck_server(LastProgress(), 0, 60)
     server.start()
     port = server.port
     assert ask(port).status == 200
@@ -333,7 +333,7 @@ def test_stop_leaves_neither_process_nor_port_nor_thread() -> None:
 
 
 def test_start_and_stop_may_be_called_twice_and_again() -> None:
-    server = HealthCheckServer(Pulse(), 0, 60)
+    server = HealthCheckServer(LastProgress(), 0, 60)
     server.stop()
     for _ in range(2):
         server.start()
@@ -351,7 +351,7 @@ def test_stop_does_not_wait_for_clients_nor_for_callbacks_that_hang() -> None:
         release.wait(PATIENCE_S)
         return {}
 
-    server = HealthCheckServer(Pulse(), 0, 60, status=status)
+    server = HealthCheckServer(LastProgress(), 0, 60, status=status)
     server.start()
     with connect(server.port) as client:
         client.sendall(b"GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -361,12 +361,12 @@ def test_stop_does_not_wait_for_clients_nor_for_callbacks_that_hang() -> None:
     release.set()
 
 
-def test_a_porter_that_is_stopped_does_not_hold_up_the_owner() -> None:
-    server = HealthCheckServer(Pulse(), 0, 60)
+def test_a_health_process_that_is_stopped_does_not_hold_up_the_owner() -> None:
+    server = HealthCheckServer(LastProgress(), 0, 60)
     server.start()
     assert ask(server.port).status == 200
-    assert server._porter is not None
-    os.kill(server._porter.pid, signal.SIGSTOP)
+    assert server._handle is not None
+    os.kill(server._handle.pid, signal.SIGSTOP)
 
     server.stop()
 
@@ -374,26 +374,28 @@ def test_a_porter_that_is_stopped_does_not_hold_up_the_owner() -> None:
         connect(server.port)
 
 
-def test_a_porter_that_is_killed_is_replaced(serve: Serve) -> None:
+def test_a_health_process_that_is_killed_is_replaced(serve: Serve) -> None:
     server = serve()
     assert ask(server.port).status == 200
-    assert server._porter is not None
-    first = server._porter.pid
+    assert server._handle is not None
+    first = server._handle.pid
 
     os.kill(first, signal.SIGKILL)
 
     until = time.monotonic() + PATIENCE_S
-    while server._porter.pid == first:
+    while server._handle.pid == first:
         with contextlib.suppress(OSError):  # one that is answered by the dying one breaks
             ask(server.port)
         assert time.monotonic() < until
     assert ask(server.port).status == 200
 
 
-def test_a_porter_that_cannot_live_is_given_up_with_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    broken = tmp_path / "porter.py"
+def test_a_health_process_that_cannot_live_is_given_up_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    broken = tmp_path / "health_process.py"
     broken.write_text("raise RuntimeError('no room here')")
-    monkeypatch.setattr("holdfast.health.process.PORTER", str(broken))
+    monkeypatch.setattr("holdfast.health.handle.PROGRAM", str(broken))
     given_up = threading.Event()
     seen: list[Fact] = []
 
@@ -404,7 +406,7 @@ def test_a_porter_that_cannot_live_is_given_up_with_a_warning(monkeypatch: pytes
 
     unlisten = facts.listen(listener)
 
-    with HealthCheckServer(Pulse(), 0, 60) as server:
+    with HealthCheckServer(LastProgress(), 0, 60) as server:
         assert given_up.wait(PATIENCE_S)
         with pytest.raises(ConnectionRefusedError):
             connect(server.port)
@@ -413,29 +415,29 @@ def test_a_porter_that_cannot_live_is_given_up_with_a_warning(monkeypatch: pytes
     assert "no room here" in seen[-1].sentence
 
 
-#: A porter with two mistakes in it: one that a request comes upon, and one that its loop does.
+#: A health process with two mistakes in it: one that a request comes upon, and one that its loop does.
 MISTAKEN = """
 import sys
 sys.path.append({source!r})
-from holdfast.health import desk, porter
+from holdfast.health import health_process, routes
 
-answer = desk.answer
+answer = routes.answer
 def mistaken(request, *rest):
     if request.path == "/boom":
         raise RuntimeError("planted in a request")
     if request.path == "/die":
-        porter.Porter._sweep = lambda self, now: 1 / 0
+        health_process.HealthProcess._sweep = lambda self, now: 1 / 0
     return answer(request, *rest)
-desk.answer = mistaken
-porter.main(sys.argv[1])
+routes.answer = mistaken
+health_process.main(sys.argv[1])
 """
 
 
 @pytest.fixture
 def mistaken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    path = tmp_path / "porter.py"
-    path.write_text(MISTAKEN.format(source=str(Path(PORTER_FILE).parents[2])))
-    monkeypatch.setattr("holdfast.health.process.PORTER", str(path))
+    path = tmp_path / "health_process.py"
+    path.write_text(MISTAKEN.format(source=str(Path(PROGRAM_FILE).parents[2])))
+    monkeypatch.setattr("holdfast.health.handle.PROGRAM", str(path))
 
 
 class Told:
@@ -470,8 +472,8 @@ def told() -> Iterator[Told]:
 @pytest.mark.usefixtures("mistaken")
 def test_a_mistake_in_one_request_costs_that_client_alone_and_is_told(serve: Serve, told: Told) -> None:
     server = serve()
-    assert server._porter is not None
-    pid = server._porter.pid
+    assert server._handle is not None
+    pid = server._handle.pid
     with pytest.raises((http.client.RemoteDisconnected, ConnectionResetError)):
         ask(server.port, "/boom")
     assert ask(server.port).status == 200
@@ -479,7 +481,7 @@ def test_a_mistake_in_one_request_costs_that_client_alone_and_is_told(serve: Ser
     trouble = told.wait("health_trouble").sentence
     assert "Traceback" in trouble
     assert "RuntimeError: planted in a request" in trouble
-    assert server._porter.pid == pid
+    assert server._handle.pid == pid
     for _ in range(30):
         with contextlib.suppress(http.client.RemoteDisconnected, ConnectionResetError):
             ask(server.port, "/boom")
@@ -502,10 +504,10 @@ def test_a_mistake_in_the_loop_is_told_with_its_traceback_and_the_process_is_rep
 
 def test_health_answers_again_after_each_kill(serve: Serve, told: Told) -> None:
     server = serve()
-    assert server._porter is not None
+    assert server._handle is not None
     for number in (1, 2, 3):
         assert ask_until(server.port, 200).status == 200
-        os.kill(server._porter.pid, signal.SIGKILL)
+        os.kill(server._handle.pid, signal.SIGKILL)
         told.wait("health_restarted", number)
     assert ask_until(server.port, 200).status == 200
 
@@ -538,7 +540,7 @@ def test_a_mistake_that_does_not_go_away_is_given_up_with_its_traceback(
         raise SystemExit("planted in the agent")
 
     monkeypatch.setattr(HealthCheckServer, "_parts", mistaken)
-    with HealthCheckServer(Pulse(), 0, 60) as server:
+    with HealthCheckServer(LastProgress(), 0, 60) as server:
         assert "planted in the agent" in told.wait("health_lost").sentence
         with pytest.raises(ConnectionRefusedError):
             connect(server.port)
@@ -559,7 +561,7 @@ def test_a_process_that_cannot_be_started_for_a_moment_is_started_later(
     serve: Serve, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = serve()
-    assert server._porter is not None
+    assert server._handle is not None
     start, refused = subprocess.Popen, threading.Event()
 
     def busy(*args: Any, **kwargs: Any) -> Any:
@@ -568,39 +570,39 @@ def test_a_process_that_cannot_be_started_for_a_moment_is_started_later(
             raise BlockingIOError(11, "Resource temporarily unavailable")
         return start(*args, **kwargs)
 
-    monkeypatch.setattr("holdfast.health.process.subprocess.Popen", busy)
-    os.kill(server._porter.pid, signal.SIGKILL)
+    monkeypatch.setattr("holdfast.health.handle.subprocess.Popen", busy)
+    os.kill(server._handle.pid, signal.SIGKILL)
 
     assert "temporarily unavailable" in told.wait("health_restarted").sentence
     assert ask_until(server.port, 200).status == 200
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_to_all_processes_of_a_job_does_not_end_the_porter(serve: Serve, number: signal.Signals) -> None:
+def test_a_signal_to_all_processes_of_a_job_does_not_end_the_handle(serve: Serve, number: signal.Signals) -> None:
     server = serve()
     assert ask(server.port).status == 200
-    assert server._porter is not None
-    pid = server._porter.pid
+    assert server._handle is not None
+    pid = server._handle.pid
 
     os.kill(pid, number)
 
     assert ask(server.port).status == 200
-    assert server._porter.pid == pid
+    assert server._handle.pid == pid
 
 
-def test_the_porter_imports_little_and_sees_no_environment(own: Own) -> None:
+def test_the_health_process_imports_little_and_sees_no_environment(own: Own) -> None:
     owner = own(60, env={"HF_TOKEN": "hunter2"})
     assert ask(owner.port).status == 200
     script = (
-        f"import sys; sys.path.append({str(Path(PORTER_FILE).parents[2])!r})\n"
-        "import holdfast.health.porter\n"
+        f"import sys; sys.path.append({str(Path(PROGRAM_FILE).parents[2])!r})\n"
+        "import holdfast.health.health_process\n"
         "print(*sys.modules)"
     )
     loaded = subprocess.run([sys.executable, "-S", "-c", script], capture_output=True, text=True, check=True).stdout
 
     heavy = {"logging", "subprocess", "threading", "dataclasses", "asyncio", "msgspec", "holdfast.health.server"}
     assert not heavy & set(loaded.split())
-    assert b"hunter2" not in Path(f"/proc/{owner.porter}/environ").read_bytes()
+    assert b"hunter2" not in Path(f"/proc/{owner.server_process}/environ").read_bytes()
 
 
 # -- an agent that hangs or dies -------------------------------------------------------------------------------------
@@ -646,26 +648,26 @@ def test_an_agent_whose_loop_hangs_turns_health_to_503_while_its_status_is_still
     assert status.data["pid"] == owner.process.pid
 
 
-def test_the_porter_ends_with_an_agent_that_is_killed(own: Own) -> None:
+def test_the_health_process_ends_with_an_agent_that_is_killed(own: Own) -> None:
     owner = own()
     ask_until(owner.port, 200)
 
     owner.process.kill()
     owner.process.wait()
 
-    wait_gone(owner.porter)
+    wait_gone(owner.server_process)
     with socket.create_server(("127.0.0.1", owner.port)):
         pass
 
 
-def test_the_porter_ends_with_its_agent_even_where_a_fork_holds_its_sockets(own: Own) -> None:
+def test_the_health_process_ends_with_its_agent_even_where_a_fork_holds_its_sockets(own: Own) -> None:
     owner = own(60, "fork")
     ask_until(owner.port, 200)
 
     owner.process.kill()
     owner.process.wait()
 
-    wait_gone(owner.porter)
+    wait_gone(owner.server_process)
     assert Path(f"/proc/{owner.child}").exists()
 
 
@@ -709,7 +711,7 @@ def test_a_subclass_runs_a_server_of_its_own_on_the_port_it_was_given() -> None:
 
 
 def test_a_pulse_counts_as_alive_until_its_first_beat_and_while_it_is_excused() -> None:
-    pulse = Pulse()
+    pulse = LastProgress()
     before = time.time()
     assert pulse() >= before
 

@@ -1,4 +1,4 @@
-"""What a launcher leaves for whoever started it."""
+"""The launcher's own error file, for the program that started it."""
 
 from __future__ import annotations
 

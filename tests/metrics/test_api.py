@@ -12,8 +12,7 @@ import pytest
 from holdfast import metrics
 from holdfast.facts import Fact
 from holdfast.metrics import api
-from holdfast.metrics.chosen import Metrics
-from holdfast.metrics.queueing import QueueingMetricHandler
+from holdfast.metrics.chosen import Metrics, QueueingMetricHandler
 from tests.metrics.conftest import PATIENCE_S, Remembering
 
 
@@ -40,7 +39,7 @@ def test_a_value_arrives_with_its_time_group_and_name() -> None:
 def test_without_configuration_values_are_forgotten() -> None:
     metrics.getStream("my_app").add_value("loss", 1)
 
-    assert api.installed() is api.NOBODY
+    assert api.installed() is api.NO_SINKS
 
 
 def test_a_stream_follows_the_first_configure_after_values_that_were_lost() -> None:
@@ -109,7 +108,7 @@ def test_a_handler_that_raises_is_reported_once_and_never_reaches_the_program(he
     assert handler.calls == 3
     assert [fact.sentence for fact in heard] == [
         "the metric handler Raising raised RuntimeError('the metrics service is down'); it goes on being called and "
-        "is not reported again"
+        "this is not reported again"
     ]
 
 

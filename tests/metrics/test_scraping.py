@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.facts import Fact, FactBook
-from holdfast.metrics import choose, source
+from holdfast.metrics import source
 from holdfast.metrics.api import PLATFORM_GROUP, MetricData, MetricStream
+from holdfast.metrics.chosen import configure_from
 from holdfast.metrics.platform import PlatformMetrics
 from holdfast.metrics.relay import RelayHandler
 from holdfast.metrics.scraping import Scraping
@@ -58,7 +59,7 @@ def test_what_was_chosen_stays_and_every_group_is_scraped_besides(scraping: Scra
 
 
 def test_what_the_launch_chose_is_handed_on(scraping: Scraping) -> None:
-    chosen = choose.configure_from(["console"])
+    chosen = configure_from(["console"])
     env = scraping.worker_environment(chosen, {})
     chosen.close()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.metrics import choose
+from holdfast.metrics.chosen import configure_from
 from holdfast.metrics.sinks.prometheus import render
 from tests.metrics.conftest import PATIENCE_S
 
@@ -68,10 +68,10 @@ def test_values_of_a_script_that_dies_of_an_exception_are_kept(run_worker, tmp_p
 @pytest.mark.parametrize(
     ("chosen", "words"),
     [
-        ("jsonll:x", "no metrics sink is called 'jsonll'"),
+        ("jsonll:x", "there is no metrics sink 'jsonll'"),
         ("=", "HOLDFAST_METRICS cannot be read, so no metrics are kept"),
         ("prometheus", "HOLDFAST_METRICS_SOCKET is not set"),
-        ("jsonl:/proc/nowhere/m.jsonl", "cannot be written"),
+        ("jsonl:/proc/nowhere/m.jsonl", "cannot write /proc/nowhere"),
     ],
 )
 def test_a_choice_that_cannot_be_had_is_told_once_and_never_disturbs_the_training(
@@ -151,7 +151,7 @@ def test_values_of_a_function_worker_and_of_the_agent_that_started_it_arrive(
         f"""
         import multiprocessing, os, warnings
         import holdfast.metrics as metrics
-        from holdfast.metrics.choose import configure_from
+        from holdfast.metrics.chosen import configure_from
 
         def train(rank):
             os.environ.update(env, RANK=str(rank))
@@ -189,11 +189,11 @@ def test_a_child_that_an_agent_forks_leaves_the_agents_sinks_and_socket_alone(ru
         """
         import os, sys, warnings
         import holdfast.metrics as metrics
-        from holdfast.metrics.choose import configure_from
+        from holdfast.metrics.chosen import configure_from
 
         warnings.simplefilter("ignore", DeprecationWarning)
         chosen = configure_from(["prometheus,jsonl:m.jsonl"])
-        for queue in chosen._queues.values():
+        for queue in chosen._queues:
             queue.outbox._finish = lambda: os.write(1, b"closed by the child" if pid == 0 else b"")
         metrics.put_metric("x", 1)
         pid = os.fork()
@@ -213,7 +213,7 @@ def test_a_child_that_an_agent_forks_leaves_the_agents_sinks_and_socket_alone(ru
 
 def test_a_workers_values_can_be_scraped_from_its_agent(run_worker) -> None:
     pytest.importorskip("prometheus_client", reason="needs prometheus-client")
-    chosen = choose.configure_from(["prometheus"])
+    chosen = configure_from(["prometheus"])
     done = run_worker(TRAIN, **chosen.worker_environment(), RANK="5")
     relay, registry = chosen.relay, chosen.registry
     assert relay is not None

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.checkpoint.checksums import checksum
 from holdfast.checkpoint.keys import Key
 from holdfast.checkpoint.storage import StorageTier
-from holdfast.checkpoint.sums import sum_up
 from tests.mistakes.conftest import PATIENCE_S, Invoke, Said, answered, shell, works
 
 AsAnybody = Callable[..., Said]
@@ -199,7 +199,7 @@ def test_a_launch_whose_own_words_find_no_room_goes_on() -> None:
 
 def test_a_checkpoint_that_is_not_as_it_was_written(invoke: Invoke) -> None:
     data = memoryview(bytes(1500))
-    StorageTier("saved", keep=None).save(Key(1, "run.0", 1, 0), data, sum_up(data))
+    StorageTier("saved", keep=None).save(Key(1, "run.0", 1, 0), data, checksum(data))
     path = next(path for path in Path("saved").rglob("*.state"))
     with path.open("r+b") as file:
         file.seek(700)

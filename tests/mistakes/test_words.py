@@ -54,7 +54,7 @@ LAUNCHES = [
     (["--redirects", "7", "ok.py"], "'7' names no streams: write 0 (none), 1 (stdout), 2 (stderr), 3 (both)"),
     (["--signals-to-handle", "SIGFOO", "ok.py"], "'SIGFOO' is no signal; write names such as SIGTERM,SIGUSR1"),
     (["--hang", "soon", "ok.py"], "--hang 'soon' must be off, auto, or a time such as 90s"),
-    (["--metrics", "nosuch", "ok.py"], "no metrics sink is called 'nosuch'; there are console,"),
+    (["--metrics", "nosuch", "ok.py"], "there is no metrics sink 'nosuch'; there are: console,"),
     (["--event-log-handler", "nosuch", "ok.py"], "there is no event handler 'nosuch'; there are: console,"),
     (["--health-port", "high", "ok.py"], "--health-port 'high' must be a port from 0 to 65535 or HOST:PORT"),
     (["--log-dir", "ok.py", "ok.py"], "the log folder ok.py is a file; name a folder that exists or can be made"),

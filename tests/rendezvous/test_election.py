@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import RendezvousConnectionError, Unavailable
+from holdfast.errors import RendezvousConnectionError, UnavailableError
 from holdfast.facts import Fact, facts
 from holdfast.rendezvous import RendezvousParameters, get_rendezvous_handler
 from holdfast.rendezvous import etcd as election
@@ -287,7 +287,7 @@ def test_an_election_that_fails_halfway_leaves_no_coordinator(
     etcd: Endpoint, run: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def use(host: EtcdHost) -> None:
-        grant, planted = host._etcd.grant, [Unavailable("no etcd")]
+        grant, planted = host._etcd.grant, [UnavailableError("no etcd")]
 
         def fails_once(seconds: int) -> int:
             if planted:
@@ -295,7 +295,7 @@ def test_an_election_that_fails_halfway_leaves_no_coordinator(
             return grant(seconds)
 
         monkeypatch.setattr(host._etcd, "grant", fails_once)
-        with pytest.raises(Unavailable):
+        with pytest.raises(UnavailableError):
             await host.try_open()
         assert not host.is_up
         assert await host.try_open()
@@ -367,9 +367,9 @@ def test_an_address_in_etcd_that_is_none_is_told(etcd: Endpoint, run: str) -> No
     Gateway(etcd).write(f"{PREFIX}{run}", b"no address/\xff")
 
     async def main() -> None:
-        with pytest.raises(Unavailable, match="holds no address of a coordinator"):
+        with pytest.raises(UnavailableError, match="holds no address of a coordinator"):
             await EtcdFollower(etcd, run).try_open()
-        with pytest.raises(Unavailable, match="has not elected a coordinator yet"):
+        with pytest.raises(UnavailableError, match="has not elected a coordinator yet"):
             await EtcdFollower(etcd, f"{run}-other").try_open()
 
     asyncio.run(main())

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import RendezvousConnectionError, Unavailable
+from holdfast.errors import RendezvousConnectionError, UnavailableError
 from holdfast.rendezvous import RendezvousParameters, get_rendezvous_handler
 from holdfast.rendezvous.etcd_gateway import Gateway
 from holdfast.wire.address import Endpoint
@@ -89,7 +89,7 @@ def test_without_etcd_the_wait_says_so() -> None:
     with pytest.raises(RendezvousConnectionError, match="no etcd at"):
         handler.next_rendezvous()
     handler.shutdown()
-    with pytest.raises(Unavailable, match="no etcd at"):
+    with pytest.raises(UnavailableError, match="no etcd at"):
         Gateway(Endpoint("127.0.0.1", port.port)).get("/k")
     port.close()
 

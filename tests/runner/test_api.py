@@ -12,17 +12,18 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import UsageError
-from holdfast.runner import JobTimeoutError, Runner, get_runner
+import holdfast
+from holdfast.errors import JobTimeoutError, UsageError
+from holdfast.runner import Runner, get_runner
 from holdfast.schedulers import Stream
 from holdfast.schedulers.local.scheduler import LocalScheduler
 from holdfast.specs import (
     AppDef,
     AppState,
-    MalformedAppHandleException,
+    MalformedAppHandleError,
     Role,
-    UnknownAppException,
-    UnknownSchedulerException,
+    UnknownAppError,
+    UnknownSchedulerError,
 )
 from holdfast.testing.memory_scheduler import MemoryCluster, MemoryScheduler
 from holdfast.workspace import WorkspaceMixin
@@ -39,6 +40,26 @@ def test_a_job_is_submitted_watched_and_read(runner: Runner) -> None:
     assert status is not None
     assert (status.state, status.exit_code) == (AppState.SUCCEEDED, 0)
     assert list(runner.log_lines(handle, "role0")) == ["hello", "world"]
+
+
+def test_run_waits_for_the_job_and_returns_how_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path))
+
+    component = holdfast.run("utils.echo", ["--msg", "hello"])
+    failed = holdfast.run(app("exit 3"), scheduler="local", timeout=timedelta(minutes=5))
+
+    assert component.state is AppState.SUCCEEDED
+    assert (failed.state, failed.exit_code) == (AppState.FAILED, 3)
+    with pytest.raises(UsageError, match="an AppDef takes no args"):
+        holdfast.run(app(), ["--msg", "hello"])
+
+
+@pytest.mark.parametrize("timeout", [0, timedelta(0)])
+def test_a_wait_that_ends_before_the_job_says_so(runner: Runner, timeout: float | timedelta) -> None:
+    handle = runner.run(app("sleep 1000"), "memory")
+
+    with pytest.raises(JobTimeoutError, match="is still RUNNING after 0 s; it goes on"):
+        runner.wait(handle, timeout=timeout)
 
 
 def test_a_dry_run_submits_nothing_and_can_be_submitted_later(runner: Runner) -> None:
@@ -136,11 +157,11 @@ def test_log_lines_are_chosen_by_regex_stream_and_time(runner: Runner) -> None:
 
 
 def test_mistakes_about_jobs_are_told_in_a_sentence(runner: Runner) -> None:
-    with pytest.raises(UnknownAppException, match="no job"):
+    with pytest.raises(UnknownAppError, match="no job"):
         runner.log_lines(NOWHERE, "role0")
-    with pytest.raises(MalformedAppHandleException):
+    with pytest.raises(MalformedAppHandleError):
         runner.status("app-1")
-    with pytest.raises(UnknownSchedulerException, match="slurmm"):
+    with pytest.raises(UnknownSchedulerError, match="slurmm"):
         runner.run(app(), "slurmm")
     with pytest.raises(UsageError, match="no regular expression"):
         runner.log_lines(NOWHERE, "role0", regex="(")

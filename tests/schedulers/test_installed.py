@@ -8,8 +8,7 @@ import types
 import pytest
 
 from holdfast import plugins
-from holdfast.errors import UsageError
-from holdfast.plugins import PluginBroken
+from holdfast.errors import PluginBrokenError, UsageError
 from holdfast.schedulers import (
     conflicts,
     create_scheduler,
@@ -78,9 +77,9 @@ def test_a_broken_plugin_costs_only_itself(install):
     )
 
     assert {"gone", "raises", "local"} <= get_scheduler_factories().keys()
-    with pytest.raises(PluginBroken, match="'gone' of broken"):
+    with pytest.raises(PluginBrokenError, match="'gone' of broken"):
         create_scheduler("gone", "s")
-    with pytest.raises(PluginBroken, match="the scheduler 'raises' of broken"):
+    with pytest.raises(PluginBrokenError, match="the scheduler 'raises' of broken"):
         create_scheduler("raises", "s")
     assert isinstance(create_scheduler("local", "s"), LocalScheduler)
 

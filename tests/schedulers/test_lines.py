@@ -7,13 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.schedulers.lines import (
-    LogEndedUnwritten,
-    LogIterator,
-    filter_regex,
-    split_lines,
-    split_lines_iterator,
-)
+from holdfast.errors import LogUnwrittenError
+from holdfast.schedulers.lines import LogIterator, filter_regex, split_lines, split_lines_iterator
 from holdfast.schedulers.replies import DescribeAppResponse
 from holdfast.specs import AppState
 from holdfast.testing.memory_scheduler import MemoryScheduler
@@ -73,5 +68,5 @@ def test_a_job_that_ended_without_a_file_is_an_error(tmp_path: Path) -> None:
     job = Job()
     job.ended.set()
 
-    with pytest.raises(LogEndedUnwritten, match="app: app finished without writing"):
+    with pytest.raises(LogUnwrittenError, match="app: app finished without writing"):
         list(LogIterator("app", str(tmp_path / "out.log"), job))

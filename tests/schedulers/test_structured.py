@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from holdfast.schedulers.structured import StructuredOpts, snake_to_camel
-from holdfast.specs import InvalidRunConfigException
+from holdfast.specs import InvalidRunConfigError
 
 
 @dataclass
@@ -75,7 +75,7 @@ def test_they_are_a_mapping_by_the_keys_that_users_write() -> None:
 
 
 def test_what_is_missing_is_named() -> None:
-    with pytest.raises(InvalidRunConfigException, match="the run option 'queue_name' is required") as raised:
+    with pytest.raises(InvalidRunConfigError, match="the run option 'queue_name' is required") as raised:
         Opts.from_cfg({})
 
     assert raised.value.cfg_key == "queue_name"

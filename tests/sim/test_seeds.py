@@ -9,7 +9,7 @@ import pytest
 from holdfast.coordinator.messages import RunSettings
 from holdfast.sim.__main__ import main
 from holdfast.sim.batch import run_seeds
-from holdfast.sim.scenario import FaultKind, NodePlan, Scenario, Weather, make_scenario
+from holdfast.sim.scenario import FaultKind, NodePlan, Scenario, Weather, make_scenario, make_training
 from holdfast.sim.shrink import Keep, apply, keep_all
 from holdfast.sim.simulation import Simulation
 
@@ -44,7 +44,8 @@ def test_the_answer_to_an_ask_that_was_given_up_starts_no_workers() -> None:
 
 
 def test_every_kind_of_fault_is_drawn() -> None:
-    drawn = {fault.kind for seed in range(60) for fault in make_scenario(seed).faults}
+    makers = (make_scenario, make_training)
+    drawn = {fault.kind for make in makers for seed in range(60) for fault in make(seed).faults}
 
     assert drawn == set(FaultKind)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from holdfast import specs
+from holdfast.errors import PluginBrokenError
 from holdfast.facts import Fact
-from holdfast.plugins import PluginBroken
 from holdfast.specs import (
     NULL_RESOURCE,
     Resource,
@@ -172,9 +172,9 @@ def test_a_broken_plugin_costs_only_itself_and_is_named(install: Install, tmp_pa
     )
 
     assert named_resources["good"] == Resource(1, 0, 1)
-    with pytest.raises(PluginBroken, match=r"'missing' of sample .*no_such_module_here"):
+    with pytest.raises(PluginBrokenError, match=r"'missing' of sample .*no_such_module_here"):
         named_resources["missing"]
-    with pytest.raises(PluginBroken, match=r"'raises' of sample .*RuntimeError: boom"):
+    with pytest.raises(PluginBrokenError, match=r"'raises' of sample .*RuntimeError: boom"):
         named_resources["raises"]
     with pytest.raises(ValueError, match="'number' gives 7, which is no Resource"):
         named_resources["number"]

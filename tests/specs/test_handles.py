@@ -6,10 +6,10 @@ import pytest
 
 from holdfast.errors import UsageError
 from holdfast.specs import (
-    MalformedAppHandleException,
+    MalformedAppHandleError,
     ParsedAppHandle,
-    UnknownAppException,
-    UnknownSchedulerException,
+    UnknownAppError,
+    UnknownSchedulerError,
     make_app_handle,
     parse_app_handle,
 )
@@ -22,11 +22,11 @@ def test_a_handle_comes_apart_into_what_it_was_made_of(parts: tuple[str, str, st
 
 @pytest.mark.parametrize("text", ["", "echo-1", "local://holdfast", "local://holdfast/", "://a/b", "local:/a/b"])
 def test_what_is_no_handle_is_shown_one(text: str) -> None:
-    with pytest.raises(MalformedAppHandleException, match="one looks like local://holdfast/echo"):
+    with pytest.raises(MalformedAppHandleError, match="one looks like local://holdfast/echo"):
         parse_app_handle(text)
 
 
 def test_what_is_not_there_is_named() -> None:
-    assert "local://holdfast/x" in str(UnknownAppException("local://holdfast/x"))
-    assert "'slrum'" in str(UnknownSchedulerException("slrum"))
-    assert issubclass(UnknownAppException, UsageError)
+    assert "local://holdfast/x" in str(UnknownAppError("local://holdfast/x"))
+    assert "'slrum'" in str(UnknownSchedulerError("slrum"))
+    assert issubclass(UnknownAppError, UsageError)

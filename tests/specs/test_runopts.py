@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.errors import UsageError
 from holdfast.facts import Fact, facts
-from holdfast.specs import InvalidRunConfigException, runopt, runopts
+from holdfast.specs import InvalidRunConfigError, runopt, runopts
 from holdfast.specs.runopts import get_type_name
 
 
@@ -60,9 +60,7 @@ def test_resolving_leaves_what_was_given_alone(opts: runopts) -> None:
 
 @pytest.mark.parametrize("missing", [{}, {"queue": None}])
 def test_a_required_option_that_is_missing_is_named(opts: runopts, missing: dict[str, None]) -> None:
-    with pytest.raises(
-        InvalidRunConfigException, match=r"'queue' is required.*queue=STR.*where the job waits"
-    ) as caught:
+    with pytest.raises(InvalidRunConfigError, match=r"'queue' is required.*queue=STR.*where the job waits") as caught:
         opts.resolve(missing)
 
     assert caught.value.cfg_key == "queue"
@@ -87,7 +85,7 @@ def test_a_required_option_that_is_missing_is_named(opts: runopts, missing: dict
 def test_a_value_of_another_type_is_named_with_what_it_should_be(
     opts: runopts, key: str, value: object, wanted: str
 ) -> None:
-    with pytest.raises(InvalidRunConfigException, match=wanted) as caught:
+    with pytest.raises(InvalidRunConfigError, match=wanted) as caught:
         opts.resolve({"queue": "gpu", key: value})  # type: ignore[dict-item]
 
     assert caught.value.cfg_key == key
@@ -135,7 +133,7 @@ def test_one_line_gives_typed_values(opts: runopts) -> None:
     ],
 )
 def test_a_line_that_does_not_fit_is_refused_with_the_key(opts: runopts, line: str, key: str, why: str) -> None:
-    with pytest.raises(InvalidRunConfigException, match=why) as caught:
+    with pytest.raises(InvalidRunConfigError, match=why) as caught:
         opts.cfg_from_str(line)
 
     assert caught.value.cfg_key == key
@@ -167,7 +165,7 @@ def test_json_gives_typed_values(opts: runopts) -> None:
     ],
 )
 def test_json_that_does_not_fit_is_refused(opts: runopts, text: str, why: str) -> None:
-    with pytest.raises(InvalidRunConfigException, match=why):
+    with pytest.raises(InvalidRunConfigError, match=why):
         opts.cfg_from_json_repr(text)
 
 
@@ -219,7 +217,7 @@ def test_printed_they_tell_a_person_what_to_write(opts: runopts) -> None:
 
 
 def test_the_error_survives_a_trip_to_another_process() -> None:
-    error = pickle.loads(pickle.dumps(InvalidRunConfigException("no", "queue", {"a": 1})))
+    error = pickle.loads(pickle.dumps(InvalidRunConfigError("no", "queue", {"a": 1})))
 
     assert (str(error), error.cfg_key) == ("no", "queue")
 

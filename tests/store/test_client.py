@@ -11,7 +11,7 @@ import time
 import pytest
 import trustme
 
-from holdfast.errors import ConnectionLost, HandshakeError, StoreTimeoutError, Unavailable, UsageError
+from holdfast.errors import ConnectionLostError, HandshakeError, StoreTimeoutError, UnavailableError, UsageError
 from holdfast.store.client import StoreClient
 from holdfast.store.machine import SpaceDropped
 from holdfast.testing.store_server import StoreServer
@@ -139,7 +139,7 @@ def test_after_a_restart_nobody_can_tell_whether_a_write_was_done(server, client
     server.restart("second")
     error = asking.answer()
 
-    assert type(error) is Unavailable
+    assert type(error) is UnavailableError
     assert "the coordinator was restarted" in str(error)
     assert "'n'" in str(error)
     assert client.num_keys() == 0
@@ -170,7 +170,7 @@ def test_a_coordinator_that_stays_away_is_reported_when_the_time_is_up(server, c
     client.set_timeout(0.1)
     started = time.monotonic()
 
-    with pytest.raises(ConnectionLost, match=f"cannot reach {server.endpoint}"):
+    with pytest.raises(ConnectionLostError, match=f"cannot reach {server.endpoint}"):
         client.get("k")
     assert time.monotonic() - started < PATIENCE_S / 2
 
@@ -199,7 +199,7 @@ def test_a_dropped_round_ends_what_waits_in_it(server, client):
     server.tell(SpaceDropped("run/", "round 1 was broken"))
     error = asking.answer()
 
-    assert type(error) is Unavailable
+    assert type(error) is UnavailableError
     assert str(error) == "round 1 was broken"
 
 

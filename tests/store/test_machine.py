@@ -118,7 +118,7 @@ def test_time_runs_out_at_the_wakeup_and_the_missing_keys_are_named(store):
 def test_many_missing_keys_are_not_all_named(store):
     reply = store.reply("a", StoreWait, [f"k{number}" for number in range(20)], 0.0)
 
-    assert reply.reason.startswith("20 of 20 keys did not appear and the question was not to wait: 'k0', 'k1'")
+    assert reply.reason.startswith("20 of 20 keys did not appear and the request was not to wait: 'k0', 'k1'")
     assert reply.reason.endswith(" and 12 more")
 
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast.errors import StoreLimitError, StoreTimeoutError, Unavailable, UsageError
+from holdfast.errors import StoreLimitError, StoreTimeoutError, UnavailableError, UsageError
 from holdfast.store import MemoryStore, PrefixStore, Store, StoreClient, StoreLimits
 from holdfast.testing.store_contract import store_cases
 from holdfast.testing.store_server import StoreServer
@@ -104,7 +104,7 @@ def test_a_dropped_namespace_ends_what_waits_in_it():
     def wait():
         try:
             store.get("k")
-        except Unavailable as error:
+        except UnavailableError as error:
             errors.append(str(error))
 
     thread = threading.Thread(target=wait)

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from tests.train.conftest import Worker
 
+from holdfast.wire.ports import HeldPort
+
 TRAINER = Path(__file__).parent / "trainer.py"
 
 Crew = Callable[..., list[Worker]]
@@ -23,27 +25,49 @@ def environ(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "HOLDFAST_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"}
 
 
+class Coordinator:
+    """A coordinator in a process of its own, which can die and come back at the same address."""
+
+    def __init__(self, environ: dict[str, str]) -> None:
+        self._environ = environ
+        self._held = HeldPort()
+        self.endpoint = f"127.0.0.1:{self._held.port}"
+        self.start()
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "holdfast", "serve", self.endpoint],
+            env=self._environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if self.endpoint in line:
+                return
+        raise AssertionError("the coordinator did not start")
+
+    def close(self) -> None:
+        self.process.terminate()
+        self.process.wait(30)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self._held.close()
+
+
 @pytest.fixture
-def endpoint(environ: dict[str, str]) -> Iterator[str]:
-    """A coordinator in a process of its own, which outlives every worker."""
-    server = subprocess.Popen(
-        [sys.executable, "-m", "holdfast", "serve", "127.0.0.1:0"],
-        env=environ,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert server.stdout is not None
-    told = ""
-    for line in server.stdout:
-        told += line
-        if "127.0.0.1:" in line:
-            break
-    address = told.rpartition("127.0.0.1:")[2].split()[0].strip(".,;:'\"")
-    yield f"127.0.0.1:{address}"
-    server.terminate()
-    server.wait(30)
-    server.stdout.close()
+def coordinator(environ: dict[str, str]) -> Iterator[Coordinator]:
+    """A coordinator that outlives every worker, unless a test ends it."""
+    coordinator = Coordinator(environ)
+    yield coordinator
+    coordinator.close()
+
+
+@pytest.fixture
+def endpoint(coordinator: Coordinator) -> str:
+    """Where the workers meet."""
+    return coordinator.endpoint
 
 
 @pytest.fixture

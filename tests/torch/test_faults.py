@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch.distributed", reason="needs torch")
 
-from tests.torch.conftest import Crew
+from tests.torch.conftest import Coordinator, Crew
 from tests.train.conftest import Worker
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(400)]
@@ -64,6 +64,28 @@ def test_a_worker_that_is_killed_is_replaced_and_not_a_bit_is_different(
     for survivor in survivors:
         assert counted(survivor) == list(range(STEPS)), "no step is lost and none is counted twice"
         assert all(event["world"] == size for event in survivor.events if event["event"] == "step")
+
+
+@pytest.mark.parametrize("mode", ["reduce", "ddp"])
+def test_a_worker_and_the_coordinator_that_die_at_one_moment_cost_no_step(
+    crew: Crew, coordinator: Coordinator, mode: str
+) -> None:
+    """No news can explain to the survivors why their collective failed; they keep their state and wait."""
+    server = coordinator.process
+    common = {"size": 3, "mode": mode}
+    *survivors, victim = crew({}, {}, {"fates": {"7 reduce": "kill both"}, "server": server.pid}, **common)
+    assert victim.end() == -signal.SIGKILL
+    server.wait(30)
+    for survivor in survivors:
+        survivor.wait_for_error("trying again in a new round")
+    assert server.stdout is not None
+    server.stdout.close()
+    coordinator.start()
+
+    agreed(survivors)
+
+    for survivor in survivors:
+        assert counted(survivor) == list(range(STEPS)), "no step is lost and none is counted twice"
 
 
 def test_one_of_three_is_killed_and_the_others_go_on_at_once(crew: Crew) -> None:

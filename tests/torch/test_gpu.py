@@ -15,10 +15,10 @@ from tests.torch.conftest import Crew  # noqa: E402
 from tests.torch.test_faults import agreed, counted  # noqa: E402
 
 from holdfast.checkpoint.layout import pack, unpack  # noqa: E402
+from holdfast.errors import RoundOverError  # noqa: E402
 from holdfast.store import StoreClient  # noqa: E402
 from holdfast.testing.store_server import StoreServer  # noqa: E402
 from holdfast.torch import RoundGroups, TorchState  # noqa: E402
-from holdfast.train.errors import RoundOver  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -98,5 +98,5 @@ def test_an_nccl_group_is_aborted_and_made_anew() -> None:
         membership = types.SimpleNamespace(on_break=lambda breaker: breaker("ended early"))
         with StoreClient.connect(server.endpoint, "last", secret=b"") as store:
             circle = types.SimpleNamespace(rank=0, world_size=1, store=store)
-            with pytest.raises(RoundOver, match="early"):
+            with pytest.raises(RoundOverError, match="early"):
                 groups.form(circle, membership)  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.torch
 
 
 class Meeting:
-    """Sums tensors of several threads."""
+    """Checksums tensors of several threads."""
 
     def __init__(self, world: int) -> None:
         self._barrier = threading.Barrier(world, self._add)

@@ -14,12 +14,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
 
-from holdfast.errors import UsageError  # noqa: E402
+from holdfast.errors import RoundOverError, UsageError  # noqa: E402
 from holdfast.store import MemoryStore, StoreClient  # noqa: E402
 from holdfast.testing.store_server import StoreServer  # noqa: E402
 from holdfast.torch import RoundGroups  # noqa: E402
 from holdfast.torch.groups import _RoundStore  # noqa: E402
-from holdfast.train.errors import RoundOver  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -29,7 +28,7 @@ import json, os, socket, sys, threading, types
 import torch, torch.distributed as dist
 from holdfast.store import StoreClient
 from holdfast.torch import RoundGroups
-from holdfast.train.errors import RoundOver
+from holdfast.errors import RoundOverError
 
 told = json.loads(sys.argv[1])
 
@@ -86,7 +85,7 @@ elif told["what"] == "absent":
     timer.start()
     try:
         groups.form(circle(0))
-    except RoundOver as over:
+    except RoundOverError as over:
         tell(event="freed", reason=str(over))
 theirs.sendall(b"still here")
 assert mine.recv(10) == b"still here"
@@ -182,7 +181,7 @@ def test_a_wait_for_a_key_ends_with_the_round() -> None:
     threading.Timer(0.05, over.append, ["it is over"]).start()
 
     for wait in (lambda: store.get("not there"), lambda: clone.wait(["not there"])):
-        with pytest.raises(RoundOver, match="it is over"):
+        with pytest.raises(RoundOverError, match="it is over"):
             wait()
 
 

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
 
-from holdfast.checkpoint.layout import Torn, pack, unpack  # noqa: E402
+from holdfast.checkpoint.layout import CorruptShardError, pack, unpack  # noqa: E402
 from holdfast.errors import UsageError  # noqa: E402
 from holdfast.torch.leaf import copy_tree, make_tensor, view_tensor  # noqa: E402
 
@@ -79,7 +79,7 @@ def test_what_has_no_plain_bytes_is_refused_when_it_is_written() -> None:
 
 
 def test_a_type_that_torch_does_not_know_is_torn() -> None:
-    with pytest.raises(Torn, match="float3"):
+    with pytest.raises(CorruptShardError, match="float3"):
         make_tensor("float3", (1,), memoryview(bytes(4)))
 
 

@@ -1,7 +1,7 @@
 """A worker that trains a small model with torch, and meets its fate where it is told to.
 
-Run as a script with one JSON argument. `fates` maps "step moment" to what happens then, once: kill, stop or raise. It
-tells what it does as JSON lines.
+Run as a script with one JSON argument. `fates` maps "step moment" to what happens then, once: kill, kill both (the
+coordinator too), stop or raise. It tells what it does as JSON lines.
 """
 
 from __future__ import annotations
@@ -85,6 +85,9 @@ class Trainer:
             os.kill(os.getpid(), signal.SIGKILL)
         elif fate == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
+        elif fate == "kill both":
+            os.kill(int(self.options["server"]), signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGKILL)
         elif fate == "raise":
             raise RuntimeError("a mistake of this worker alone")
         elif fate.startswith("await"):

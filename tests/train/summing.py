@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from holdfast.checkpoint import FileSystemCheckpointManager, set_checkpoint_manager
+from holdfast.errors import NotRetryableError
 from holdfast.p2p import CoordinatorP2P
 from holdfast.train.coordinator import SimpleWorkerStats
-from holdfast.train.errors import NonRetryableException
 from holdfast.train.loop import run_train, train
 from holdfast.train.state import State
 
@@ -72,7 +72,7 @@ class Worker:
 
     def sum(self, value: int) -> int:
         if self.options.get("backend", "ring") == "ring":
-            return int(self.coordinator.party.ring.all_reduce(np.array([value]))[0])
+            return int(self.coordinator.trainer.ring.all_reduce(np.array([value]))[0])
         import torch
         import torch.distributed as dist
 
@@ -83,13 +83,13 @@ class Worker:
     def step(self, state: Summing) -> tuple[Summing, SimpleWorkerStats]:
         if state.index >= len(NUMBERS):
             raise StopIteration
-        party = self.coordinator.party
+        trainer = self.coordinator.trainer
         self.meet_fate(state)
-        mine = state.index + party.rank
+        mine = state.index + trainer.rank
         value = NUMBERS[mine] if mine < len(NUMBERS) else 0
-        state.index += party.world_size
+        state.index += trainer.world_size
         state.total += self.sum(value)
-        tell("step", index=state.index, total=state.total, world=party.world_size, rank=party.rank)
+        tell("step", index=state.index, total=state.total, world=trainer.world_size, rank=trainer.rank)
         return state, SimpleWorkerStats(self.options.get("rate", 1.0))
 
     def meet_fate(self, state: Summing) -> None:
@@ -103,7 +103,7 @@ class Worker:
             if fate == "bug":
                 raise NameError("a bug")
             if fate == "hopeless":
-                raise NonRetryableException("there is no hope")
+                raise NotRetryableError("there is no hope")
             if fate == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             if fate == "orphan":
@@ -114,9 +114,9 @@ class Worker:
                     pass
             if fate.startswith("await"):
                 # Stay in this step until so many are in the round or have knocked.
-                party = self.coordinator.party
-                while party.world_size + party.membership.newcomers < int(fate.partition(":")[2]):
-                    party.membership.wait_broken(0.01)
+                trainer = self.coordinator.trainer
+                while trainer.world_size + trainer.membership.newcomers < int(fate.partition(":")[2]):
+                    trainer.membership.wait_broken(0.01)
 
     def leave_child(self) -> None:
         """Fork, as a data loader does, a child that lives on when its parent is killed."""

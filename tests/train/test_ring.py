@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import UsageError
+from holdfast.errors import RoundOverError, UsageError
 from holdfast.train import neighbours
-from holdfast.train.errors import RoundOver
 from holdfast.train.neighbours import CODEC, GUESTS_MAX, PURPOSE
 from holdfast.train.ring import CHUNK_BYTES, Ring, listen, make_token
 from holdfast.wire.frames import FrameReader
@@ -48,7 +47,7 @@ def together(world: int, work: Callable[[Ring], Any]) -> list[Any]:
         ring = Ring.open(rank, world, listeners[rank], listeners[(rank + 1) % world].getsockname(), token)
         try:
             return work(ring)
-        except RoundOver as over:
+        except RoundOverError as over:
             return over
         finally:
             ring.close()
@@ -135,8 +134,8 @@ def test_a_death_in_the_middle_ends_the_operation_of_everybody() -> None:
     results = together(3, work)
 
     assert results[1] == "gone"
-    assert isinstance(results[0], RoundOver)
-    assert isinstance(results[2], RoundOver)
+    assert isinstance(results[0], RoundOverError)
+    assert isinstance(results[2], RoundOverError)
 
 
 def test_an_operation_that_waits_for_a_silent_worker_is_aborted_from_another_thread() -> None:
@@ -173,7 +172,7 @@ def test_a_ring_that_never_closes_is_aborted_while_it_is_opened() -> None:
         opening = pool.submit(Ring.open, 1, 2, mine, other.getsockname(), token, until=until)
         there.wait()
         made[0].abort("the round broke")
-        with pytest.raises(RoundOver, match="the round broke"):
+        with pytest.raises(RoundOverError, match="the round broke"):
             opening.result()
 
 
@@ -286,7 +285,7 @@ def test_a_ring_says_why_it_did_not_close() -> None:
         early.sendall(CODEC.encode(Refused("no room")))
         early.close()
 
-        with pytest.raises(RoundOver, match=r"a neighbour did not come in time \(no room\)"):
+        with pytest.raises(RoundOverError, match=r"a neighbour did not come in time \(no room\)"):
             opening.result()
 
 

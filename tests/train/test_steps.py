@@ -15,9 +15,8 @@ import pytest
 import holdfast
 from holdfast.checkpoint import Checkpointer, Every, Notices, StorageTier
 from holdfast.coordinator.query import ask_coordinator
-from holdfast.errors import UsageError
+from holdfast.errors import NotRetryableError, RoundOverError, UsageError
 from holdfast.rendezvous import RendezvousParameters
-from holdfast.train.errors import NonRetryableException, RoundOver
 from holdfast.train.membership import Membership, worker_settings
 from holdfast.train.run import Run, elastic
 from holdfast.wire.address import Endpoint
@@ -142,7 +141,7 @@ def test_a_step_says_whether_it_counts(port: int) -> None:
             with step:
                 run.state.total += 1  # type: ignore[attr-defined]
                 if len(seen) == 1:
-                    raise RoundOver("a peer is gone")
+                    raise RoundOverError("a peer is gone")
             seen.append((step.number, step.committed))
 
     assert seen == [(0, True), (1, False), (1, True), (2, True)]
@@ -226,7 +225,7 @@ def test_a_training_does_not_begin_anew_over_checkpoints_that_cannot_be_read(por
         path.write_bytes(bytes(path.stat().st_size))
     other = HeldPort()
 
-    with pytest.raises(NonRetryableException, match="none can be read"):
+    with pytest.raises(NotRetryableError, match="none can be read"):
         train_with(tmp_path / "kept", other.port, epochs=1)
     other.close()
 

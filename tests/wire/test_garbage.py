@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.coordinator.messages import CODEC, Join, NodeSpec, Phase, Query, Rejected, Report, RunSettings
-from holdfast.errors import ConnectionLost
+from holdfast.errors import ConnectionLostError
 from holdfast.store.messages import StoreGet, StoreHello, StoreSet
 from holdfast.wire.channel import Channel
 from holdfast.wire.frames import FRAME_BYTES_MAX, HELLO_BYTES_MAX, PROTOCOL_VERSION
@@ -131,7 +131,9 @@ def test_one_connection_too_many_is_turned_away_and_may_come_later(serve, strang
     server = serve(Limits(connections_max=2))
     first, _ = stranger(server.endpoint).proven(), stranger(server.endpoint).proven()
     assert_refused(server, stranger(server.endpoint, greeted=False), "the limit of 2 connections is reached")
-    with pytest.raises(ConnectionLost, match="the limit of 2 connections is reached"):  # not final: it may try again
+    with pytest.raises(
+        ConnectionLostError, match="the limit of 2 connections is reached"
+    ):  # not final: it may try again
         Channel.connect(server.endpoint, CODEC, server.secret)
     first.socket.close()
     while isinstance(stranger(server.endpoint, greeted=False).hear(), Refused):

@@ -6,7 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from holdfast.coordinator.messages import CODEC
-from holdfast.errors import ConnectionLost, FrameError, HandshakeError, WrongSecretError
+from holdfast.errors import ConnectionLostError, FrameError, HandshakeError, WrongSecretError
 from holdfast.wire import handshake
 from holdfast.wire.address import Endpoint
 from holdfast.wire.frames import HEADER_BYTES, HELLO_BYTES_MAX
@@ -213,7 +213,10 @@ def test_any_other_mac_is_refused(mac):
 
 def test_a_refusal_reaches_the_caller_in_its_own_words():
     for step in (0, 1):
-        for refused, error in ((Refused("no room"), HandshakeError), (Refused("no room", again=True), ConnectionLost)):
+        for refused, error in (
+            (Refused("no room"), HandshakeError),
+            (Refused("no room", again=True), ConnectionLostError),
+        ):
             server, client = pair()
             if step:
                 client.hear(server.challenge)

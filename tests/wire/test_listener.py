@@ -9,7 +9,7 @@ import time
 import pytest
 
 from holdfast.coordinator.messages import CODEC, Query, Report
-from holdfast.errors import ConnectionLost, HandshakeError, Unavailable, UsageError
+from holdfast.errors import ConnectionLostError, HandshakeError, UnavailableError, UsageError
 from holdfast.wire.address import Endpoint
 from holdfast.wire.channel import Channel
 from holdfast.wire.handshake import Challenge
@@ -81,7 +81,7 @@ def test_every_interface_means_both_families_on_one_port(serve, address):
 def test_a_taken_port_says_what_to_do(serve):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with pytest.raises(Unavailable, match=f"cannot listen on 127.0.0.1:{port}: .*port 0 takes any free one"):
+        with pytest.raises(UnavailableError, match=f"cannot listen on 127.0.0.1:{port}: .*port 0 takes any free one"):
             serve(endpoint=Endpoint("127.0.0.1", port))
 
 
@@ -160,16 +160,16 @@ def test_both_clients_say_that_nobody_listens():
     with socket.create_server(("127.0.0.1", 0)) as door:
         endpoint = Endpoint("127.0.0.1", door.getsockname()[1])
     for connect in (ask, link):
-        with pytest.raises(ConnectionLost, match=f"cannot reach {endpoint}"):
+        with pytest.raises(ConnectionLostError, match=f"cannot reach {endpoint}"):
             connect(endpoint, b"")
 
 
 def test_a_client_does_not_wait_for_ever_for_somebody_who_says_nothing():
     with socket.create_server(("127.0.0.1", 0)) as mute:
         endpoint = Endpoint("127.0.0.1", mute.getsockname()[1])
-        with pytest.raises(ConnectionLost):
+        with pytest.raises(ConnectionLostError):
             Channel.connect(endpoint, CODEC, b"", timeout_s=0.05)
-        with pytest.raises(ConnectionLost, match=r"did not answer within 0\.05 s"):
+        with pytest.raises(ConnectionLostError, match=r"did not answer within 0\.05 s"):
             io_thread().wait(
                 Link.connect(endpoint, CODEC, b"", lambda _: None, lambda _: None, timeout_s=0.05), PATIENCE_S
             )
@@ -185,7 +185,7 @@ def test_of_several_who_want_one_port_at_once_exactly_one_has_it(host):
             start.wait()
             try:
                 await listener.open(Endpoint(host, port))
-            except Unavailable:
+            except UnavailableError:
                 return False
             start.wait()  # until the others have tried
             await listener.close()

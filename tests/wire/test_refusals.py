@@ -24,11 +24,11 @@ class Told:
         self.singles, self.summaries = [], []
 
     def refuse(self, address, now, reason="the shared secret is wrong"):
-        self.sum_up(now)
+        self.checksum(now)
         if self.refusals.note(address, reason, now):
             self.singles.append((address, now))
 
-    def sum_up(self, now):
+    def checksum(self, now):
         when = self.refusals.wakeup()
         if when is not None and when <= now:
             self.summaries.append(self.refusals.take_summary(when))
@@ -47,7 +47,7 @@ def test_the_first_refusals_of_an_address_are_reported_and_the_rest_summed_up():
     for number in range(4214):
         told.refuse("10.0.0.7", 1000 + 0.01 * number)
     assert len(told.singles) == SINGLES_PER_ADDRESS
-    told.sum_up(1000 + SUMMARY_FIRST_S + 1)
+    told.checksum(1000 + SUMMARY_FIRST_S + 1)
 
     [summary] = told.summaries
     assert summary.sentence == (
@@ -60,7 +60,7 @@ def test_many_addresses_are_summed_up_in_one_line():
     told = Told()
     for number in range(1000):
         told.refuse("10.0.0.7" if number % 2 else f"10.0.1.{number % 100}", 50.0)
-    told.sum_up(50 + SUMMARY_FIRST_S)
+    told.checksum(50 + SUMMARY_FIRST_S)
 
     [summary] = told.summaries
     assert len(told.singles) == SINGLES_MAX
@@ -75,7 +75,7 @@ def test_a_hundred_thousand_refusals_leave_fewer_than_two_hundred_lines(per_s, a
     told = Told()
     for number in range(100_000):
         told.refuse(str(chance.randrange(addresses)), 1e6 + number / per_s, f"a frame of {number} bytes")
-    told.sum_up(1e6 + 100_000 / per_s + SUMMARY_LAST_S)
+    told.checksum(1e6 + 100_000 / per_s + SUMMARY_LAST_S)
 
     assert told.lines < 200
     assert told.count == 100_000
@@ -113,7 +113,7 @@ def test_one_refusal_alone_is_summed_up_in_the_singular():
     told = Told()
     for _ in range(SINGLES_PER_ADDRESS + 1):
         told.refuse("10.0.0.7", 5.0)
-    told.sum_up(5 + SUMMARY_FIRST_S)
+    told.checksum(5 + SUMMARY_FIRST_S)
 
     assert told.summaries[0].sentence.startswith("refused 1 more connection from 10.0.0.7")
     assert told.refusals.take_summary(1e9) is None

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from holdfast.coordinator.messages import CODEC, Query, Report
-from holdfast.errors import ConnectionLost, FrameError, HandshakeError
+from holdfast.errors import ConnectionLostError, FrameError, HandshakeError
 from holdfast.store.client import StoreClient
 from holdfast.store.messages import STORE_CODEC, StoreDone, StoreHello, StoreSet, StoreWelcome
 from holdfast.wire.address import Endpoint
@@ -245,7 +245,7 @@ def test_a_connection_that_is_cut_is_never_taken_for_an_answer(serve, end):
         channel.send(Query())
         channel.send(Query())  # the second answer ends the connection
         middle = " in the middle of a message" if end else "$"
-        with pytest.raises(ConnectionLost, match=f"closed the connection{middle}"):
+        with pytest.raises(ConnectionLostError, match=f"closed the connection{middle}"):
             channel.receive(time.monotonic() + PATIENCE_S)
         channel.close()
 

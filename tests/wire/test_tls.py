@@ -12,7 +12,7 @@ import pytest
 import trustme
 
 from holdfast.coordinator.messages import CODEC, Query, Report
-from holdfast.errors import ConnectionLost, HandshakeError, HoldfastError, UsageError
+from holdfast.errors import ConnectionLostError, HandshakeError, HoldfastError, UsageError
 from holdfast.rendezvous import RendezvousParameters, get_rendezvous_handler
 from holdfast.wire.address import Endpoint
 from holdfast.wire.channel import Channel
@@ -124,7 +124,7 @@ def test_a_plain_client_also_hears_it_where_certificates_of_clients_are_asked_fo
 @both_connects
 def test_a_silent_port_is_not_said_to_speak_tls(connect, monkeypatch):
     monkeypatch.setattr("holdfast.wire.tls.PROBE_S", 0.2)
-    with socket.create_server(("127.0.0.1", 0)) as mute, pytest.raises(ConnectionLost) as lost:
+    with socket.create_server(("127.0.0.1", 0)) as mute, pytest.raises(ConnectionLostError) as lost:
         connect(Endpoint("127.0.0.1", mute.getsockname()[1]), b"secret")
 
     assert "TLS" not in str(lost.value)

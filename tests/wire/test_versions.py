@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from holdfast.coordinator.messages import CODEC, Query, Report
-from holdfast.errors import FrameError, PeerError, UnknownMessage
+from holdfast.errors import FrameError, PeerError, UnknownMessageError
 from holdfast.facts import facts
 from holdfast.rendezvous import RendezvousParameters, get_rendezvous_handler
 from holdfast.wire.address import Endpoint
@@ -192,13 +192,13 @@ def test_a_link_passes_over_what_it_does_not_know_and_stays_open(told):
 
 
 def test_an_unknown_tag_is_told_from_a_broken_message():
-    with pytest.raises(UnknownMessage) as unknown:
+    with pytest.raises(UnknownMessageError) as unknown:
         CODEC.decode(frame_of(FUTURE_TAG, "anything")[8:])
     assert unknown.value.tag == FUTURE_TAG
     for body in (frame_of(1, "text where bytes belong")[8:], frame_of("240")[8:], frame_of()[8:], b"\xc1"):
         with pytest.raises(FrameError) as broken:
             CODEC.decode(body)
-        assert not isinstance(broken.value, UnknownMessage)
+        assert not isinstance(broken.value, UnknownMessageError)
     assert CODEC.decode(frame_of(1, bytes(16), True, "a field of a later version")[8:]) == Challenge(bytes(16), True)
 
 

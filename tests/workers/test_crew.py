@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.workers import DefaultLogsSpecs, Gang, LogOptions, Script, Std, WorkerPlan
 from holdfast.workers.crew import Crew
-from holdfast.workers.keeper import Keeper
+from holdfast.workers.orphan_reaper import OrphanReaper
 from holdfast.workers.strays import children, descendants, read_stat
 
 PATIENT = """
@@ -86,15 +86,15 @@ def test_what_a_worker_has_left_is_ended_before_another_takes_its_place(gang, co
         crew.close()
 
 
-def test_the_keeper_leaves_a_pid_alone_that_was_given_back():
+def test_the_orphan_reaper_leaves_a_pid_alone_that_was_given_back():
     """Another process group may have got the number by then."""
     innocent = subprocess.Popen(["sleep", "1000"], start_new_session=True)
     guilty = subprocess.Popen(["sleep", "1000"], start_new_session=True)
-    keeper = Keeper("no such token", [innocent.pid, guilty.pid])
-    keeper.drop(innocent.pid)
+    reaper = OrphanReaper("no such token", [innocent.pid, guilty.pid])
+    reaper.drop(innocent.pid)
 
-    os.close(keeper._write_end)  # as if the agent had died
-    keeper._process.wait(60)
+    os.close(reaper._write_end)  # as if the agent had died
+    reaper._process.wait(60)
 
     assert guilty.wait(60) == -9
     assert innocent.poll() is None

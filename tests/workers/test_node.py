@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import Unavailable, UsageError
+from holdfast.errors import UnavailableError, UsageError
 from holdfast.workers import (
     AffinityMode,
     NumaOptions,
@@ -125,9 +125,9 @@ def test_core_complexes_are_given_out_in_turn():
 
 
 def test_too_many_workers_for_exclusive_cores_are_refused():
-    with pytest.raises(Unavailable, match="4 cores for 5 workers"):
+    with pytest.raises(UnavailableError, match="4 cores for 5 workers"):
         choose(AffinityMode.EXCLUSIVE, CPUS, [0] * 5)
-    with pytest.raises(Unavailable, match="NUMA node 9"):
+    with pytest.raises(UnavailableError, match="NUMA node 9"):
         choose(AffinityMode.NODE, CPUS, [9])
 
 
@@ -145,7 +145,7 @@ def test_with_gpus_workers_follow_them(tmp_path, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
     assert nodes_of_ranks(2, CPUS, tmp_path) == [3, 0]
-    with pytest.raises(Unavailable, match="2 GPUs for 3"):
+    with pytest.raises(UnavailableError, match="2 GPUs for 3"):
         nodes_of_ranks(3, CPUS, tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
     assert nodes_of_ranks(2, CPUS, tmp_path) == [0, 3]
@@ -170,7 +170,7 @@ def test_a_bound_worker_runs_where_it_was_told(wait_all, capfd):
 
 
 def test_where_binding_is_impossible_it_fails_or_falls_back(tmp_path, caplog):
-    with pytest.raises(Unavailable, match="cannot be bound"):
+    with pytest.raises(UnavailableError, match="cannot be bound"):
         bind(NumaOptions(AffinityMode.NODE), 1, tmp_path)
     assert bind(NumaOptions(AffinityMode.NODE, should_fall_back_if_binding_fails=True), 1, tmp_path) == {}
     assert "run unbound" in caplog.text

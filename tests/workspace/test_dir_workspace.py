@@ -9,8 +9,7 @@ import pytest
 
 from holdfast.errors import UsageError
 from holdfast.specs import Role
-from holdfast.workspace.dir_workspace import DirWorkspaceMixin, TmpDirWorkspaceMixin
-from holdfast.workspace.remote import walk_workspace
+from holdfast.workspace.dir_workspace import DirWorkspaceMixin, TmpDirWorkspaceMixin, walk_workspace
 
 
 @pytest.fixture

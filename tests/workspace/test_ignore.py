@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.errors import UsageError
 from holdfast.workspace.ignore import Ignore
 
 
@@ -55,3 +56,8 @@ def test_a_pattern_for_folders_matches_the_folder_itself() -> None:
 def test_it_is_known_whether_anything_can_be_brought_back() -> None:
     assert not Ignore(["a"]).may_bring_back
     assert Ignore(["a", "!a/b"]).may_bring_back
+
+
+def test_a_pattern_that_means_nothing_is_the_users_mistake() -> None:
+    with pytest.raises(UsageError, match="a pattern in the workspace's ignore file cannot be read"):
+        Ignore(["!"])

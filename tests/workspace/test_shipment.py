@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import Unavailable, UsageError
+from holdfast.errors import UnavailableError, UsageError
 from holdfast.workspace import shipment
 from holdfast.workspace.shipment import prune, roots, ship, survey
 
@@ -151,7 +151,7 @@ def test_a_survey_says_what_a_shipment_would_bring(project: Path, tmp_path: Path
 def test_what_cannot_be_written_is_told_in_a_sentence(project: Path, tmp_path: Path) -> None:
     (tmp_path / "job").write_text("a file where the folder should go")
 
-    with pytest.raises(Unavailable, match="the workspace cannot be copied to"):
+    with pytest.raises(UnavailableError, match="the workspace cannot be copied to"):
         ship(str(project), tmp_path / "job")
 
 

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from holdfast import guest
+from holdfast import worker_telemetry
 from holdfast.agent.api import WorkerGroup, WorkerSpec, WorkerState
 from holdfast.agent.machine import Outcome
-from holdfast.events.context import RunContext
-from holdfast.events.feed import EventFeed
 from holdfast.events.journal import FILE_NAME, Journal
+from holdfast.events.platform import RunContext
+from holdfast.events.recording import EventFeed
 from holdfast.facts import INFO, WARNING, Fact, facts
 from holdfast.metrics.platform import PlatformMetrics
 from holdfast.quantities import count
@@ -244,7 +244,7 @@ class Observers:
         self._metrics = PlatformMetrics(spec.role)
 
     def __enter__(self) -> Observers:
-        guest.agent_begins()
+        worker_telemetry.agent_begins()
         self._metrics.start()
         self._events.__enter__()
         self._journal.__enter__()
@@ -254,7 +254,7 @@ class Observers:
         self._journal.close()
         self._events.__exit__()
         self._metrics.stop()
-        guest.agent_ends()
+        worker_telemetry.agent_ends()
 
     def place_journal(self, folder: str) -> None:
         """Say in which folder the journal goes, once there is one."""

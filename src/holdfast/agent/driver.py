@@ -42,9 +42,9 @@ from holdfast.agent.peer_calls import PeerCalls
 from holdfast.agent.round_source import Coordinated, RoundSource
 from holdfast.agent.signals import handled
 from holdfast.coordinator.messages import Cause, Place
-from holdfast.errors import RendezvousGracefulExitError
+from holdfast.errors import RendezvousGracefulExitError, SignalError
 from holdfast.facts import Fact, facts
-from holdfast.health import Pulse
+from holdfast.health import LastProgress
 from holdfast.machine import Tick
 from holdfast.rendezvous.events import (
     AskFailed,
@@ -62,7 +62,6 @@ from holdfast.rendezvous.events import (
     RoundSealed,
     RunEnded,
 )
-from holdfast.workers import SignalException
 
 #: How often the loop comes round for a health server that does not say how often it looks.
 LOOK_S = 1.0
@@ -169,7 +168,7 @@ class Agent:
         self.facts = AgentFacts(group, time.monotonic)
         self.observers = Observers(group.spec, rounds.node)
         #: When the loop last came round; a health server asks it.
-        self.pulse = Pulse()
+        self.pulse = LastProgress()
         self.calls = PeerCalls(rounds) if isinstance(rounds, Coordinated) else None
         #: Set by the owner before `run`, where there is a health server.
         self.health: Serving | None = None
@@ -187,7 +186,7 @@ class Agent:
     def run(self, drive: Callable[[], RunResult] | None = None) -> RunResult:
         """Take part until the run is over here; `drive` may wrap the loop.
 
-        Raises `SignalException` where a signal ended it, and what the rendezvous raises where no round came about.
+        Raises `SignalError` where a signal ended it, and what the rendezvous raises where no round came about.
         """
         # The handlers stay until everything is given back: a signal that comes while workers are being stopped must not
         # end this process before them.
@@ -200,7 +199,7 @@ class Agent:
             except RendezvousGracefulExitError as left:
                 facts.publish(Fact("agent_left", str(left)))
                 return RunResult(WorkerState.STOPPED)
-            except SignalException as exception:
+            except SignalError as exception:
                 death_sig = exception.sigval
                 raise
             finally:
@@ -332,11 +331,11 @@ class Agent:
 
     @contextmanager
     def _blocking(self) -> Iterator[None]:
-        """While inside, a signal raises `SignalException`, and so does one that has just come."""
+        """While inside, a signal raises `SignalError`, and so does one that has just come."""
         self._is_blocking = True
         try:
             if (came := self._inbox.find(Signalled)) is not None:
-                raise SignalException(f"received {came.name}", signal.Signals(came.number))
+                raise SignalError(f"received {came.name}", signal.Signals(came.number))
             yield
         finally:
             self._is_blocking = False
@@ -357,7 +356,7 @@ class Agent:
         errors = {rank: str(failure.message) for rank, failure in result.failures.items()}
         self.facts.ended(outcome, result.state, errors)
         if outcome.signal:
-            raise SignalException(f"process {os.getpid()} {outcome.reason}", signal.Signals(outcome.signal))
+            raise SignalError(f"process {os.getpid()} {outcome.reason}", signal.Signals(outcome.signal))
         return result
 
     def _result(self, outcome: Outcome) -> RunResult:

@@ -32,7 +32,7 @@ from holdfast.coordinator.messages import Cause, Place
 from holdfast.failures import Failure, Kind, ProcessFailure
 from holdfast.failures.stacks import Stack
 from holdfast.failures.verdict import root_cause
-from holdfast.health import Pulse
+from holdfast.health import LastProgress
 from holdfast.metrics.api import installed
 from holdfast.metrics.chosen import Metrics
 from holdfast.timer.hang import HangOptions
@@ -531,7 +531,7 @@ def make_local_agent(
     its_metrics = AgentMetrics(metrics if metrics is not None else _chosen_here())
     workers = workers_type(group, agent, rounds, inbox, settings, options, its_metrics)
     agent.supervise(workers)
-    if isinstance(given := getattr(health_server, "alive_callback", None), Pulse):
+    if isinstance(given := getattr(health_server, "alive_callback", None), LastProgress):
         agent.pulse = given
     if health_server is not None:
         agent.health = AgentHealth(health_server, its_metrics)

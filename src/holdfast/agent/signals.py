@@ -11,8 +11,7 @@ from typing import Any
 
 from holdfast.agent.inbox import Inbox
 from holdfast.agent.machine import AgentEvent, Signalled, SignalPassing
-from holdfast.errors import UsageError
-from holdfast.workers import SignalException
+from holdfast.errors import SignalError, UsageError
 
 SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 SIGNALS_DEFAULT = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
@@ -49,7 +48,7 @@ def handled(
     def on_ending(number: int, _: object) -> None:
         which = signal.Signals(number)
         if is_blocking():
-            raise SignalException(f"process {os.getpid()} received {which.name}", which)
+            raise SignalError(f"process {os.getpid()} received {which.name}", which)
         inbox.put(Signalled(number, which.name), urgent=True)
 
     def on_forwarded(number: int, _: object) -> None:

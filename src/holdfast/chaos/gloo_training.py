@@ -19,10 +19,10 @@ from holdfast.chaos.inject import FOLDER_VARIABLE, at
 from holdfast.chaos.schedule import Moment
 from holdfast.chaos.training import BATCH, FEATURES, LEARNING_RATE, SAMPLES, STEP, watch_rendezvous
 from holdfast.checkpoint.checkpointer import Checkpointer
+from holdfast.checkpoint.checksums import Checksums
+from holdfast.checkpoint.choose import Every
 from holdfast.checkpoint.keys import Key
-from holdfast.checkpoint.policy import Every
 from holdfast.checkpoint.storage import StorageTier
-from holdfast.checkpoint.sums import Sums
 from holdfast.train.membership import from_environ
 
 if TYPE_CHECKING:
@@ -53,12 +53,12 @@ class Options:
 class WatchedTier(StorageTier):
     """Storage where something may happen when half of a checkpoint is written; rank 0 writes them."""
 
-    def save(self, key: Key, state: memoryview, sums: Sums) -> None:
+    def save(self, key: Key, state: memoryview, sums: Checksums) -> None:
         """Write a checkpoint, if nothing happens on the way."""
         half = f"{key.folder}/{key.stem}~half.state"
-        self._place.write(half, state[: len(state) // 2])
+        self._backend.write(half, state[: len(state) // 2])
         at(Moment.CHECKPOINT, key.step, 0)
-        self._place.remove(half)
+        self._backend.remove(half)
         super().save(key, state, sums)
 
 

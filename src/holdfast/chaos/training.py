@@ -14,7 +14,7 @@ from pathlib import Path
 
 from holdfast.chaos.inject import FOLDER_VARIABLE, at
 from holdfast.chaos.schedule import Moment
-from holdfast.train.membership import Circle
+from holdfast.train.membership import RoundView
 from holdfast.train.run import Run, elastic
 from holdfast.train.state import NumpyState
 
@@ -39,7 +39,7 @@ def watch_rendezvous(run: Run, rank: int) -> None:
     """Make every ask for a round one of the moments at which something may happen."""
     join = run.membership.join
 
-    def watched(cause: str | None = None) -> Circle:
+    def watched(cause: str | None = None) -> RoundView:
         at(Moment.RENDEZVOUS, STEP[0], rank)
         return join(cause)
 

@@ -1,4 +1,4 @@
-"""State that outlives the worker: its layout in bytes, and the places where it is kept.
+"""State that outlives the worker: its layout in bytes, and the tiers that keep it.
 
     from holdfast.checkpoint import Checkpointer, MemoryTier, StorageTier
 
@@ -11,46 +11,49 @@ Names are loaded when they are first used.
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from typing import TYPE_CHECKING
 
-_HOMES = {
-    "Checkpoint": "classic",
-    "CheckpointManager": "classic",
-    "CheckpointUtil": "classic",
-    "Checkpointer": "checkpointer",
-    "Choice": "choose",
-    "Every": "policy",
-    "FileSystemCheckpointManager": "classic",
-    "FlatSlice": "layout",
-    "Gone": "errors",
-    "MemoryTier": "memory",
-    "NeighbourTier": "neighbour",
-    "Notice": "notices",
-    "Notices": "notices",
-    "Restored": "checkpointer",
-    "StorageTier": "storage",
-    "Tier": "tier",
-    "Torn": "errors",
-    "Vault": "vault",
-    "deal_evenly": "ranges",
-    "get_checkpoint_manager": "classic",
-    "pack": "layout",
-    "read_dcp": "dcp",
-    "set_checkpoint_manager": "classic",
-    "standard_tiers": "standard",
-    "unpack": "layout",
-    "write_dcp": "dcp",
-}
+from holdfast.lazy import attach
 
-__all__ = sorted(_HOMES)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+if TYPE_CHECKING:
+    from holdfast.checkpoint.checkpointer import Checkpointer as Checkpointer
+    from holdfast.checkpoint.checkpointer import Restored as Restored
+    from holdfast.checkpoint.choose import Choice as Choice
+    from holdfast.checkpoint.choose import Every as Every
+    from holdfast.checkpoint.classic import Checkpoint as Checkpoint
+    from holdfast.checkpoint.classic import CheckpointManager as CheckpointManager
+    from holdfast.checkpoint.classic import CheckpointUtil as CheckpointUtil
+    from holdfast.checkpoint.classic import FileSystemCheckpointManager as FileSystemCheckpointManager
+    from holdfast.checkpoint.classic import get_checkpoint_manager as get_checkpoint_manager
+    from holdfast.checkpoint.classic import set_checkpoint_manager as set_checkpoint_manager
+    from holdfast.checkpoint.dcp import read_dcp as read_dcp
+    from holdfast.checkpoint.dcp import write_dcp as write_dcp
+    from holdfast.checkpoint.layout import FlatSlice as FlatSlice
+    from holdfast.checkpoint.layout import pack as pack
+    from holdfast.checkpoint.layout import unpack as unpack
+    from holdfast.checkpoint.memory import MemoryTier as MemoryTier
+    from holdfast.checkpoint.neighbour import NeighbourTier as NeighbourTier
+    from holdfast.checkpoint.notices import Notice as Notice
+    from holdfast.checkpoint.notices import Notices as Notices
+    from holdfast.checkpoint.ranges import deal_evenly as deal_evenly
+    from holdfast.checkpoint.storage import StorageTier as StorageTier
+    from holdfast.checkpoint.tier import Tier as Tier
+    from holdfast.checkpoint.tier import standard_tiers as standard_tiers
+    from holdfast.checkpoint.vault import Vault as Vault
+else:
+    __getattr__, __dir__, __all__ = attach(
+        __name__,
+        checkpointer="Checkpointer Restored",
+        choose="Choice Every",
+        classic="Checkpoint CheckpointManager CheckpointUtil FileSystemCheckpointManager "
+        "get_checkpoint_manager set_checkpoint_manager",
+        dcp="read_dcp write_dcp",
+        layout="FlatSlice pack unpack",
+        memory="MemoryTier",
+        neighbour="NeighbourTier",
+        notices="Notice Notices",
+        ranges="deal_evenly",
+        storage="StorageTier",
+        tier="Tier standard_tiers",
+        vault="Vault",
+    )

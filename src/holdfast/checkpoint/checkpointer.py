@@ -1,4 +1,4 @@
-"""The checkpointer: copies the state while training waits, and does everything else behind its back.
+"""The checkpointer: copies the state while training waits, and does the rest in the background.
 
     checkpoints = Checkpointer([MemoryTier(), StorageTier("s3://bucket/run", keep=3, every=1000)])
     found = checkpoints.restore()
@@ -6,7 +6,7 @@
     ...
     checkpoints.save(step, tree)
 
-A save that fails costs that checkpoint and nothing else: it is told as a fact and training goes on.
+A save that fails is reported as a fact, and training goes on.
 """
 
 from __future__ import annotations
@@ -18,30 +18,34 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from types import TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.checkpoint import snapshot, telling
-from holdfast.checkpoint.choose import Choice, Group, choose, distance
+from holdfast.checkpoint.checksums import checksum
+from holdfast.checkpoint.choose import Choice, Every, Group, choose, distance
 from holdfast.checkpoint.keys import Entry, Key, make_origin
 from holdfast.checkpoint.loading import load_dealt, load_whole
 from holdfast.checkpoint.memory import MemoryTier
-from holdfast.checkpoint.policy import Every
 from holdfast.checkpoint.ranges import Deal, deal_evenly
-from holdfast.checkpoint.sums import sum_up
 from holdfast.checkpoint.tier import Shard, Tier
 from holdfast.errors import HoldfastError, UsageError
+from holdfast.quantities import to_seconds
 
-#: Hands each worker's bytes to all of them, in the order of their ranks.
+if TYPE_CHECKING:
+    pass
+
+#: Sends each worker's bytes to all workers, in the order of their ranks.
 Gather = Callable[[bytes], list[bytes]]
 ALONE = (0, 1)
-#: How long a save waits for the one before it to be out of the way.
+#: How long a save waits for the one before it.
 WAIT_S = 600.0
 
 
 @dataclass(frozen=True)
 class Restored:
-    """A state that was read, its step, and why it was this one: as a sentence and as data."""
+    """A restored state, its step, and why it was chosen, as a sentence and as data."""
 
     step: int
     tree: Any
@@ -62,10 +66,10 @@ class _Job:
 class Checkpointer:
     """Saves and restores a state over several tiers.
 
-    `in_flight` snapshots at most are on their way to slow tiers at once. When a save finds no room, it waits for the
-    one before it (`when_busy="wait"`, the same on all workers), or leaves the slow tiers out this time and says so
-    (`"skip"`). `gather` is how workers with a shard each agree on what to restore: a collective such as
-    `run.ring.all_gather`; without one, the store of their round is used where there is one.
+    At most `in_flight` snapshots are being written to slow tiers at once. A save beyond that waits for the one before
+    it (`when_busy="wait"`, the same on all workers), or skips the slow tiers this time and reports it (`"skip"`).
+    Workers with a shard each use `gather` to agree on what to restore: a collective such as `run.ring.all_gather`;
+    without one they use the store of their round, if there is one.
     """
 
     def __init__(
@@ -89,7 +93,7 @@ class Checkpointer:
         self.tiers = list(tiers)
         self.every = every
         self.gather = gather
-        #: In which round of which run states are made; set it anew when a round begins inside the process.
+        #: The round and run in which states are made; to be set again when a round begins inside the process.
         self.origin = origin if origin is not None else _origin_from_environ()
         self._memory = next((tier for tier in tiers if isinstance(tier, MemoryTier)), None)
         self._slow = [tier for tier in tiers if tier is not self._memory]
@@ -99,7 +103,7 @@ class Checkpointer:
             self._memory.allow(in_flight if self._slow else 0)
         self._pool = snapshot.PrivatePool(in_flight)
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        #: Snapshots that the background thread has not dealt with, and those of them that go to slow tiers.
+        #: Snapshots that the background thread has not finished, and those of them that go to slow tiers.
         self._pending = self._pending_slow = 0
         self._changed = threading.Condition()
         self._gave_up = False
@@ -109,14 +113,14 @@ class Checkpointer:
     # -- saving ----------------------------------------------------------------------------------------------------
 
     def should_save(self, step: int) -> bool:
-        """Say whether a checkpoint is due by `every`."""
+        """Return whether a checkpoint is due by `every`."""
         return self.every is not None and self.every.is_due(step, time.monotonic())
 
     def save(self, step: int, state: Any, shard: tuple[int, int] = ALONE) -> bool:
-        """Copy a state, or this worker's shard of it, and return; the tiers follow in the background.
+        """Copy a state, or this worker's shard of it; the tiers follow in the background.
 
-        Says whether it was taken. Only a state that cannot be written at all raises, with `UsageError`; what goes
-        wrong otherwise is told as a fact.
+        Returns whether the copy was made. A state that cannot be written at all raises `UsageError`; any other failure
+        is reported as a fact.
         """
         began = time.monotonic()
         key = Key(step, self.origin, shard[1], shard[0])
@@ -143,7 +147,7 @@ class Checkpointer:
         return True
 
     def prepare(self, state: Any, shard: tuple[int, int] = ALONE) -> None:
-        """Make room for states of this size now, so that not even the first save waits for memory."""
+        """Allocate memory for states of this size now, so that the first save does not wait for it."""
         made = snapshot.outline(_tree_of(state))
         buffers: Sequence[snapshot.Buffer]
         if self._memory is not None:
@@ -152,14 +156,14 @@ class Checkpointer:
             buffers = self._pool.reserve(made.nbytes)
         snapshot.prepare(made, buffers)
 
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until all that was saved is in its tiers, or has failed to get there; says whether that came about."""
+    def wait(self, timeout: float | timedelta | None = None) -> bool:
+        """Wait until every save has reached its tiers or failed; return whether that happened in time."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._pending == 0, timeout_s)
+            return self._changed.wait_for(lambda: self._pending == 0, None if timeout is None else to_seconds(timeout))
 
-    def close(self, timeout_s: float | None = WAIT_S) -> bool:
-        """Wait for what is on its way and let go of everything; says whether all of it has arrived."""
-        done = self.wait(timeout_s)
+    def close(self, timeout: float | timedelta | None = WAIT_S) -> bool:
+        """Wait for the saves in flight and close everything; return whether all of them arrived."""
+        done = self.wait(timeout)
         if self._thread is not None:
             self._jobs.put(None)
             if done:
@@ -180,10 +184,10 @@ class Checkpointer:
         self.close()
 
     def _wait_for_turn(self, key: Key, tiers: list[Tier]) -> list[Tier]:
-        """Wait until slow tiers can take one more; returns those that the state goes to, none if it must not wait."""
+        """Wait until slow tiers can take one more; return the tiers of this state, none if it must not wait."""
         if not tiers:
             return []
-        # Training waits for a tier that hangs once, not at every save.
+        # Training waits once for a tier that hangs, not at every save.
         patience_s = WAIT_S if self._when_busy == "wait" and not self._gave_up else 0.0
         with self._changed:
             free = self._changed.wait_for(lambda: self._pending_slow < self._in_flight, patience_s)
@@ -232,12 +236,12 @@ class Checkpointer:
         if not job.tiers:
             return
         state = job.buffer.state(job.nbytes)
-        sums = sum_up(state)
+        sums = checksum(state)
         for tier in job.tiers:
             began = time.monotonic()
             try:
                 tier.save(job.key, state, sums)
-            except Exception as error:  # noqa: BLE001 - one tier's trouble is its own
+            except Exception as error:  # noqa: BLE001 - the failure of one tier must not affect the others
                 telling.failed(job.key.step, tier.name, error)
             else:
                 took_ms = (time.monotonic() - began) * 1000
@@ -246,7 +250,7 @@ class Checkpointer:
     # -- restoring -------------------------------------------------------------------------------------------------
 
     def latest(self, shard: tuple[int, int] = ALONE) -> Choice:
-        """Say which checkpoint would be restored, and why; workers with a shard each must ask together."""
+        """Return which checkpoint would be restored, and why; workers with a shard each must call this together."""
         return choose(self._inventory(shard))
 
     def restore(
@@ -257,11 +261,11 @@ class Checkpointer:
         into: Any = None,
         deal: Deal = deal_evenly,
     ) -> Restored | None:
-        """Read the newest checkpoint that is complete over all tiers together, or None where there is none.
+        """Return the newest checkpoint that is complete over all tiers together, or None.
 
-        Workers with a shard each must ask together. Where the state was saved by another number of workers, each gets
-        what `deal` gives it of the arrays declared as `FlatSlice`, and the rest from shard `rank % saved world`.
-        What cannot be read is refused with a fact, and the next best taken. `into` is a state with `apply_snapshot`.
+        Workers with a shard each must call this together. If another number of workers saved the state, each gets its
+        part by `deal` of the arrays declared as `FlatSlice`, and the rest from shard `rank % saved world`. A checkpoint
+        that cannot be read is reported as a fact, and the next best is taken. `into` is a state with `apply_snapshot`.
         """
         entries = self._inventory(shard)
         refusals: dict[tuple[int, str, int], str] = {}
@@ -299,7 +303,7 @@ class Checkpointer:
                 try:
                     tree = load_whole(opened[rank]) if world == group.world else load_dealt(opened, rank, world, deal)
                 except (OSError, HoldfastError) as error:
-                    # Of several shards nobody can tell which it was: all copies that are not in storage are out.
+                    # It is unknown which of several shards it was: no copy outside of storage is used again.
                     suspects = [entry for entry in used.values() if len(used) == 1 or entry.tier != "storage"]
                     for entry in suspects:
                         self._refuse(entry, error, excluded)
@@ -319,7 +323,7 @@ class Checkpointer:
             return Restored(group.step, tree, choice.sentence, data), ""
 
     def _open(self, holders: Sequence[Entry], excluded: set[Entry]) -> tuple[Entry, Shard]:
-        """Open the nearest copy that can be opened; raises `LookupError` with the reason where none can."""
+        """Open the nearest copy that can be opened; raises `LookupError` with the reason if none can."""
         reason = "no tier of this worker reaches it"
         for entry in holders:
             tier = next((tier for tier in self.tiers if tier.name == entry.tier), None)
@@ -340,7 +344,7 @@ class Checkpointer:
     # -- agreeing --------------------------------------------------------------------------------------------------
 
     def _inventory(self, shard: tuple[int, int]) -> list[Entry]:
-        """Return what all workers together can see."""
+        """Return the shards that all workers together can see."""
         alone = shard[1] == 1
         entries: list[Entry] = []
         for tier in self.tiers:
@@ -389,7 +393,7 @@ def _told(entry: Entry) -> tuple[Any, ...]:
 def _heard(one: list[Any], here: str | None) -> Entry:
     step, origin, world, shard, nbytes, tier, place = one
     entry = Entry(Key(step, origin, world, shard), nbytes, tier, place)
-    # What another worker calls its memory is a neighbour's to us.
+    # Another worker's memory is a neighbour's memory for us.
     return replace(entry, tier="neighbour") if tier == "memory" and place != here else entry
 
 

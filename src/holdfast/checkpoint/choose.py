@@ -1,4 +1,4 @@
-"""Which checkpoint to take and which to let go, from what is known of the shards in all tiers together. Pure."""
+"""When to save a checkpoint, which one to restore, and which ones may be deleted. Pure."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.checkpoint.keys import Entry, Key
+from holdfast.errors import UsageError
 
 #: Where a shard is read from first.
 NEAREST = ("memory", "neighbour", "storage")
-#: How many newer checkpoints the sentence names that could not be taken.
+#: How many newer checkpoints that could not be used the sentence names.
 NAMED_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """All that is known of one checkpoint: every shard, and who holds it."""
+    """One checkpoint: every shard and where it is kept."""
 
     step: int
     origin: str
@@ -25,17 +26,17 @@ class Group:
 
     @property
     def missing(self) -> list[int]:
-        """The shards that nobody holds."""
+        """The shards that no tier has."""
         return [shard for shard in range(self.world) if shard not in self.holders]
 
     @property
     def is_complete(self) -> bool:
-        """Whether somebody holds each shard."""
+        """Whether every shard is in some tier."""
         return len(self.holders) == self.world
 
     @property
     def name(self) -> tuple[int, str, int]:
-        """What tells it from others."""
+        """Its identity: step, origin and world size."""
         return self.step, self.origin, self.world
 
 
@@ -49,7 +50,7 @@ class Choice:
 
 
 def group_up(entries: Iterable[Entry]) -> list[Group]:
-    """Put shards together to checkpoints, the newest first; each shard's holders are ordered from near to far."""
+    """Group shards into checkpoints, the newest first; the copies of each shard are ordered from near to far."""
     groups: dict[tuple[int, str, int], Group] = {}
     for entry in entries:
         key = entry.key
@@ -68,7 +69,7 @@ def choose(
 ) -> Choice:
     """Choose the newest checkpoint that is complete over all tiers together, or the one of `step`.
 
-    `refused` names those that were tried and found unreadable, with the reason.
+    `refused` has the checkpoints that could not be read, with the reason.
     """
     refused = refused or {}
     passed: list[str] = []
@@ -107,9 +108,9 @@ def _chosen(group: Group, passed: Sequence[str]) -> Choice:
 
 
 def oldest_kept(keys: Collection[Key], keep: int) -> int | None:
-    """Return the oldest of the `keep` newest steps that are complete; all before it may go, nothing else.
+    """Return the oldest of the `keep` newest complete steps: only steps before it may be deleted.
 
-    None where there are not so many, so that nothing may.
+    None if there are fewer, so that nothing may be deleted.
     """
     assert keep >= 1, "the newest complete checkpoint is never dropped"
     groups = group_up(Entry(key, 0, "") for key in keys)
@@ -118,13 +119,13 @@ def oldest_kept(keys: Collection[Key], keep: int) -> int | None:
 
 
 def _recency(origin: str) -> tuple[int, str]:
-    """Of two origins of one step the later round comes first; by name alone, as every worker must choose the same."""
+    """Order origins of one step by round; by name alone, because every worker must choose the same."""
     last = origin.rpartition(".")[2]
     return (int(last) if last.isdecimal() else -1), origin
 
 
 def distance(tier: str) -> int:
-    """How far away a tier is: 0 for this node's memory; tiers of others come last."""
+    """Return how far away a tier is: 0 for this node's memory; unknown tiers come last."""
     return NEAREST.index(tier) if tier in NEAREST else len(NEAREST)
 
 
@@ -132,3 +133,32 @@ def _shards(numbers: Sequence[int]) -> str:
     named = ", ".join(str(number) for number in numbers[:NAMED_MAX])
     more = f" and {len(numbers) - NAMED_MAX} more" if len(numbers) > NAMED_MAX else ""
     return f"shard{'s' if len(numbers) > 1 else ''} {named}{more}"
+
+
+class Every:
+    """Decides when a checkpoint is due: every so many steps or minutes, whichever comes first.
+
+    Steps are the same on every worker; minutes are not. Where each worker saves its own shard, count in steps, or let
+    one worker decide for all.
+    """
+
+    def __init__(self, steps: int | None = None, minutes: float | None = None) -> None:
+        if (steps is None and minutes is None) or (steps is not None and steps < 1):
+            raise UsageError("say how often to save: Every(steps=100), Every(minutes=5), or both")
+        self.steps = steps
+        self.minutes = minutes
+        self._step: int | None = None
+        self._at: float | None = None
+
+    def is_due(self, step: int, now: float) -> bool:
+        """Return whether to save a checkpoint of this step; the first call starts the count."""
+        if self._step is None or self._at is None:
+            self._step, self._at = step, now
+            return False
+        if self.steps is not None and step // self.steps > self._step // self.steps:
+            return True
+        return self.minutes is not None and now - self._at >= self.minutes * 60
+
+    def saved(self, step: int, now: float) -> None:
+        """Start counting from here."""
+        self._step, self._at = step, now

@@ -19,9 +19,8 @@ from types import TracebackType
 from typing import IO, Any
 
 from holdfast.checkpoint import telling
-from holdfast.checkpoint.errors import Torn
 from holdfast.checkpoint.keys import Key
-from holdfast.errors import UsageError
+from holdfast.errors import CorruptShardError, UsageError
 
 DEFAULT_KEY = "default"
 TIER = "filesystem"
@@ -50,7 +49,7 @@ class Checkpoint(ABC):
 
     @abstractmethod
     def open_input_stream(self, key: str) -> IO[bytes]:
-        """Return a stream to read what belongs to a key; raises `Torn` where it is not as it was written."""
+        """Return a stream to read what belongs to a key; raises `CorruptShardError` if it is damaged."""
 
     @abstractmethod
     def commit(self) -> None:
@@ -88,23 +87,20 @@ class FileSystemCheckpointManager(CheckpointManager):
         self._folder = Path(checkpoint_dir)
 
     def create_checkpoint(self) -> FileSystemCheckpoint:
-        """Begin a checkpoint in a folder that nobody sees until it is committed."""
+        """Begin a checkpoint in a folder that is not visible until it is committed."""
         number = max(self._numbers(), default=-1) + 1
         draft = self._folder / f".{number}.{secrets.token_hex(4)}"
         draft.mkdir(parents=True)
         return FileSystemCheckpoint(number, self._folder / str(number), draft)
 
     def get_checkpoint(self, sequence_id: int) -> FileSystemCheckpoint | None:
-        """Return a committed checkpoint, or None."""
         folder = self._folder / str(sequence_id)
         return FileSystemCheckpoint(sequence_id, folder) if (folder / _MANIFEST).is_file() else None
 
     def get_latest_checkpoint(self) -> Checkpoint | None:
-        """Return the newest committed checkpoint, or None."""
         return next(iter(self.list_checkpoints()), None)
 
     def list_checkpoints(self) -> list[Checkpoint]:
-        """Return all committed checkpoints, the newest first."""
         found = (self.get_checkpoint(number) for number in sorted(self._numbers(), reverse=True))
         return [checkpoint for checkpoint in found if checkpoint is not None]
 
@@ -126,22 +122,20 @@ class FileSystemCheckpoint(Checkpoint):
         self._began = time.monotonic()
 
     def open_output_stream(self, key: str) -> IO[bytes]:
-        """Return a stream to write what belongs to a key."""
         if self._draft is None:
             raise UsageError(f"checkpoint {self.sequence_id} is committed: create a new one to write to")
         return _Output(self._draft / _checked(key), lambda nbytes, crc: self._note(key, nbytes, crc))
 
     def open_input_stream(self, key: str) -> IO[bytes]:
-        """Return what belongs to a key, checked."""
         try:
             known = json.loads((self._folder / _MANIFEST).read_bytes())["streams"][key]
             data = (self._folder / _checked(key)).read_bytes()
         except FileNotFoundError:
-            raise Torn(f"checkpoint {self.sequence_id} lacks the file of '{key}'") from None
+            raise CorruptShardError(f"checkpoint {self.sequence_id} lacks the file of '{key}'") from None
         except (ValueError, KeyError):
-            raise Torn(f"checkpoint {self.sequence_id} has no whole manifest that knows '{key}'") from None
+            raise CorruptShardError(f"checkpoint {self.sequence_id} has no whole manifest that knows '{key}'") from None
         if len(data) != known["nbytes"] or zlib.crc32(data) != known["crc32"]:
-            raise Torn(f"'{key}' of checkpoint {self.sequence_id} is not as it was written")
+            raise CorruptShardError(f"'{key}' of checkpoint {self.sequence_id} is not as it was written")
         return io.BytesIO(data)
 
     def commit(self) -> None:
@@ -163,7 +157,6 @@ class FileSystemCheckpoint(Checkpoint):
         telling.written(Key(self.sequence_id, "classic", 1, 0), TIER, nbytes, took_ms, took_ms)
 
     def discard(self) -> None:
-        """Remove the checkpoint, committed or not."""
         shutil.rmtree(self._draft or self._folder, ignore_errors=True)
 
     def _note(self, key: str, nbytes: int, crc: int) -> None:
@@ -217,7 +210,7 @@ class CheckpointUtil:
             try:
                 with checkpoint.open_input_stream(DEFAULT_KEY) as stream:
                     state.load(stream)
-            except Torn as torn:
+            except CorruptShardError as torn:
                 telling.refused(number, TIER, "", torn)
                 continue
             took_ms = (time.monotonic() - began) * 1000

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoint.dcp_metadata import METADATA, read_metadata
-from holdfast.checkpoint.errors import Torn
-from holdfast.checkpoint.inert import Refused
+from holdfast.checkpoint.inert import RefusedPickleError
 from holdfast.checkpoint.layout import FlatSlice
-from holdfast.errors import UsageError
+from holdfast.errors import CorruptShardError, UsageError
 
 #: Before this release, `weights_only` could be made to run code (CVE-2025-32434).
 TORCH_MIN = (2, 6)
@@ -33,10 +32,10 @@ def write_dcp(tree: Mapping[str, Any], folder: str | os.PathLike[str]) -> None:
 
 
 def read_dcp(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read a whole checkpoint of torch's, whoever wrote it and by how many workers; tensors are on the CPU.
+    """Read a whole checkpoint of torch's, written by any number of workers; tensors are on the CPU.
 
-    Numbers that were keys of a dict come back as text: torch writes them so. Raises `Torn` where it is not a
-    checkpoint, or holds what is no plain data.
+    Numbers that were keys of a dict come back as text, because torch writes them so. Raises `CorruptShardError` if it
+    is no checkpoint or holds more than plain data.
     """
     dcp = _dcp()
     import torch
@@ -60,7 +59,7 @@ def read_dcp(folder: str | os.PathLike[str]) -> dict[str, Any]:
     # Torch reads the files; damaged ones make it raise almost anything, at last wrapped in an error of its own.
     except (Exception, dcp.CheckpointException) as error:
         _raise_interruption(error)
-        raise Torn(f"{path} cannot be read: {error}") from error
+        raise CorruptShardError(f"{path} cannot be read: {error}") from error
     return _unflatten({**flat, **plain}, metadata.planner_data or {})
 
 
@@ -108,7 +107,9 @@ def _unflatten(flat: dict[str, Any], paths: Mapping[str, tuple[Any, ...]]) -> di
                 missing = max(0, key + 1 - len(at))
                 items_max -= missing
                 if items_max < 0:
-                    raise Torn(f"the checkpoint is not whole: most items of the lists around {name!r} are missing")
+                    raise CorruptShardError(
+                        f"the checkpoint is not whole: most items of the lists around {name!r} are missing"
+                    )
                 at.extend([None] * missing)
                 if at[key] is None:
                     at[key] = fresh
@@ -116,7 +117,7 @@ def _unflatten(flat: dict[str, Any], paths: Mapping[str, tuple[Any, ...]]) -> di
             elif isinstance(at, dict):
                 at = at.setdefault(key, fresh)
             else:
-                raise Torn(f"the checkpoint contradicts itself about the place of {name!r}")
+                raise CorruptShardError(f"the checkpoint contradicts itself about the place of {name!r}")
     return tree
 
 
@@ -128,10 +129,10 @@ def _read_metadata(path: Path) -> Any:
         return read_metadata(path)
     except FileNotFoundError as error:
         if (path / METADATA).exists():
-            raise Torn(f"{path} is cut off: it has no file {error.filename}") from None
-        raise Torn(f"{path} is no checkpoint of torch's: it has no {METADATA}") from None
-    except (Refused, OSError) as error:
-        raise Torn(f"{path / METADATA} cannot be read: {error}") from None
+            raise CorruptShardError(f"{path} is cut off: it has no file {error.filename}") from None
+        raise CorruptShardError(f"{path} is no checkpoint of torch's: it has no {METADATA}") from None
+    except (RefusedPickleError, OSError) as error:
+        raise CorruptShardError(f"{path / METADATA} cannot be read: {error}") from None
 
 
 def _safe_reader(dcp: Any, path: Path, metadata: Any) -> Any:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoint import inert
-from holdfast.checkpoint.inert import Built, Named, Pairs, Refused
+from holdfast.checkpoint.inert import Built, Named, Pairs, RefusedPickleError
 
 METADATA = ".metadata"
 #: The metadata of a checkpoint with millions of chunks stays far below this.
@@ -55,7 +55,7 @@ _IGNORED = (
 
 
 def read_metadata(folder: Path) -> Any:
-    """Return the metadata of a checkpoint as torch's `Metadata`; raises `Refused` or `OSError`."""
+    """Return the metadata of a checkpoint as torch's `Metadata`; raises `RefusedPickleError` or `OSError`."""
     data = _read_bounded(folder / METADATA)
     dtypes = _dtypes()
     allowed = {_METADATA, _INDEX, _TENSOR, _BYTES, _CHUNK, *_PROPERTIES, _STORED, _SIZE, *_IGNORED, *dtypes}
@@ -66,7 +66,7 @@ def _read_bounded(path: Path) -> bytes:
     with path.open("rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode) or status.st_size > METADATA_BYTES_MAX:
-            raise Refused(f"it is no file of at most {METADATA_BYTES_MAX} bytes")
+            raise RefusedPickleError(f"it is no file of at most {METADATA_BYTES_MAX} bytes")
         return file.read(METADATA_BYTES_MAX)
 
 
@@ -108,7 +108,7 @@ class _Converter:
 
     def _storage_data(self, value: Any) -> Iterator[tuple[Any, Any]]:
         if type(value) is not Pairs:
-            raise Refused("it does not say where the entries are stored")
+            raise RefusedPickleError("it does not say where the entries are stored")
         for key, info in value.items:
             yield self._index(key), self._stored(info)
 
@@ -126,7 +126,7 @@ class _Converter:
         if transforms is not None:
             transforms = tuple(_text(each) for each in _sequence(transforms, TRANSFORMS_MAX))
         if offset + length > self._size_of(path):
-            raise Refused(f"the file {path!r} is cut off: {offset + length} bytes are needed")
+            raise RefusedPickleError(f"the file {path!r} is cut off: {offset + length} bytes are needed")
         return self._stored_type(path, offset, length, transforms)
 
     def _size_of(self, path: str) -> int:
@@ -134,10 +134,10 @@ class _Converter:
         if path not in self._file_bytes:
             parts = path.split("/")
             if "\0" in path or path.startswith("/") or not set(parts).isdisjoint(("", ".", "..")):
-                raise Refused(f"it names the file {path!r}, which does not lie in the checkpoint's folder")
+                raise RefusedPickleError(f"it names the file {path!r}, which does not lie in the checkpoint's folder")
             status = (self._folder / path).stat()
             if not stat.S_ISREG(status.st_mode):
-                raise Refused(f"{path!r} is no plain file")
+                raise RefusedPickleError(f"{path!r} is no plain file")
             self._file_bytes[path] = status.st_size
         return self._file_bytes[path]
 
@@ -146,7 +146,7 @@ class _Converter:
     def _entry(self, name: str, value: Any, stored: dict[Any, Any]) -> Any:
         if type(value) is Built and value.kind == _BYTES:
             if self._types.MetadataIndex(name) not in stored:
-                raise Refused(f"it does not say where {name!r} is stored")
+                raise RefusedPickleError(f"it does not say where {name!r} is stored")
             return self._types.BytesStorageMetadata()
         fields = _fields(value, _TENSOR, ("properties", "size", "chunks"))
         size = self._size(fields["size"])
@@ -168,17 +168,17 @@ class _Converter:
             ends = [offset + size for offset, size in zip(chunk.offsets, chunk.sizes, strict=False)]
             fits = len(chunk.offsets) == len(chunk.sizes) == len(tensor.size)
             if not fits or any(end > size for end, size in zip(ends, tensor.size, strict=True)):
-                raise Refused(f"a part of the tensor {name!r} does not lie within it")
+                raise RefusedPickleError(f"a part of the tensor {name!r} does not lie within it")
             count = math.prod(chunk.sizes)
             if info is None or (count and tuple(chunk.offsets) in seen):
-                raise Refused(f"a part of the tensor {name!r} is stored twice or not at all")
+                raise RefusedPickleError(f"a part of the tensor {name!r} is stored twice or not at all")
             factor = COMPRESSION_MAX if info.transform_descriptors else 1
             if count * tensor.properties.dtype.itemsize > info.length * factor:
-                raise Refused(f"a part of the tensor {name!r} is longer than what is stored of it")
+                raise RefusedPickleError(f"a part of the tensor {name!r} is longer than what is stored of it")
             seen.add(tuple(chunk.offsets))
             elements += count
         if elements != math.prod(tensor.size):
-            raise Refused(f"the parts of the tensor {name!r} do not make up the whole")
+            raise RefusedPickleError(f"the parts of the tensor {name!r} do not make up the whole")
 
     def _chunk(self, value: Any) -> Any:
         fields = _fields(value, _CHUNK, ("offsets", "sizes"))
@@ -187,15 +187,15 @@ class _Converter:
     def _properties(self, value: Any) -> Any:
         """Read a tensor's type; the other properties no longer mean anything to torch."""
         if type(value) is not Built or value.kind not in _PROPERTIES or type(value.state) is not tuple:
-            raise Refused("a tensor has no properties")
+            raise RefusedPickleError("a tensor has no properties")
         dtype = self._dtypes.get(value.state[0]) if value.state and type(value.state[0]) is Named else None
         if dtype is None:
-            raise Refused("a tensor has a type that this torch does not know")
+            raise RefusedPickleError("a tensor has a type that this torch does not know")
         return self._types.TensorProperties(dtype=dtype)
 
     def _size(self, value: Any) -> Any:
         if type(value) is not Built or value.kind != _SIZE or len(value.arguments) != 1:
-            raise Refused("a size is missing")
+            raise RefusedPickleError("a size is missing")
         return self._size_type([_count(each) for each in _sequence(value.arguments[0], DIMENSIONS_MAX)])
 
 
@@ -205,23 +205,23 @@ class _Converter:
 def _fields(value: Any, kind: Named, needed: tuple[str, ...]) -> dict[str, Any]:
     """Return the fields of a dataclass of this kind."""
     if type(value) is not Built or value.kind != kind or type(value.state) is not Pairs:
-        raise Refused(f"a {kind.name} is missing")
+        raise RefusedPickleError(f"a {kind.name} is missing")
     if len(value.state.items) > FIELDS_MAX:
-        raise Refused(f"a {kind.name} has over {FIELDS_MAX} fields")
+        raise RefusedPickleError(f"a {kind.name} has over {FIELDS_MAX} fields")
     fields = dict(_items(value.state))
     for name in needed:
         if name not in fields:
-            raise Refused(f"a {kind.name} has no {name}")
+            raise RefusedPickleError(f"a {kind.name} has no {name}")
     return fields
 
 
 def _items(value: Any) -> Iterator[tuple[str, Any]]:
     if type(value) is not Pairs:
-        raise Refused("a dict is missing")
+        raise RefusedPickleError("a dict is missing")
     seen: set[str] = set()
     for key, each in value.items:
         if _text(key) in seen:
-            raise Refused(f"the name {key!r} occurs twice")
+            raise RefusedPickleError(f"the name {key!r} occurs twice")
         seen.add(key)
         yield key, each
 
@@ -230,27 +230,27 @@ def _path(value: Any) -> tuple[str | int, ...]:
     """Read where an entry stands in the tree."""
     parts = _sequence(value, DEPTH_MAX)
     if not parts:
-        raise Refused("the place of an entry is empty")
+        raise RefusedPickleError("the place of an entry is empty")
     return tuple(each if type(each) is str else _count(each) for each in parts)
 
 
 def _sequence(value: Any, length_max: int | None = None) -> Any:
     if type(value) is not tuple and type(value) is not list:
-        raise Refused("a list is missing")
+        raise RefusedPickleError("a list is missing")
     if length_max is not None and len(value) > length_max:
-        raise Refused(f"a list has over {length_max} items")
+        raise RefusedPickleError(f"a list has over {length_max} items")
     return value
 
 
 def _text(value: Any) -> str:
     if type(value) is not str:
-        raise Refused("a name is no text")
+        raise RefusedPickleError("a name is no text")
     return value
 
 
 def _count(value: Any) -> int:
     if type(value) is not int or not 0 <= value < 1 << 63:
-        raise Refused("a size or an offset is no count")
+        raise RefusedPickleError("a size or an offset is no count")
     return value
 
 

@@ -1,4 +1,4 @@
-"""Tensors on an accelerator: copied straight into the snapshot's memory, which is pinned for it. Imports torch."""
+"""Tensors on an accelerator: copied directly into the snapshot's memory, which is pinned. Imports torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def measure(leaf: Leaf, tensor: Any) -> tuple[str, tuple[int, ...], int]:
 
 
 def begin_copies(tensors: Sequence[tuple[int, int, Any]], target: memoryview) -> Callable[[], None]:
-    """Begin to copy tensors to their places in `target`; the function that is returned waits until all are there."""
+    """Start to copy tensors to their places in `target`; the returned function waits until all are there."""
     import torch
 
     pinned = pin(target)
@@ -47,7 +47,7 @@ def begin_copies(tensors: Sequence[tuple[int, int, Any]], target: memoryview) ->
 
 
 def pin(memory: memoryview) -> bool:
-    """Pin memory, so that copies into it run at the speed of the bus; says whether it is."""
+    """Pin memory, so that copies into it run at the speed of the bus; return whether it is pinned."""
     import torch
 
     if not torch.cuda.is_available():
@@ -67,7 +67,7 @@ def pin(memory: memoryview) -> bool:
 
 
 def unpin(memory: memoryview) -> None:
-    """Undo the pinning of memory that is about to be given back."""
+    """Unpin memory that is about to be released."""
     if not _pinned:
         return
     import torch

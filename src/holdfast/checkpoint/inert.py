@@ -15,10 +15,12 @@ import struct
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
+from holdfast.errors import PeerError
+
 PROTOCOLS = range(2, 6)
 
 
-class Refused(ValueError):
+class RefusedPickleError(PeerError, ValueError):
     """The pickle is damaged, or holds something that the caller did not allow."""
 
 
@@ -52,20 +54,13 @@ class Pairs:
         self.items: list[tuple[Any, Any]] = []
 
 
-class _Mark:
-    __slots__ = ()
-
-
-_MARK = _Mark()
-
-
 def read(data: bytes, allowed: Collection[Named]) -> Any:
-    """Return what a pickle describes, as inert data; raises `Refused`. Names that are not `allowed` are refused."""
+    """Return what a pickle describes, as inert data; raises `RefusedPickleError` for names that are not `allowed`."""
     reader = _Reader(data, frozenset(allowed))
     try:
         return reader.run()
     except (IndexError, struct.error):
-        raise Refused("the pickle is cut off or damaged") from None
+        raise RefusedPickleError("the pickle is cut off or damaged") from None
 
 
 class _Reader:
@@ -87,12 +82,12 @@ class _Reader:
                 return self._only_value()
             handler = opcodes.get(code)
             if handler is None:
-                raise Refused(f"the pickle uses opcode {code:#04x}, which no checkpoint needs")
+                raise RefusedPickleError(f"the pickle uses opcode {code:#04x}, which no checkpoint needs")
             handler(self)
 
     def _only_value(self) -> Any:
         if len(self._stack) != 1 or self._marks:
-            raise Refused("the pickle does not describe one value")
+            raise RefusedPickleError("the pickle does not describe one value")
         return self._stack[0]
 
     # -- the bytes -------------------------------------------------------------------------------------------------
@@ -100,7 +95,7 @@ class _Reader:
     def _take(self, count: int) -> bytes:
         piece = self._data[self._at : self._at + count]
         if len(piece) < count:
-            raise Refused("the pickle is cut off or damaged")
+            raise RefusedPickleError("the pickle is cut off or damaged")
         self._at += count
         return piece
 
@@ -111,7 +106,7 @@ class _Reader:
     def _line(self) -> str:
         end = self._data.find(b"\n", self._at)
         if end < 0:
-            raise Refused("the pickle is cut off or damaged")
+            raise RefusedPickleError("the pickle is cut off or damaged")
         line = self._data[self._at : end]
         self._at = end + 1
         return _text(line)
@@ -120,7 +115,7 @@ class _Reader:
 
     def _pop(self) -> Any:
         if self._marks and self._marks[-1] == len(self._stack):
-            raise Refused("the pickle is damaged: a mark stands where a value must be")
+            raise RefusedPickleError("the pickle is damaged: a mark stands where a value must be")
         return self._stack.pop()
 
     def _top(self) -> Any:
@@ -139,7 +134,7 @@ class _Reader:
     def proto(self) -> None:
         version = self._take(1)[0]
         if version not in PROTOCOLS:
-            raise Refused(f"the pickle has protocol {version}; {PROTOCOLS[0]} to {PROTOCOLS[-1]} are read")
+            raise RefusedPickleError(f"the pickle has protocol {version}; {PROTOCOLS[0]} to {PROTOCOLS[-1]} are read")
 
     def frame(self) -> None:
         self._take(8)
@@ -186,7 +181,7 @@ class _Reader:
     def set_items(self) -> None:
         flat = self._pop_marked()
         if len(flat) % 2:
-            raise Refused("the pickle is damaged: a dict has a key without a value")
+            raise RefusedPickleError("the pickle is damaged: a dict has a key without a value")
         self._a(Pairs).items.extend(zip(flat[::2], flat[1::2], strict=True))
 
     def global_lines(self) -> None:
@@ -205,7 +200,7 @@ class _Reader:
         state = self._pop()
         target = self._a(Built)
         if target.state is not None:
-            raise Refused(f"the pickle sets the state of a {target.kind} twice")
+            raise RefusedPickleError(f"the pickle sets the state of a {target.kind} twice")
         target.state = state
 
     def put(self, index: int) -> None:
@@ -213,7 +208,7 @@ class _Reader:
 
     def get(self, index: int) -> None:
         if index not in self._memo:
-            raise Refused("the pickle is damaged: it refers to a value that it has not written")
+            raise RefusedPickleError("the pickle is damaged: it refers to a value that it has not written")
         self._stack.append(self._memo[index])
 
     # -- helpers of the opcodes ------------------------------------------------------------------------------------
@@ -221,20 +216,20 @@ class _Reader:
     def _a(self, kind: type[Any]) -> Any:
         value = self._top()
         if type(value) is not kind:
-            raise Refused(f"the pickle changes a value that is no {kind.__name__.lower()}")
+            raise RefusedPickleError(f"the pickle changes a value that is no {kind.__name__.lower()}")
         return value
 
     def _name(self, module: Any, name: Any) -> None:
         if type(module) is not str or type(name) is not str:
-            raise Refused("the pickle names something by what is no text")
+            raise RefusedPickleError("the pickle names something by what is no text")
         found = Named(module, name)
         if found not in self._allowed:
-            raise Refused(f"it names {_shown(found)}, which no checkpoint needs")
+            raise RefusedPickleError(f"it names {_shown(found)}, which no checkpoint needs")
         self._stack.append(found)
 
     def _build(self, kind: Any, arguments: Any) -> None:
         if type(kind) is not Named or type(arguments) is not tuple:
-            raise Refused("the pickle builds an object of what is no class")
+            raise RefusedPickleError("the pickle builds an object of what is no class")
         self._stack.append(Pairs() if kind == _ORDERED and not arguments else Built(kind, arguments))
 
 
@@ -246,7 +241,7 @@ def _text(data: bytes) -> str:
     try:
         return data.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
-        raise Refused("the pickle is damaged: a text in it is no UTF-8") from None
+        raise RefusedPickleError("the pickle is damaged: a text in it is no UTF-8") from None
 
 
 _ORDERED = Named("collections", "OrderedDict")

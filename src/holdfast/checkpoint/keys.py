@@ -1,4 +1,4 @@
-"""What one shard of a checkpoint is called, in memory, on the wire and in a file's name. Pure."""
+"""The name of one shard of a checkpoint, in memory, on the wire and as a file name. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.errors import UsageError
 STEP_MAX = 10**12 - 1
 SHARDS_MAX = 10**6
 ORIGIN_CHARACTERS_MAX = 100
-#: Of the checksum that tells ids apart which look the same once they are written as a file's name.
+#: Length of the checksum that keeps ids apart that look the same as file names.
 CHECKSUM_CHARACTERS = 32
 _STEM = re.compile(r"shard-(\d{5,7})-of-(\d{5,7})\.([A-Za-z0-9_.=-]{1,100})")
 _FOLDER = re.compile(r"step-(\d{12})")
@@ -23,7 +23,7 @@ class Key:
     """One worker's part of one checkpoint.
 
     `origin` says in which round of which run it was made. Shards make one checkpoint only with others of the same
-    origin: a step that was done twice, before and after a restart, is never put together from both.
+    origin: a step that was done before and after a restart is never mixed from both.
     """
 
     step: int
@@ -55,7 +55,7 @@ class Key:
 
 
 def parse_key(folder: str, stem: str) -> Key | None:
-    """Return what a shard's folder and name mean, or None where they are not ours."""
+    """Return the key for a shard's folder and file name, or None if they are not ours."""
     step, names = _FOLDER.fullmatch(folder), _STEM.fullmatch(stem)
     if step is None or names is None:
         return None
@@ -66,13 +66,13 @@ def parse_key(folder: str, stem: str) -> Key | None:
 
 
 def parse_step(folder: str) -> int | None:
-    """Return the step of a folder's name, or None where it is not ours."""
+    """Return the step of a folder's name, or None if it is not ours."""
     found = _FOLDER.fullmatch(folder)
     return int(found[1]) if found else None
 
 
 def make_origin(run_id: str, round_number: str) -> str:
-    """Name the origin of what is made in a round of a run; what no file may be called is left out, never confused."""
+    """Return the origin for a round of a run, as a valid and unique part of a file name."""
     text = f"{run_id}.{round_number}"
     clean = re.sub(r"[^A-Za-z0-9_.-]", "-", text)
     if clean != text or len(clean) > ORIGIN_CHARACTERS_MAX:
@@ -83,7 +83,7 @@ def make_origin(run_id: str, round_number: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A shard that somebody holds: which one, how large, in which tier, and where, for people to read."""
+    """A shard in a tier: its key, its size, the tier, and the place in words."""
 
     key: Key
     nbytes: int

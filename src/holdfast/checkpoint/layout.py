@@ -1,9 +1,9 @@
-"""The layout of state in bytes: a header in JSON that says what is what, then the arrays as they stand in memory.
+"""The layout of state in bytes: a header in JSON, then the arrays as they are in memory.
 
-The same bytes go over the ring to a newcomer, into a neighbour's memory and into a file. Nothing in them is code: what
-cannot be written as plain data or as an array is refused when it is written, not guessed at when it is read. Reading
-makes no copy of the arrays. An array may carry a checksum of its own; a checkpoint's tiers have theirs instead, over
-all bytes (`holdfast.checkpoint.sums`), so that saving need not wait for any.
+The same bytes go over the ring to a newcomer, to a neighbour's memory and to a file. They contain no code: a value that
+is neither plain data nor an array is refused when it is written. Reading makes no copy of the arrays. An array may have
+a checksum of its own; a checkpoint's tiers have checksums over all bytes instead (`holdfast.checkpoint.checksums`), so
+that saving does not wait for them.
 
     magic, version, length of the header │ header │ zeros up to a multiple of 64 │ array │ zeros │ array │ ...
 """
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.checkpoint.errors import Torn as Torn
+from holdfast.errors import CorruptShardError as CorruptShardError
 from holdfast.errors import UsageError
 
 MAGIC = b"HOLDFAST"
@@ -31,9 +31,9 @@ START = struct.Struct("<8sIIQ")
 
 @dataclass(frozen=True, slots=True)
 class FlatSlice:
-    """One worker's part of an array that is spread over workers: `local` holds its elements from `start` on.
+    """One worker's part of a sharded array: `local` has its elements from `start` on.
 
-    Elements are counted as if the whole, of this `shape`, were flat. Declared so, an array can be loaded by any number
+    Elements are counted as in the flattened whole, which has this `shape`. Such an array can be restored by any number
     of workers (`holdfast.checkpoint.Checkpointer.restore`).
     """
 
@@ -46,8 +46,8 @@ class FlatSlice:
 class Leaf:
     """How one kind of array is written and read.
 
-    `view` returns the dtype's name, the shape and the bytes of an array, without a copy where that can be; `make`
-    builds one from them, and may go on using the memory that it is given.
+    `view` returns the dtype's name, the shape and the bytes of an array, without a copy if possible; `make` builds
+    one from them, and may keep using their memory.
     """
 
     kind: str
@@ -57,14 +57,14 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Packed:
-    """A state as bytes in pieces: the arrays are still where they were, so whoever needs them later copies first."""
+    """A state as bytes in pieces. The arrays are not copied: they must not change while it is used."""
 
     header: bytes
     arrays: list[memoryview]
 
     @property
     def nbytes(self) -> int:
-        """How many bytes it all has."""
+        """The size in bytes."""
         return sum(len(piece) for piece in self.pieces())
 
     def pieces(self) -> Iterator[memoryview]:
@@ -75,7 +75,7 @@ class Packed:
             yield memoryview(bytes(padding(len(array))))
 
     def to_bytes(self) -> bytes:
-        """Return it all in one piece."""
+        """Return all bytes in one piece."""
         return b"".join(self.pieces())
 
 
@@ -101,39 +101,41 @@ def opening(header: bytes) -> bytes:
 
 
 def entry(leaf: Leaf, dtype: str, shape: tuple[int, ...], nbytes: int, crc: int | None = None) -> dict[str, Any]:
-    """Return what the header says of one array."""
+    """Return the header's entry for one array."""
     found: dict[str, Any] = {"kind": leaf.kind, "dtype": dtype, "shape": list(shape), "nbytes": nbytes}
     return found if crc is None else {**found, "crc": crc}
 
 
 def write_header(described: Any, entries: list[dict[str, Any]]) -> bytes:
-    """Return the header of a tree that was described and of its arrays."""
+    """Return the header for a described tree and its arrays."""
     return json.dumps({"tree": described, "arrays": entries}, separators=(",", ":"), allow_nan=False).encode()
 
 
 def unpack(data: bytes | bytearray | memoryview, *, verify: bool = True) -> Any:
-    """Return the tree; its arrays use the memory of `data`. Raises `Torn` where it is not whole."""
+    """Return the tree; its arrays use the memory of `data`. Raises `CorruptShardError` if it is not whole."""
     view = memoryview(data).cast("B")
     header, offset = read_header(view)
     arrays = []
     for each in header["arrays"]:
         piece = view[offset : offset + each["nbytes"]]
         if len(piece) < each["nbytes"]:
-            raise Torn(f"the state is cut off: {each['nbytes'] - len(piece)} bytes of an array are missing")
+            raise CorruptShardError(
+                f"the state is cut off: {each['nbytes'] - len(piece)} bytes of an array are missing"
+            )
         if verify and each.get("crc") not in (None, zlib.crc32(piece)):
-            raise Torn("the state is damaged: an array does not match its checksum")
+            raise CorruptShardError("the state is damaged: an array does not match its checksum")
         arrays.append(make_array(each, piece))
         offset += each["nbytes"] + padding(each["nbytes"])
     return build(header["tree"], arrays)
 
 
 def make_array(described: dict[str, Any], data: memoryview) -> Any:
-    """Return the array that the header describes so; it may go on using the memory of `data`."""
+    """Return the array for an entry of the header; it may keep using the memory of `data`."""
     leaf = leaf_of_kind(described["kind"])
     try:
         return leaf.make(described["dtype"], tuple(described["shape"]), data)
     except (AttributeError, ImportError, OverflowError, RuntimeError, TypeError, ValueError) as error:
-        raise Torn(f"an array of the state cannot be made of its bytes: {error}") from None
+        raise CorruptShardError(f"an array of the state cannot be made of its bytes: {error}") from None
 
 
 def offsets(header: dict[str, Any], start: int) -> list[int]:
@@ -146,34 +148,36 @@ def offsets(header: dict[str, Any], start: int) -> list[int]:
 
 
 def read_header(view: memoryview) -> tuple[dict[str, Any], int]:
-    """Return the header and where the arrays begin; raises `Torn`."""
+    """Return the header and where the arrays begin; raises `CorruptShardError`."""
     if len(view) < START.size:
-        raise Torn("the state is cut off before its header")
+        raise CorruptShardError("the state is cut off before its header")
     magic, version, crc, length = START.unpack(view[: START.size])
     if magic != MAGIC:
-        raise Torn("this is no state of holdfast: it does not begin as one")
+        raise CorruptShardError("this is no state of holdfast: it does not begin as one")
     if version > VERSION:
-        raise Torn(f"the state was written by a newer holdfast (layout {version}; this one reads up to {VERSION})")
+        raise CorruptShardError(
+            f"the state was written by a newer holdfast (layout {version}; this one reads up to {VERSION})"
+        )
     text = bytes(view[START.size : START.size + length]) if length <= HEADER_BYTES_MAX else b""
     if len(text) < length or zlib.crc32(text) != crc:
-        raise Torn("the state is cut off or damaged: its header is not whole")
+        raise CorruptShardError("the state is cut off or damaged: its header is not whole")
     end = START.size + length
     return _parse_header(text), end + padding(end)
 
 
 def _parse_header(text: bytes) -> dict[str, Any]:
-    """Read a header; its checksum says that it is as it was written, but not that a sane program wrote it."""
+    """Read a header; its checksum proves that it is undamaged, not that its content makes sense."""
     try:
         header = json.loads(text)
         arrays = [(each["kind"], each["dtype"], each["nbytes"], *each["shape"]) for each in header["arrays"]]
         is_sane = "tree" in header
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise Torn("the header of the state does not describe one") from None
+        raise CorruptShardError("the header of the state does not describe one") from None
     for kind, dtype, *counts in arrays:
         are_counts = all(type(count) is int and 0 <= count < 1 << 63 for count in counts)
         is_sane = is_sane and type(kind) is str and type(dtype) is str and are_counts
     if not is_sane:
-        raise Torn("the header of the state describes an array that cannot be")
+        raise CorruptShardError("the header of the state describes an array that cannot be")
     return header  # type: ignore[no-any-return]
 
 
@@ -184,7 +188,7 @@ Add = Callable[[Leaf, Any], int]
 
 
 def describe(value: Any, add: Add, where: str = "state") -> Any:
-    """Write a tree as JSON can; plain values stand for themselves, all else is a list that begins with what it is."""
+    """Return a tree as JSON data: plain values as they are, anything else as a list that begins with its kind."""
     if value is None or type(value) in (bool, int, str):
         return value
     if type(value) is float:
@@ -214,11 +218,11 @@ def _describe_items(items: Iterable[tuple[Any, Any]], add: Add, where: str) -> I
 
 
 def build(value: Any, arrays: Sequence[Any]) -> Any:
-    """Return the tree that was described so, with these arrays in it; raises `Torn`."""
+    """Return the tree for a description, with these arrays in it; raises `CorruptShardError`."""
     try:
         return _build(value, arrays)
     except (IndexError, RecursionError, TypeError, ValueError) as error:
-        raise Torn(f"the header of the state does not describe a tree: {error}") from None
+        raise CorruptShardError(f"the header of the state does not describe a tree: {error}") from None
 
 
 def _build(value: Any, arrays: Sequence[Any]) -> Any:
@@ -240,7 +244,7 @@ def _build(value: Any, arrays: Sequence[Any]) -> Any:
             return base64.b64decode(rest[0])
         case "float":
             return float(rest[0])
-    raise Torn(f"the state holds something of kind '{kind}', which this holdfast does not know")
+    raise CorruptShardError(f"the state holds something of kind '{kind}', which this holdfast does not know")
 
 
 def padding(length: int) -> int:
@@ -252,7 +256,7 @@ def padding(length: int) -> int:
 
 
 def _leaf_for(value: Any) -> Leaf | None:
-    """Find how a value is written by the package that its type comes from; nothing is imported that is not in use."""
+    """Find how to write a value by the package of its type; imports only packages that the program uses."""
     for base in type(value).__mro__:
         package = base.__module__.partition(".")[0]
         if package == "numpy":
@@ -265,7 +269,7 @@ def _leaf_for(value: Any) -> Leaf | None:
 
 
 def leaf_of_kind(kind: str) -> Leaf:
-    """Return how arrays of a kind are written and read; the package that makes them is imported now."""
+    """Return how arrays of a kind are written and read; imports the package that makes them."""
     if kind == "numpy":
         return Leaf("numpy", _view_numpy, _make_numpy)
     if kind == "jax":
@@ -274,7 +278,7 @@ def leaf_of_kind(kind: str) -> Leaf:
         from holdfast.torch.leaf import TORCH_LEAF
 
         return TORCH_LEAF
-    raise Torn(f"the state holds arrays of kind '{kind}', which this holdfast does not know")
+    raise CorruptShardError(f"the state holds arrays of kind '{kind}', which this holdfast does not know")
 
 
 def _view_numpy(value: Any) -> tuple[str, tuple[int, ...], memoryview]:
@@ -299,7 +303,7 @@ def _make_numpy(dtype: str, shape: tuple[int, ...], data: memoryview) -> Any:
 
         kind = np.dtype(getattr(ml_dtypes, dtype))
     if kind.hasobject:
-        raise Torn("the state holds an array of Python objects, which are never read")
+        raise CorruptShardError("the state holds an array of Python objects, which are never read")
     return np.frombuffer(data, kind).reshape(shape)
 
 

@@ -1,7 +1,7 @@
-"""From shards to a tree: a worker's own shard as it is, or its part of the state dealt anew to another world size.
+"""From shards to a tree: a worker's own shard, or its part of a state that another number of workers saved.
 
-Only what is needed is read: the headers of all shards, and of each array that is spread over them the elements that
-this worker gets. What is not declared as spread is taken from one shard.
+Only the necessary bytes are read: the headers of all shards, and of each sharded array the elements that this worker
+gets. Everything else comes from one shard.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.checkpoint.errors import Torn
 from holdfast.checkpoint.layout import START, FlatSlice, build, make_array, offsets, padding, read_header, unpack
 from holdfast.checkpoint.ranges import Deal, Part, gather
 from holdfast.checkpoint.tier import Shard
+from holdfast.errors import CorruptShardError
 
 
 @dataclass(frozen=True, slots=True)
 class _Spread:
-    """What one shard says of an array that is spread: which elements it has, and where in its bytes they lie."""
+    """One shard's part of a sharded array: which elements it has, and where in its bytes they are."""
 
     start: int
     stop: int
@@ -29,7 +29,7 @@ class _Spread:
 
 
 def load_whole(shard: Shard) -> Any:
-    """Return the tree of one shard; memory that a shard lies in is used, not copied."""
+    """Return the tree of one shard; a shard in memory is used, not copied."""
     return _guarded(lambda: unpack(shard.read(0, shard.nbytes), verify=False))
 
 
@@ -41,8 +41,8 @@ def load_dealt(shards: Mapping[int, Shard], rank: int, world: int, deal: Deal) -
 def _guarded(load: Callable[[], Any]) -> Any:
     try:
         return load()
-    except (KeyError, IndexError, TypeError, ValueError) as error:  # a header that is whole and makes no sense
-        raise Torn(f"the state's header makes no sense: {type(error).__name__}: {error}") from None
+    except (KeyError, IndexError, TypeError, ValueError) as error:  # an undamaged header that makes no sense
+        raise CorruptShardError(f"the state's header makes no sense: {type(error).__name__}: {error}") from None
 
 
 class _Dealer:
@@ -61,7 +61,9 @@ class _Dealer:
         for number, other in self._spread.items():
             if other.keys() != spread.keys():
                 odd = sorted(other.keys() ^ spread.keys())[0]
-                raise Torn(f"shards {base} and {number} do not agree on what is spread over workers: {odd}")
+                raise CorruptShardError(
+                    f"shards {base} and {number} do not agree on what is spread over workers: {odd}"
+                )
         mine = {path: self._deal(path, each.total, self._rank, self._world) for path, each in spread.items()}
         numbers = {number: path for path, number in _walk(header["tree"])}
         arrays = []
@@ -74,7 +76,7 @@ class _Dealer:
         return _rebased(build(header["tree"], arrays), mine)
 
     def _assemble(self, path: str, start: int, stop: int) -> Any:
-        """Return the elements from `start` to `stop` of an array, put together from those who have them."""
+        """Return the elements from `start` to `stop` of an array, collected from the shards that have them."""
         parts = [Part(each.start, each.stop, number) for number, each in self._by_shard(path)]
         wanted = gather(start, stop, parts, path)
         known = dict(self._by_shard(path))
@@ -120,7 +122,7 @@ def _slices(described: Any, path: str = "state") -> dict[str, tuple[int, list[in
 
 
 def _walk(described: Any) -> Iterator[tuple[str, int]]:
-    """Yield the path of every array that is spread, and its number in the header."""
+    """Yield the path of every sharded array, and its number in the header."""
     for path, node in _nodes(described, "state"):
         yield path, node[1][1]
 
@@ -140,7 +142,7 @@ def _nodes(described: Any, path: str) -> Iterator[tuple[str, list[Any]]]:
 
 
 def _rebased(tree: Any, mine: Mapping[str, tuple[int, int]], path: str = "state") -> Any:
-    """Return the tree with every spread array beginning where this rank's part does."""
+    """Return the tree with every sharded array starting where this rank's part does."""
     if isinstance(tree, FlatSlice):
         return FlatSlice(tree.local, mine[path][0], tree.shape)
     if isinstance(tree, dict):

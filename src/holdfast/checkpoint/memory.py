@@ -15,26 +15,25 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from holdfast.checkpoint.errors import Gone
+from holdfast.checkpoint.checksums import Checksums
 from holdfast.checkpoint.keys import Entry, Key
 from holdfast.checkpoint.slots import SUFFIX, Slot, SlotReader, is_mapped, read_record, scan
-from holdfast.checkpoint.sums import Sums
-from holdfast.errors import UsageError
+from holdfast.errors import ShardMissingError, UsageError
 from holdfast.filenames import file_name
 from holdfast.private import PrivateFolder, find_private, make_private, own_folder, user_folder_name
 
 FOLDER_VARIABLE = "HOLDFAST_MEMORY_DIR"
 VAULT_VARIABLE = "HOLDFAST_VAULT"
 GENERATIONS = 2
-#: A folder that nobody has touched for this long is removed when a run begins.
+#: A folder that was not used for this long is removed when a run begins.
 STALE_S = 24 * 3600.0
-#: How often to begin again where a sweep has just taken a new folder away.
+#: How often to try again if a sweep removes a new folder.
 SWEPT_MAX, SWEPT_PAUSE_S = 10, 0.01
 _SHARED_MEMORY = Path("/dev/shm")
 
 
 class Shelf:
-    """The slots of one writer: takes what a dead one has left, and reuses them in turn."""
+    """The slots of one writer, including those of a dead writer of the same shard; reused in turn."""
 
     def __init__(self, folder: Path, *, slots_max: int = GENERATIONS, populate: bool = True) -> None:
         self.folder = folder
@@ -44,7 +43,7 @@ class Shelf:
 
     @property
     def nbytes(self) -> int:
-        """How much memory its slots take."""
+        """The size of all its slots in bytes."""
         return sum(slot.capacity for slot in self.slots)
 
     @property
@@ -57,7 +56,7 @@ class Shelf:
         )
 
     def take_over(self, shard: int) -> None:
-        """Own what dead writers of a shard have left, and what they never finished."""
+        """Take over the slots of dead writers of a shard, and slots that were never finished."""
         owned = {slot.path for slot in self.slots}
         for path in sorted(self.folder.glob(f"*{SUFFIX}")):
             record = read_record(path)
@@ -66,7 +65,7 @@ class Shelf:
             slot = Slot.take_over(path)
             if slot is None:
                 continue
-            if slot.record is not None and slot.record.key.shard != shard:  # it has changed hands just now
+            if slot.record is not None and slot.record.key.shard != shard:  # another process has just taken it
                 slot.close(remove=False)
             elif slot.record is None and len(self.slots) >= self.slots_max:
                 slot.close(remove=True)
@@ -74,9 +73,9 @@ class Shelf:
                 self.slots.append(slot)
 
     def take(self, nbytes: int) -> Slot | None:
-        """Return a wiped slot with room for a state, or None while all that may be written to are held.
+        """Return a wiped slot with room for a state, or None while all writable slots are held.
 
-        The newest state is never given away. Raises `OSError` where there is no memory left.
+        The newest state is never overwritten. Raises `OSError` if there is no memory left.
         """
         newest = self.newest_first[: GENERATIONS - 1]
         free = [slot for slot in self.slots if not slot.held and slot not in newest]
@@ -94,6 +93,13 @@ class Shelf:
         fitting.wipe()
         return fitting
 
+    def commit(self, slot: Slot, key: Key, nbytes: int) -> None:
+        """Make the state in a slot visible, in place of one that was saved under the same key before."""
+        slot.commit(key, nbytes)
+        for other in self.slots:
+            if other is not slot and not other.held and other.record is not None and other.record.key == key:
+                other.wipe()
+
     def reserve(self, nbytes: int) -> list[Slot]:
         """Make the slots that may still be made, with room for states of this size; returns all. Raises `OSError`."""
         while len(self.slots) < self.slots_max:
@@ -103,19 +109,19 @@ class Shelf:
         return self.slots
 
     def forget_after(self, step: int) -> None:
-        """Wipe what is newer than a step: training goes on from there, and what followed it before is void."""
+        """Wipe states newer than a step: training continues from there, and later states are void."""
         for slot in self.slots:
             if slot.record is not None and slot.record.key.step > step and not slot.held:
                 slot.wipe()
 
     def drop(self, key: Key) -> None:
-        """Forget one state."""
+        """Delete one state."""
         for slot in list(self.slots):
             if slot.record is not None and slot.record.key == key and not slot.held:
                 self._remove(slot)
 
     def close(self, *, remove: bool = False) -> None:
-        """Give all slots up."""
+        """Release all slots."""
         for slot in self.slots:
             slot.close(remove=remove)
         self.slots = []
@@ -128,8 +134,8 @@ class Shelf:
 class MemoryTier:
     """Keeps the last two states of a shard in memory of this host that outlives the worker.
 
-    Saving is the copy itself: once `Checkpointer.save` has returned, the state is there. The copy that is being sent
-    to slower tiers is held besides, so a state takes up to three times its size.
+    Saving is the copy itself: once `Checkpointer.save` has returned, the state is kept. The copy that is being sent
+    to slower tiers is held as well, so a state takes up to three times its size.
     """
 
     name = "memory"
@@ -137,20 +143,20 @@ class MemoryTier:
     def __init__(self, folder: str | Path | None = None, *, place: str = "", every: int = 1) -> None:
         self.folder = Path(folder) if folder is not None else default_folder()
         self.every = every
-        #: By what name other hosts find this one.
+        #: The name by which other hosts find this one.
         self.place = place or os.environ.get(VAULT_VARIABLE) or socket.gethostname()
         self._shelf: Shelf | None = None
         self._shard: int | None = None
         self._held_max = 1
-        #: The folder, once it was found to be ours; held, so that no sweep takes it away.
+        #: The folder, once it was checked; locked, so that no sweep removes it.
         self._opened: PrivateFolder | None = None
 
     def allow(self, held_max: int) -> None:
-        """Say how many states may be on their way to slower tiers at once; before the first is saved."""
+        """Set how many states may be in flight to slower tiers at once; before the first save."""
         self._held_max = held_max
 
     def shelf(self, shard: int) -> Shelf:
-        """Return the slots of this process, with what a dead worker of the same shard has left."""
+        """Return the slots of this process, with those of a dead worker of the same shard."""
         if self._shelf is None:
             self._open_folder(make=True)
             self._shelf = Shelf(self.folder, slots_max=GENERATIONS + self._held_max)
@@ -164,16 +170,16 @@ class MemoryTier:
         return self.shelf(shard).take(nbytes)
 
     def commit(self, slot: Slot, key: Key, nbytes: int) -> None:
-        """Make a state that was copied into a slot visible, and let go of what is older than both generations."""
-        slot.commit(key, nbytes)
+        """Make a state that was copied to a slot visible, and release older generations."""
+        self.shelf(key.shard).commit(slot, key, nbytes)
         self._tidy()
 
     def settle(self, shard: int, step: int) -> None:
-        """Training goes on from a step: what this shard has of later ones is void."""
+        """Training continues from this step: later states of this shard are void."""
         self.shelf(shard).forget_after(step)
 
-    def save(self, key: Key, state: memoryview, sums: Sums) -> None:
-        """Keep a shard by a copy of its own."""
+    def save(self, key: Key, state: memoryview, sums: Checksums) -> None:
+        """Save a shard by copying it."""
         del sums
         slot = self.take(key.shard, len(state))
         assert slot is not None, "nothing is held without a checkpointer"
@@ -181,7 +187,7 @@ class MemoryTier:
         self.commit(slot, key, len(state))
 
     def entries(self) -> list[Entry]:
-        """Name every state in the folder, copies that are kept for other hosts included."""
+        """List every state in the folder, including copies that are kept for other hosts."""
         if not self._open_folder(make=False):
             return []
         return [Entry(record.key, record.nbytes, self.name, self.place) for record in scan(self.folder).values()]
@@ -191,12 +197,12 @@ class MemoryTier:
         return open_slot(self.folder, entry.key)
 
     def drop(self, key: Key) -> None:
-        """Forget a state of this process."""
+        """Delete a state of this process."""
         if self._shelf is not None:
             self._shelf.drop(key)
 
     def close(self) -> None:
-        """Give the slots up; what they hold stays for the next worker."""
+        """Release the slots; their states stay for the next worker."""
         if self._shelf is not None:
             self._shelf.close()
             self._shelf = self._shard = None
@@ -205,7 +211,7 @@ class MemoryTier:
             self._opened = None
 
     def _open_folder(self, *, make: bool) -> bool:
-        """Open the folder and check that no other user can have put anything there; says whether it is there."""
+        """Open the folder and check that it is this user's alone; return whether it exists."""
         if self._opened is None or (make and not self.folder.is_dir()):
             self._opened = make_folder(self.folder) if make else find_folder(self.folder)
         return self._opened is not None
@@ -216,7 +222,7 @@ class MemoryTier:
         remove_folder(self.folder)
 
     def _tidy(self) -> None:
-        """Remove what dead writers left of other shards, once it is older than both of our generations."""
+        """Remove states of dead writers of other shards that are older than both of our generations."""
         assert self._shelf is not None
         ours = self._shelf.newest_first
         if len(ours) < GENERATIONS:
@@ -231,18 +237,18 @@ class MemoryTier:
 
 
 def open_slot(folder: Path, key: Key) -> SlotReader:
-    """Map a state of a folder; raises `Gone`."""
+    """Map a state of a folder; raises `ShardMissingError`."""
     for path, record in scan(folder).items():
         if record.key == key:
             return SlotReader(path, key)
-    raise Gone(f"no memory here holds {key.stem} of step {key.step} any more")
+    raise ShardMissingError(f"no memory here holds {key.stem} of step {key.step} any more")
 
 
 # -- folders ---------------------------------------------------------------------------------------------------------
 
 
 def default_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return where the states of this run lie: where its agent says, else by the id of the run."""
+    """Return the folder of this run's states: as its agent says, else by the id of the run."""
     if environ.get(FOLDER_VARIABLE):
         return Path(environ[FOLDER_VARIABLE])
     run_id = environ.get("TORCHELASTIC_RUN_ID", "none")
@@ -264,7 +270,7 @@ def run_folder(run_id: str) -> Path:
 def make_folder(folder: Path) -> PrivateFolder:
     """Make a folder that only this user can reach, and hold it until it is closed; raises `UsageError`.
 
-    While it is held, no sweep removes it.
+    No sweep removes it while it is held.
     """
     for left in reversed(range(SWEPT_MAX)):
         found = _open(folder, make=True)
@@ -280,7 +286,7 @@ def make_folder(folder: Path) -> PrivateFolder:
 
 
 def find_folder(folder: Path) -> PrivateFolder | None:
-    """Open a folder that only this user can reach and hold it; None where there is none. Raises `UsageError`."""
+    """Open a folder that only this user can reach and hold it; None if there is none. Raises `UsageError`."""
     found = _open(folder)
     if found is not None:
         found.hold()
@@ -288,11 +294,11 @@ def find_folder(folder: Path) -> PrivateFolder | None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a run's states from memory; what else lies in the folder stays, and so does the folder then."""
+    """Remove a run's states from memory; other files stay, and so does the folder then."""
     try:
         found = _open(folder)
     except (UsageError, OSError):
-        return  # it is not ours, so there is nothing of ours in it
+        return  # it is not ours, so none of our files are in it
     if found is not None:
         with found:
             _remove_slots(found, [name for name in found.names() if name.endswith(SUFFIX)])
@@ -305,8 +311,8 @@ def remove_folder(folder: Path) -> None:
 def sweep(root: Path, *, stale_s: float = STALE_S) -> list[Path]:
     """Remove the folders of runs that ended without removing theirs, and that were not used for long.
 
-    Only a folder that holds nothing but slots is removed: whatever else is there, no run left it. Raises `UsageError`
-    where the root is not this user's alone.
+    Only a folder with nothing but slots is removed: no run leaves other files. Raises `UsageError` if the root is not
+    this user's alone.
     """
     found = _open(root)
     if found is None:
@@ -349,7 +355,7 @@ def user_folder() -> Path:
 
 
 def _open(folder: Path, *, make: bool = False) -> PrivateFolder | None:
-    """Open a folder that is found by the id of a run, in a place that all users share, or one that a user has named."""
+    """Open a folder by the id of a run, below a folder that all users share, or one that the user named."""
     if user_folder() not in (folder, folder.parent):
         return own_folder(folder, make=make)
     names = folder.relative_to(_SHARED_MEMORY).parts

@@ -10,11 +10,9 @@ import zlib
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from holdfast.checkpoint.errors import Gone, Torn
+from holdfast.checkpoint.checksums import BLOCK_BYTES, Checksums, blocks
 from holdfast.checkpoint.keys import Entry, Key
 from holdfast.checkpoint.memory import VAULT_VARIABLE
-from holdfast.checkpoint.neighbours import Vault, choose_neighbours
-from holdfast.checkpoint.sums import BLOCK_BYTES, Sums, blocks
 from holdfast.checkpoint.vault_messages import (
     CODEC,
     Begin,
@@ -27,9 +25,19 @@ from holdfast.checkpoint.vault_messages import (
     Put,
     Read,
     Shards,
+    VaultAddress,
+    choose_neighbours,
     name_of,
 )
-from holdfast.errors import ConnectionLost, HoldfastError, PeerError, Unavailable, UsageError
+from holdfast.errors import (
+    ConnectionLostError,
+    CorruptShardError,
+    HoldfastError,
+    PeerError,
+    ShardMissingError,
+    UnavailableError,
+    UsageError,
+)
 from holdfast.facts import facts
 from holdfast.wire.address import parse_endpoint
 from holdfast.wire.channel import Channel
@@ -40,9 +48,9 @@ from holdfast.wire.tls import TlsFiles
 CONNECT_TIMEOUT_S = 5.0
 #: How long one block may take.
 BLOCK_TIMEOUT_S = 60.0
-#: So many blocks may be on their way at once.
+#: How many blocks may be in flight at once.
 WINDOW = 2
-#: A vault that failed is left alone for this long.
+#: A vault that failed is not used for this long.
 SHUN_S = 60.0
 
 A = TypeVar("A", bound=Message)
@@ -51,18 +59,18 @@ A = TypeVar("A", bound=Message)
 class NeighbourTier:
     """Keeps copies of states in the vaults of other hosts.
 
-    `book` tells which vaults there are; `me` is the one of this host, whose copies go to those that follow it.
+    `book` returns all vaults; `me` is the one of this host, whose copies go to those that follow it.
     """
 
     name = "neighbour"
 
     def __init__(
         self,
-        book: Callable[[], list[Vault]],
+        book: Callable[[], list[VaultAddress]],
         me: str = "",
         *,
         secret: bytes,
-        run: str = "",
+        run_id: str = "",
         tls: ssl.SSLContext | None = None,
         copies: int = 1,
         every: int = 1,
@@ -73,17 +81,17 @@ class NeighbourTier:
         self._book = book
         self._me = me
         self._secret = secret
-        self._run = run
+        self._run = run_id
         self._tls = tls
         self._copies = copies
         self.every = every
         self._on_close = on_close
-        #: By vault and purpose: states are sent by the background thread, all else is asked by the caller's.
+        #: By vault and purpose: the background thread sends states, the caller's thread does all else.
         self._channels: dict[tuple[str, str], Channel[Message]] = {}
         self._shunned: dict[str, float] = {}
 
-    def save(self, key: Key, state: memoryview, sums: Sums) -> None:
-        """Send a state to the next vaults; one that fails is passed over for the one after it."""
+    def save(self, key: Key, state: memoryview, sums: Checksums) -> None:
+        """Send a state to the next vaults; if one fails, the one after it is used."""
         troubles: list[str] = []
         kept = 0
         for vault in choose_neighbours(self._me, self._book(), copies=1 << 30):
@@ -97,15 +105,15 @@ class NeighbourTier:
                 kept += 1
             except (HoldfastError, OSError) as error:
                 self._part_with(vault, "send")
-                if isinstance(error, Unavailable | PeerError):
+                if isinstance(error, UnavailableError | PeerError):
                     self._shunned[vault.name] = time.monotonic() + SHUN_S
                 troubles.append(f"{vault.host}: {error}")
         if kept < self._copies:
             why = "; ".join(troubles) or "no other vault is there"
-            raise Unavailable(f"{kept} of {self._copies} copies could be placed with neighbours ({why})")
+            raise UnavailableError(f"{kept} of {self._copies} copies could be placed with neighbours ({why})")
 
     def entries(self) -> list[Entry]:
-        """Ask every vault but our own, whose folder we see ourselves; who does not answer is passed over."""
+        """List the shards of every vault but our own, whose folder we can read; one that does not answer is skipped."""
         found: list[Entry] = []
         for vault in self._book():
             if vault.name == self._me:
@@ -122,19 +130,19 @@ class NeighbourTier:
         """Open a shard in the vault that the entry names."""
         vault = next((vault for vault in self._book() if vault.name == entry.place), None)
         if vault is None:
-            raise Gone(f"the vault {entry.place} is no longer there")
+            raise ShardMissingError(f"the vault {entry.place} is no longer there")
         return RemoteShard(
             lambda start, stop: self._ask(vault, Read(name_of(entry.key), start, stop), Block), entry.nbytes, vault.host
         )
 
     def drop(self, key: Key) -> None:
-        """Have every vault forget its copy."""
+        """Delete the copies in all vaults."""
         for vault in self._book():
             with contextlib.suppress(HoldfastError, OSError):
                 self._ask(vault, Drop(name_of(key)), Done)
 
     def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         for channel in self._channels.values():
             channel.close()
         self._channels = {}
@@ -143,8 +151,8 @@ class NeighbourTier:
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
-    def _send(self, vault: Vault, key: Key, state: memoryview, sums: Sums) -> None:
-        """Send a state; a block is on its way while the one before it is put away."""
+    def _send(self, vault: VaultAddress, key: Key, state: memoryview, sums: Checksums) -> None:
+        """Send a state; one block is sent while the vault stores the one before."""
         assert sums.block_bytes == BLOCK_BYTES
         channel = self._channel(vault, "send")
         self._done(channel.ask(Begin(name_of(key), len(state)), _deadline()))
@@ -162,22 +170,22 @@ class NeighbourTier:
     @staticmethod
     def _done(answer: Message) -> None:
         if isinstance(answer, Failed):
-            raise Unavailable(answer.reason)
+            raise UnavailableError(answer.reason)
 
-    def _ask(self, vault: Vault, question: Message, expected: type[A]) -> A:
+    def _ask(self, vault: VaultAddress, question: Message, expected: type[A]) -> A:
         try:
             answer = self._channel(vault, "ask").ask(question, _deadline())
-        except ConnectionLost:
+        except ConnectionLostError:
             self._part_with(vault, "ask")
             raise
         if isinstance(answer, Failed):
-            raise Gone(answer.reason) if answer.gone else Unavailable(answer.reason)
+            raise ShardMissingError(answer.reason) if answer.gone else UnavailableError(answer.reason)
         if not isinstance(answer, expected):
             self._part_with(vault, "ask")
             raise PeerError(f"the vault on {vault.host} answered {type(answer).__name__}")
         return answer
 
-    def _channel(self, vault: Vault, purpose: str) -> Channel[Message]:
+    def _channel(self, vault: VaultAddress, purpose: str) -> Channel[Message]:
         channel = self._channels.get((vault.name, purpose))
         if channel is None:
             channel = Channel.connect(
@@ -191,7 +199,7 @@ class NeighbourTier:
             self._channels[vault.name, purpose] = channel
         return channel
 
-    def _part_with(self, vault: Vault, purpose: str) -> None:
+    def _part_with(self, vault: VaultAddress, purpose: str) -> None:
         channel = self._channels.pop((vault.name, purpose), None)
         if channel is not None:
             channel.close()
@@ -216,16 +224,16 @@ class RemoteShard:
             end = min(at + BLOCK_BYTES, stop)
             block = self._ask(at, end)
             if len(block.data) != end - at or zlib.crc32(block.data) != block.crc:
-                raise Torn(f"the vault on {self._host} sent bytes that are not those of the state")
+                raise CorruptShardError(f"the vault on {self._host} sent bytes that are not those of the state")
             data[at - start : end - start] = block.data
         return memoryview(data)
 
     def close(self) -> None:
-        """The connection is shared and stays."""
+        """Do nothing: the connection is shared and stays open."""
 
 
 def from_environ(environ: Mapping[str, str] | None = None, *, copies: int = 1, every: int = 1) -> NeighbourTier | None:
-    """Return the neighbours as the agent of this worker has arranged them, or None where it has no vault."""
+    """Return the tier as this worker's agent has set it up, or None if it has no vault."""
     from holdfast.coordinator.machine import run_space
     from holdfast.store.environ import ENDPOINT_VARIABLE
     from holdfast.store.environ import from_environ as store_from_environ
@@ -243,7 +251,7 @@ def from_environ(environ: Mapping[str, str] | None = None, *, copies: int = 1, e
         lambda: read_book(store),
         me,
         secret=find_secret(environ=environ).key,
-        run=run,
+        run_id=run,
         tls=tls.client_context() if tls else None,
         copies=copies,
         every=every,

@@ -1,6 +1,6 @@
-"""Notices: this worker is to leave soon, and may save a checkpoint before it does.
+"""Notices: this worker must leave soon, and may save a checkpoint before that.
 
-A training loop asks between two steps:
+A training loop checks between two steps:
 
     with Notices() as notices:
         for step in ...:
@@ -10,8 +10,8 @@ A training loop asks between two steps:
                 checkpoints.wait(notice.seconds_left(time.time()))
                 break
 
-Signals reach one worker before another. Where all must save the same step, let the loop's own vote carry it: `run.stop(
-notice.reason)` ends the training for everybody after the same step.
+Signals reach one worker before another. If all must save the same step, use the loop's own vote:
+`run.stop(notice.reason)` ends the training of all workers after the same step.
 """
 
 from __future__ import annotations
@@ -23,46 +23,50 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import UsageError
+from holdfast.quantities import to_seconds
 
-#: What schedulers and our agents send before they end a worker.
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+#: The signals that schedulers and our agents send before they kill a worker.
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 #: When the job's time is up, in seconds since the epoch; set by Slurm.
 END_VARIABLE = "SLURM_JOB_END_TIME"
-#: So long before the end of the job's time a notice is given.
+#: How long before the end of the job's time a notice is given.
 MARGIN_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Why this worker is to leave, and when at the latest, on this host's wall clock, where that is known."""
+    """Why this worker must leave, and the deadline on this host's wall clock, if that is known."""
 
     reason: str
     deadline: float | None = None
 
     def seconds_left(self, now: float) -> float | None:
-        """Return how long there is until the deadline; None where there is none."""
+        """Return the time until the deadline; None if there is none."""
         return None if self.deadline is None else max(self.deadline - now, 0.0)
 
 
 class Notices:
-    """Listens for the signals and the time limit that announce the end; only where a program asks for it.
+    """Watches for the signals and the time limit that announce the end.
 
-    While it is open, `signals` no longer end the process; at the end their former handlers are put back. It must be
-    opened by the main thread, unless `signals` is empty.
+    While it is open, `signals` do not end the process; `close` restores their handlers. It must be opened by the main
+    thread, unless `signals` is empty.
     """
 
     def __init__(
         self,
         signals: Sequence[signal.Signals] = SIGNALS,
         *,
-        margin_s: float = MARGIN_S,
+        margin: float | timedelta = MARGIN_S,
         environ: Mapping[str, str] | None = None,
     ) -> None:
         self._signals = tuple(signals)
-        self._margin_s = margin_s
+        self._margin_s = to_seconds(margin)
         self._end = _end_of_job(os.environ if environ is None else environ)
         self._received: signal.Signals | None = None
         self._before: dict[signal.Signals, Any] = {}

@@ -1,11 +1,11 @@
-"""Who holds which elements of an array that is spread over workers, and how the parts are dealt anew. Pure."""
+"""Which worker holds which elements of a sharded array, and how they are dealt to another number. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from holdfast.checkpoint.errors import Torn
+from holdfast.errors import CorruptShardError
 
 #: From an array's path in the state, its number of elements, a rank and a world size to that rank's first and last.
 Deal = Callable[[str, int, int, int], tuple[int, int]]
@@ -28,7 +28,7 @@ def deal_evenly(path: str, total: int, rank: int, world: int) -> tuple[int, int]
 
 
 def gather(start: int, stop: int, parts: Iterable[Part], what: str = "an array") -> list[Part]:
-    """Return the parts that make up a range, in order and without overlap; raises `Torn` where elements are missing."""
+    """Return the parts that make up a range, in order and without overlap; raises `CorruptShardError` for gaps."""
     found: list[Part] = []
     at = start
     for part in sorted(parts, key=lambda part: (part.start, -part.stop)):
@@ -38,5 +38,5 @@ def gather(start: int, stop: int, parts: Iterable[Part], what: str = "an array")
             found.append(Part(at, min(part.stop, stop), part.shard))
             at = min(part.stop, stop)
     if at < stop:
-        raise Torn(f"the checkpoint does not hold elements {at} to {stop} of {what}")
+        raise CorruptShardError(f"the checkpoint does not hold elements {at} to {stop} of {what}")
     return found

@@ -1,8 +1,8 @@
-"""Slots: files in memory that outlive the process which wrote them, each holding one state or nothing.
+"""Slots: files in memory that outlive the process that wrote them, each with one state or none.
 
-A slot is a page with the record, then the state. The record is wiped before the state is touched and written when all
-of it is there, with a checksum of its own: whoever is killed in between leaves a slot that holds nothing. A slot
-belongs to the process that holds its lock, so what a dead one left is free for its successor to take over.
+A slot is a page with the record, then the state. The record is wiped before the state is written, and set with a
+checksum when all of it is there: a process that is killed in between leaves an empty slot. A slot belongs to the
+process that holds its lock, so a successor can take over the slots of a dead process.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from holdfast.checkpoint.errors import Gone
 from holdfast.checkpoint.keys import Key
-from holdfast.errors import UsageError
+from holdfast.errors import ShardMissingError, UsageError
 
 PAGE = 4096
 SUFFIX = ".slot"
@@ -33,7 +32,7 @@ _START = struct.Struct("<8sII")
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a slot says it holds; the nonce tells one writing from the next."""
+    """The record of a slot; the nonce is new with every write."""
 
     key: Key
     nbytes: int
@@ -49,20 +48,20 @@ class Slot:
         self._map: mmap.mmap | None = None
         self._view: memoryview | None = None
         self.record: Record | None = None
-        #: Whether somebody in this process still needs what is in it.
+        #: Whether this process still needs its state.
         self.held = False
         self.capacity = os.fstat(descriptor).st_size - PAGE
 
     @classmethod
     def create(cls, folder: Path, nbytes: int, *, populate: bool = True) -> Slot:
-        """Make a slot with room for a state; raises `OSError` where there is none, and leaves nothing then."""
+        """Make a slot with room for a state; raises `OSError`, and leaves nothing behind, if there is no memory."""
         path = folder / f"{secrets.token_hex(8)}{SUFFIX}"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             size = PAGE + max(nbytes, 1)
             os.ftruncate(descriptor, size)
-            # Memory that is promised now cannot be missing later, when a write to it would kill us.
+            # Reserve the memory now: if it were missing later, a write to it would kill the process.
             os.posix_fallocate(descriptor, 0, size if populate else PAGE)
         except BaseException:
             os.close(descriptor)
@@ -72,7 +71,7 @@ class Slot:
 
     @classmethod
     def take_over(cls, path: Path) -> Slot | None:
-        """Return a slot whose owner is dead, or None where it is alive or the slot is gone."""
+        """Take over a slot whose owner is dead; None if the owner is alive or the slot is gone."""
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
@@ -89,7 +88,7 @@ class Slot:
         return slot
 
     def state(self, nbytes: int) -> memoryview:
-        """Return the memory for a state, to write to; all who want to read it must have wiped or committed it."""
+        """Return the memory for a state, to write to, between `wipe` and `commit`."""
         assert nbytes <= self.capacity
         if self._view is None:
             self._map = mmap.mmap(self._descriptor, 0, mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0))
@@ -104,18 +103,18 @@ class Slot:
             done += os.pwrite(self._descriptor, data[done:], PAGE + start + done)
 
     def wipe(self) -> None:
-        """Have the slot hold nothing."""
+        """Make the slot empty."""
         self.record = None
         os.pwrite(self._descriptor, bytes(_START.size), 0)
 
     def commit(self, key: Key, nbytes: int) -> None:
-        """Say that the state is whole; from now on it is seen."""
+        """Mark the state as whole; from now on it is visible."""
         self.record = Record(key, nbytes, secrets.token_hex(8))
         text = json.dumps({**key.as_data(), "nbytes": nbytes, "nonce": self.record.nonce}).encode()
         os.pwrite(self._descriptor, _START.pack(_MAGIC, len(text), zlib.crc32(text)) + text, 0)
 
     def close(self, *, remove: bool) -> None:
-        """Give the slot up; what it holds stays for others unless it is removed."""
+        """Release the slot; its state stays for other processes unless it is removed."""
         if remove:
             self.path.unlink(missing_ok=True)
         if self._view is not None:
@@ -131,14 +130,14 @@ class Slot:
 
 
 def give_back(memory: memoryview) -> None:
-    """Undo what an accelerator's driver knows of memory that is about to be unmapped."""
+    """Unpin memory that is about to be unmapped."""
     device = sys.modules.get("holdfast.checkpoint.device")
     if device is not None:
         device.unpin(memory)
 
 
 def read_record(path: Path) -> Record | None:
-    """Return what a slot holds, or None where that is nothing."""
+    """Return the record of a slot, or None if it is empty."""
     try:
         with _open(path) as file:
             page = file.read(PAGE)
@@ -190,7 +189,9 @@ class SlotReader:
     def __init__(self, path: Path, key: Key | None = None) -> None:
         record = read_record(path)
         if record is None or (key is not None and record.key != key):
-            raise Gone(f"the memory that held {key.stem if key else path.name} holds something else by now")
+            raise ShardMissingError(
+                f"the memory that held {key.stem if key else path.name} holds something else by now"
+            )
         with _open(path) as file:
             mapping = mmap.mmap(file.fileno(), PAGE + record.nbytes, access=mmap.ACCESS_COPY)
         _mapped.setdefault(str(path), weakref.WeakSet()).add(mapping)
@@ -201,12 +202,12 @@ class SlotReader:
 
     @property
     def nbytes(self) -> int:
-        """How long the state is."""
+        """The size of the state in bytes."""
         return self._record.nbytes
 
     @property
     def key(self) -> Key:
-        """Which shard it is."""
+        """The key of the shard."""
         return self._record.key
 
     def read(self, start: int, stop: int) -> memoryview:
@@ -214,15 +215,17 @@ class SlotReader:
         return self._view[start:stop]
 
     def check(self) -> None:
-        """Raise `Gone` where the slot has been written to since it was opened."""
+        """Raise `ShardMissingError` if the slot was written to since it was opened."""
         if read_record(self._path) != self._record:
-            raise Gone(f"{self._record.key.stem} of step {self._record.key.step} was overwritten while it was read")
+            raise ShardMissingError(
+                f"{self._record.key.stem} of step {self._record.key.step} was overwritten while it was read"
+            )
 
     def close(self) -> None:
-        """Let go of the mapping, unless arrays still use it."""
+        """Release the mapping, unless arrays still use it."""
         self._view = memoryview(b"")
 
 
 def is_mapped(path: Path) -> bool:
-    """Whether something in this process still uses what a slot holds."""
+    """Whether this process still uses the state of a slot."""
     return bool(_mapped.get(str(path)))

@@ -1,20 +1,29 @@
-"""A snapshot: a state copied, while training waits, into memory that is used again for the next one."""
+"""A snapshot: a copy of the state, made while training waits, into memory that the next one uses again."""
 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterable, Sequence
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from holdfast.checkpoint.layout import Leaf, describe, entry, opening, padding, write_header
-from holdfast.checkpoint.parallel import PIECE_BYTES, for_each
 from holdfast.checkpoint.slots import give_back
+
+T = TypeVar("T")
+
+#: The threads copy memory in pieces of this size.
+PIECE_BYTES = 16 << 20
+THREADS_MAX = 4
+#: Less than this is not worth a second thread.
+PARALLEL_BYTES_MIN = 64 << 20
 
 
 @dataclass
 class Outline:
-    """What a state will be in bytes: its beginning, and where each array goes; nothing has been copied yet."""
+    """The layout of a state before the copy: its header, and where each array goes."""
 
     opening: bytes = b""
     nbytes: int = 0
@@ -72,7 +81,7 @@ def copy(made: Outline, target: memoryview) -> None:
 
 
 def prepare(made: Outline, buffers: Iterable[Buffer]) -> None:
-    """Do what the first copy of such a state would do besides copying."""
+    """Do the one-time work of the first copy of such a state in advance."""
     if made.tensors:
         from holdfast.checkpoint import device
 
@@ -82,7 +91,7 @@ def prepare(made: Outline, buffers: Iterable[Buffer]) -> None:
 
 
 def _gaps(made: Outline) -> list[tuple[int, int]]:
-    """The zeros behind each array: memory that is used again holds something else there."""
+    """Write the zeros after each array: reused memory has other bytes there."""
     ends = [at + len(view) for at, view in made.views] + [at + nbytes for at, nbytes, _ in made.tensors]
     return [(end, padding(end)) for end in ends if padding(end)]
 
@@ -106,7 +115,7 @@ def _copy_piece(target: memoryview, source: memoryview) -> None:
     except ImportError:
         target[:] = source
         return
-    # Unlike the assignment, this lets other threads run meanwhile.
+    # Unlike an assignment, this releases the interpreter's lock.
     np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
 
 
@@ -114,7 +123,7 @@ def _copy_piece(target: memoryview, source: memoryview) -> None:
 
 
 class Buffer(Protocol):
-    """Memory that a state is copied into; `held` while somebody still needs what is in it."""
+    """Memory for a copy of the state; `held` while that copy is still needed."""
 
     held: bool
     capacity: int
@@ -124,7 +133,7 @@ class Buffer(Protocol):
 
 
 def fresh_memory(nbytes: int) -> memoryview:
-    """Return memory of this process alone, in large pages where the kernel has them: those are soon filled."""
+    """Return private memory, in large pages if the kernel has them: they are filled faster."""
     memory = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         try:
@@ -148,7 +157,7 @@ class PrivateBuffer:
 
 
 class PrivatePool:
-    """As many private buffers as snapshots may be on their way at once."""
+    """As many private buffers as snapshots may be in flight at once."""
 
     def __init__(self, buffers_max: int) -> None:
         self._buffers_max = buffers_max
@@ -178,10 +187,41 @@ class PrivatePool:
         return fitting
 
     def close(self) -> None:
-        """Give the buffers back."""
+        """Release the buffers."""
         for buffer in list(self._buffers):
             self._remove(buffer)
 
     def _remove(self, buffer: PrivateBuffer) -> None:
         self._buffers.remove(buffer)
         give_back(buffer.state(buffer.capacity))
+
+
+def for_each(items: Iterable[T], work: Callable[[T], None], nbytes: int) -> None:
+    """Do the work for every item, in several threads if `nbytes` is worth them; raises the first error.
+
+    The threads live only for this call: while it runs, its caller waits and cores are idle.
+    """
+    waiting = list(items)
+    errors: list[Exception] = []
+    lock = threading.Lock()
+
+    def next_one() -> list[T]:
+        with lock:
+            return [waiting.pop()] if waiting and not errors else []
+
+    def run() -> None:
+        while item := next_one():
+            try:
+                work(item[0])
+            except Exception as error:  # noqa: BLE001 - raised again by the caller
+                errors.append(error)
+
+    count = min(THREADS_MAX, len(os.sched_getaffinity(0)), len(waiting)) if nbytes >= PARALLEL_BYTES_MIN else 1
+    helpers = [threading.Thread(target=run, name="holdfast copy", daemon=True) for _ in range(count - 1)]
+    for helper in helpers:
+        helper.start()
+    run()
+    for helper in helpers:
+        helper.join()
+    if errors:
+        raise errors[0]

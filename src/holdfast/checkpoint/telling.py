@@ -1,17 +1,17 @@
-"""What checkpoints tell: facts, and the metrics that come of them, wherever training runs."""
+"""The facts of checkpoints, from which metrics are made."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from holdfast import guest
+from holdfast import worker_telemetry
 from holdfast.checkpoint.keys import Key
 from holdfast.facts import DEBUG, INFO, WARNING, Fact, facts
 from holdfast.quantities import size
 
 
 def written(key: Key, tier: str, nbytes: int, duration_ms: float, blocked_ms: float) -> None:
-    """A shard is kept in a tier; training waited `blocked_ms` for the copy."""
+    """Report a shard that was saved to a tier; training waited `blocked_ms` for the copy."""
     _tell(
         Fact(
             "checkpoint_written",
@@ -24,7 +24,7 @@ def written(key: Key, tier: str, nbytes: int, duration_ms: float, blocked_ms: fl
 
 
 def read(data: dict[str, Any], tier: str, nbytes: int, duration_ms: float, sentence: str) -> None:
-    """A checkpoint was read, mostly from this tier."""
+    """Report a checkpoint that was read, mostly from this tier."""
     _tell(
         Fact(
             "checkpoint_read",
@@ -35,7 +35,7 @@ def read(data: dict[str, Any], tier: str, nbytes: int, duration_ms: float, sente
 
 
 def failed(step: int, tier: str, error: BaseException | str, **data: Any) -> None:
-    """A shard could not be kept in a tier; training goes on."""
+    """Report a shard that could not be saved to a tier; training goes on."""
     said = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
     _tell(
         Fact(
@@ -48,7 +48,7 @@ def failed(step: int, tier: str, error: BaseException | str, **data: Any) -> Non
 
 
 def refused(step: int, tier: str, place: str, error: BaseException) -> None:
-    """A shard was there and could not be read; another copy or an older step is taken."""
+    """Report a shard that could not be read; another copy or an older step is used."""
     _tell(
         Fact(
             "checkpoint_refused",
@@ -60,10 +60,10 @@ def refused(step: int, tier: str, place: str, error: BaseException) -> None:
 
 
 def absent(sentence: str, data: dict[str, Any]) -> None:
-    """There was nothing to restore."""
+    """Report that there was nothing to restore."""
     _tell(Fact("checkpoint_absent", sentence, data, WARNING if data["passed_over"] else INFO))
 
 
 def _tell(fact: Fact) -> None:
-    guest.tell_facts()
+    worker_telemetry.tell_facts()
     facts.publish(fact)

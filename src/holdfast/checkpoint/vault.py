@@ -1,8 +1,8 @@
-"""The vault: keeps copies of other hosts' states in this host's memory, and gives out what lies here.
+"""The vault: keeps copies of other hosts' states in this host's memory, and serves the states of this host.
 
-It lives in the agent, whose run id names the folder, and removes the folder when the agent ends. Workers of this host
-write their own states there themselves and map what they need; workers of other hosts come over the wire, with the
-secret of the run. What it keeps for others is bounded, and so is what one connection can make it hold.
+It runs in the agent; the run id names its folder, which it removes when the agent ends. Workers of this host write
+their states there directly and map what they need; workers of other hosts connect with the secret of the run. The
+memory for other hosts is bounded, and so is the memory of one connection.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from holdfast.checkpoint.errors import Gone
+from holdfast.checkpoint.checksums import BLOCK_BYTES
 from holdfast.checkpoint.keys import Key
 from holdfast.checkpoint.memory import (
     FOLDER_VARIABLE,
@@ -33,9 +33,7 @@ from holdfast.checkpoint.memory import (
     sweep,
     user_folder,
 )
-from holdfast.checkpoint.neighbours import Vault as Listed
 from holdfast.checkpoint.slots import Slot, SlotReader, scan
-from holdfast.checkpoint.sums import BLOCK_BYTES
 from holdfast.checkpoint.vault_messages import (
     CODEC,
     FRAME_BYTES_MAX,
@@ -50,9 +48,10 @@ from holdfast.checkpoint.vault_messages import (
     Put,
     Read,
     Shards,
+    VaultAddress,
     name_of,
 )
-from holdfast.errors import HoldfastError, InternalError, UsageError
+from holdfast.errors import HoldfastError, InternalError, ShardMissingError, UsageError
 from holdfast.facts import DEBUG, Fact, facts
 from holdfast.private import PrivateFolder
 from holdfast.store.api import Store
@@ -61,16 +60,16 @@ from holdfast.wire.frames import Message
 from holdfast.wire.listener import Limits, Listener, Peer
 from holdfast.wire.loop import io_thread
 
-#: Under these keys of the run's store vaults say where they are.
+#: The keys of the run's store with the addresses of vaults.
 BOOK_PREFIX = "vaults/"
-#: Of the host's memory, as much as this may hold copies for others.
+#: The share of the host's memory that copies for others may take.
 MEMORY_SHARE = 0.25
 OPEN_TIMEOUT_S = 10.0
 
 
 @dataclass
 class _Session:
-    """What one connection has going on."""
+    """The state of one connection."""
 
     slot: Slot | None = None
     key: Key | None = None
@@ -106,13 +105,13 @@ class Vault:
             share=0.25,
         )
         self._shelves: dict[tuple[int, int], Shelf] = {}
-        #: The folder, held so that no sweep of another agent takes it away.
+        #: The folder, locked so that no sweep of another agent removes it.
         self._held: PrivateFolder | None = None
 
     # -- for the agent ---------------------------------------------------------------------------------------------
 
     def open(self, endpoint: Endpoint, tls: ssl.SSLContext | None = None) -> Endpoint:
-        """Make the folder and listen; port 0 takes any free one. Raises `Unavailable` where that cannot be."""
+        """Make the folder and listen; port 0 takes any free one. Raises `UnavailableError`."""
         self._held = make_folder(self.folder)
         if self.folder.parent == user_folder():
             sweep(self.folder.parent)
@@ -121,20 +120,20 @@ class Vault:
         return self.endpoint
 
     def environ(self) -> dict[str, str]:
-        """Return what workers of this host need to know."""
+        """Return the variables for workers of this host."""
         return {FOLDER_VARIABLE: str(self.folder), VAULT_VARIABLE: self.name}
 
     def announce(self, store: Store, address: str) -> None:
-        """Say in the run's store that others reach this vault at `address`; say so again in every round."""
+        """Publish the address of this vault in the run's store; to be done in every round."""
         if self.endpoint is None:
             raise InternalError("a vault is announced once it is open")
         here = {"host": self.host, "address": str(Endpoint(address, self.endpoint.port))}
         store.set(f"{BOOK_PREFIX}{self.name}", json.dumps(here))
 
     def close(self, store: Store | None = None) -> None:
-        """Stop, and remove everything that this host holds of the run."""
+        """Stop, and remove all states of the run from this host."""
         if store is not None:
-            with contextlib.suppress(HoldfastError):  # a vault that does not answer is passed over anyway
+            with contextlib.suppress(HoldfastError):  # a vault that does not answer is skipped anyway
                 store.delete_key(f"{BOOK_PREFIX}{self.name}")
         if self.endpoint is not None:
             io_thread().wait(self._close(), OPEN_TIMEOUT_S)
@@ -157,10 +156,10 @@ class Vault:
         peer.session = _Session()
 
     def received(self, peer: Peer[Any], message: Any) -> None:
-        """Answer one question; whatever goes wrong is told to who asked."""
+        """Answer one request; an error is sent to the client."""
         try:
             answer = self._answer(peer.session, message)
-        except Gone as gone:
+        except ShardMissingError as gone:
             answer = Failed(str(gone), gone=True)
         except (UsageError, OSError) as error:
             answer = Failed(str(error))
@@ -170,7 +169,7 @@ class Vault:
             peer.send(answer)
 
     def closed(self, peer: Peer[Any], reason: str) -> None:
-        """A state that was not committed is not there."""
+        """Drop a state that was not committed."""
         del reason
         session: _Session = peer.session
         if session.slot is not None:
@@ -205,7 +204,7 @@ class Vault:
             session.slot = None
         shelf = self._shelves.get((key.shard, key.world))
         if shelf is None:
-            # Memory is taken block by block as they come: a promise of much costs nothing.
+            # Memory is taken block by block as they arrive: announcing a large state costs nothing.
             shelf = self._shelves[key.shard, key.world] = Shelf(self.folder, slots_max=GENERATIONS, populate=False)
         others = sum(other.nbytes for other in self._shelves.values() if other is not shelf)
         if others + min(len(shelf.slots) + 1, GENERATIONS) * nbytes > self._bytes_max:
@@ -215,7 +214,7 @@ class Vault:
             )
         slot = shelf.take(nbytes)
         if slot is None:
-            raise UsageError(f"shard {key.shard} is being written to the vault on {self.host} by somebody else")
+            raise UsageError(f"shard {key.shard} is being written to the vault on {self.host} by another worker")
         slot.held = True
         session.slot, session.key, session.nbytes = slot, key, nbytes
         return Done()
@@ -231,7 +230,11 @@ class Vault:
     def _commit(self, session: _Session) -> Message:
         if session.slot is None or session.key is None:
             raise UsageError("there is no state to commit")
-        session.slot.commit(session.key, session.nbytes)
+        key = session.key
+        shelf = self._shelves.get((key.shard, key.world))
+        if shelf is None:
+            raise UsageError(f"step {key.step} came too late: the vault keeps newer ones by now")
+        shelf.commit(session.slot, key, session.nbytes)
         session.slot.held = False
         session.slot = None
         self._forget_old(session.key)
@@ -246,7 +249,7 @@ class Vault:
         return Done()
 
     def _forget_old(self, key: Key) -> None:
-        """Let go of shards that nobody brings any more, once all of theirs is older than both generations of this."""
+        """Delete shards that are no longer updated, once they are older than both generations of this one."""
         ours = self._shelves[key.shard, key.world].newest_first
         oldest = ours[-1].record if len(ours) >= GENERATIONS else None
         if oldest is None:
@@ -269,19 +272,19 @@ class Vault:
             # Its owner may be writing the next state into it at this moment.
             session.reader.check()
             is_over = stop >= session.reader.nbytes
-        except Gone:
+        except ShardMissingError:
             session.reader = None
             raise
-        if is_over:  # what is mapped takes memory even after it was dropped
+        if is_over:  # a mapped state takes memory even after it was deleted
             session.reader = None
         return Block(data, zlib.crc32(data))
 
 
-def read_book(store: Store) -> list[Listed]:
+def read_book(store: Store) -> list[VaultAddress]:
     """Return the vaults of a run, as they have announced themselves."""
     found = []
     keys = store.list_keys(BOOK_PREFIX)
     for key, value in zip(keys, store.multi_get(keys) if keys else [], strict=True):
         told = json.loads(value)
-        found.append(Listed(str(told["host"]), key.removeprefix(BOOK_PREFIX), str(told["address"])))
+        found.append(VaultAddress(str(told["host"]), key.removeprefix(BOOK_PREFIX), str(told["address"])))
     return found

@@ -1,24 +1,27 @@
-"""What is said between a vault and those who keep states there. Pure.
+"""The protocol between a vault and its clients, and which vaults keep whose copies. Pure.
 
-One question at a time on a connection. A state goes in as `Begin`, blocks in any order, `Commit`; it comes out block by
+One request at a time on a connection. A state is written as `Begin`, blocks in any order, `Commit`; it is read block by
 block. Every block carries its checksum.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from holdfast.checkpoint.checksums import BLOCK_BYTES
 from holdfast.checkpoint.keys import Key
-from holdfast.checkpoint.sums import BLOCK_BYTES
 from holdfast.wire.frames import Codec, Message
 from holdfast.wire.handshake import HANDSHAKE_TYPES
 
-#: A block and what is said around it.
+#: A block and the rest of its message.
 FRAME_BYTES_MAX = BLOCK_BYTES + 4096
-#: What a vault says it is when it is asked who it is.
+#: The name of the service in the handshake.
 KIND = "vault"
 
 
 class Name(Message, frozen=True, tag=10):
-    """A shard's key."""
+    """The key of a shard."""
 
     step: int
     origin: str
@@ -26,19 +29,19 @@ class Name(Message, frozen=True, tag=10):
     shard: int
 
     def key(self) -> Key:
-        """Return it as what the rest of the room uses; raises `UsageError` for what is no key."""
+        """Return it as a `Key`; raises `UsageError`."""
         return Key(self.step, self.origin, self.world, self.shard)
 
 
 class Begin(Message, frozen=True, tag=11):
-    """Make room for a state of so many bytes."""
+    """Start to write a state of this size."""
 
     name: Name
     nbytes: int
 
 
 class Put(Message, frozen=True, tag=12):
-    """A part of the state that was begun."""
+    """A block of the state that is being written."""
 
     start: int
     data: bytes
@@ -46,15 +49,15 @@ class Put(Message, frozen=True, tag=12):
 
 
 class Commit(Message, frozen=True, tag=13):
-    """All of it is there."""
+    """All blocks were sent: make the state visible."""
 
 
 class ListShards(Message, frozen=True, tag=14):
-    """Which shards are here?"""
+    """List the shards."""
 
 
 class Read(Message, frozen=True, tag=15):
-    """A range of a shard, please: at most a block."""
+    """Read a range of a shard: at most a block."""
 
     name: Name
     start: int
@@ -62,13 +65,13 @@ class Read(Message, frozen=True, tag=15):
 
 
 class Drop(Message, frozen=True, tag=16):
-    """Forget the copy of a shard."""
+    """Delete the copy of a shard."""
 
     name: Name
 
 
 class Done(Message, frozen=True, tag=20):
-    """It is done."""
+    """The request is done."""
 
 
 class Shards(Message, frozen=True, tag=21):
@@ -85,17 +88,46 @@ class Block(Message, frozen=True, tag=22):
 
 
 class Failed(Message, frozen=True, tag=23):
-    """It cannot be done, for this reason; `gone` where the shard is no longer here."""
+    """The request failed, for this reason; `gone` if the shard is no longer there."""
 
     reason: str
     gone: bool = False
 
 
 def name_of(key: Key) -> Name:
-    """Return a key as it is said on the wire."""
+    """Return a key in the form of the protocol."""
     return Name(key.step, key.origin, key.world, key.shard)
 
 
 CODEC: Codec[Message] = Codec(
     *HANDSHAKE_TYPES, Begin, Put, Commit, ListShards, Read, Drop, Done, Shards, Block, Failed, service=KIND
 )
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class VaultAddress:
+    """Where a vault is: its host, its name (unique in the run) and its address."""
+
+    host: str
+    name: str
+    address: str
+
+
+def choose_neighbours(me: str, vaults: Iterable[VaultAddress], copies: int = 1) -> list[VaultAddress]:
+    """Return the vaults for the copies of vault `me`: those that follow it in the ring of all vaults, one per host.
+
+    Two copies share a host, or one stays on `me`'s own host, only where there are not enough hosts.
+    """
+    ring = sorted(vaults)
+    at = next((index for index, vault in enumerate(ring) if vault.name == me), None)
+    own_host = ring[at].host if at is not None else None
+    following = [vault for vault in ring[(at or 0) :] + ring[: (at or 0)] if vault.name != me]
+    chosen: list[VaultAddress] = []
+    hosts = {own_host}
+    for vault in following:
+        if vault.host not in hosts:
+            hosts.add(vault.host)
+            chosen.append(vault)
+    # Then the rest, other hosts before our own.
+    rest = [vault for vault in following if vault not in chosen]
+    return [*chosen, *sorted(rest, key=lambda vault: vault.host == own_host)][:copies]

@@ -17,7 +17,7 @@ from holdfast.errors import HoldfastError, InternalError
 from holdfast.interrupts import UntilImported
 from holdfast.printable import printable
 
-#: Sub-commands and the line that `holdfast --help` says about each, by what they are for; the module has the same name.
+#: Sub-commands by purpose, each with its line in `holdfast --help`; the module has the same name.
 SECTIONS = {
     "Run a script on this machine": {
         "launch": "Run a script on this node's workers and keep it running; takes torchrun's flags.",
@@ -29,7 +29,7 @@ SECTIONS = {
         "demo": "Watch a job survive a killed worker and a killed node; under a minute, on this machine.",
     },
     "Submit jobs": {
-        "run": "Submit a job, to this machine or to a scheduler that a plugin adds, and stay with it.",
+        "run": "Submit a job, to this machine or to the scheduler of a plugin, and follow it.",
         "list": "List jobs.",
         "status": "Show how jobs are doing, replica by replica.",
         "log": "Show what the replicas of a job wrote, and where their logs are.",
@@ -43,10 +43,10 @@ SECTIONS = {
         "builtins": "List the components that `run` knows by name.",
         "validate": "Check whether components can be run.",
         "resources": "List machines by name.",
-        "runopts": "Show what can be chosen for a run on each scheduler.",
+        "runopts": "Show the run options of each scheduler.",
         "configure": "Write a settings file, or show which settings are in force.",
         "plugins": "List what installed packages add, and what of it is broken.",
-        "completion": "Print the script that makes a shell complete these words.",
+        "completion": "Print the completion script for a shell.",
     },
 }
 COMMANDS = {name: line for section in SECTIONS.values() for name, line in section.items()}
@@ -58,12 +58,12 @@ _INTERRUPTED = 130
 
 
 class _NobodyReads(Exception):
-    """Whoever read our output has seen enough."""
+    """The reader of our output closed the pipe."""
 
 
 @contextlib.contextmanager
 def _noting_who_leaves() -> Iterator[None]:
-    """Give a closed pipe another name: click has an exit code for it that means a failure."""
+    """Raise our own error for a closed pipe: click would exit with a code that means a failure."""
     try:
         yield
     except BrokenPipeError:
@@ -88,7 +88,7 @@ class _LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
         if cmd_name not in COMMANDS:
-            from holdfast.cli.added import load_command
+            from holdfast.cli.plugin_commands import load_command
 
             return load_command(cmd_name)
         with UntilImported():
@@ -100,14 +100,14 @@ class _LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
-            from holdfast.cli.added import added_commands
             from holdfast.cli.mistakes import unknown_command
+            from holdfast.cli.plugin_commands import added_commands
 
             raise click.UsageError(unknown_command(args[0], {**COMMANDS, **added_commands()}))
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
-        from holdfast.cli.added import added_commands
+        from holdfast.cli.plugin_commands import added_commands
 
         for title, commands in SECTIONS.items():
             with formatter.section(title):
@@ -124,7 +124,7 @@ def cli() -> None:
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Run the command line, or these words; a mistake is answered by one sentence and an exit code."""
+    """Run the command line, or these arguments; a mistake gives one sentence and an exit code."""
     _open_closed_streams()
     _write_escapes()
     try:
@@ -146,7 +146,7 @@ def main(args: Sequence[str] | None = None) -> None:
         sys.exit(2)
     except OSError as error:
         if os.environ.get("LOGLEVEL", "").upper() == "DEBUG":
-            raise  # somebody wants to see where
+            raise  # the user asked for tracebacks
         from holdfast.cli.mistakes import system_sentence
 
         _say(system_sentence(error))
@@ -156,7 +156,7 @@ def main(args: Sequence[str] | None = None) -> None:
 
 
 def _open_closed_streams() -> None:
-    """Put the null device where a shell has closed a stream (`>&-`): a socket of ours would get its number."""
+    """Open the null device for a stream that the shell closed (`>&-`): one of our sockets would get its number."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             descriptor = os.open(os.devnull, os.O_RDWR)
@@ -165,14 +165,14 @@ def _open_closed_streams() -> None:
 
 
 def _write_escapes() -> None:
-    """Have streams write what their encoding lacks as an escape: a file name must not end a command."""
+    """Make streams escape characters that their encoding lacks: a file name must not end a command."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")
 
 
 def _let_go_of_streams() -> None:
-    """Drop what nobody takes, so that the interpreter does not complain about it on the way out."""
+    """Drop unwritten output, so that the interpreter does not complain about it at exit."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -190,5 +190,5 @@ def _tell_usage(error: click.ClickException) -> None:
 
 
 def _say(sentence: str) -> None:
-    with contextlib.suppress(OSError):  # a full disk, or nobody there to read it
+    with contextlib.suppress(OSError):  # a full disk, or a closed pipe
         click.echo(f"holdfast: {printable(sentence)}", err=True)

@@ -1,4 +1,4 @@
-"""`holdfast checkpoints`: look after the checkpoints in a folder or at a URL."""
+"""`holdfast checkpoints`: list, verify and prune the checkpoints in a folder or at a URL."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from typing import Any
 import click
 
 from holdfast.checkpoint.choose import Group
-from holdfast.checkpoint.errors import Gone, Torn
 from holdfast.checkpoint.keys import Key
 from holdfast.checkpoint.storage import StorageTier
 from holdfast.cli import tables
-from holdfast.errors import UsageError
+from holdfast.errors import CorruptShardError, ShardMissingError, UsageError
 from holdfast.quantities import size
 
 
@@ -61,7 +60,7 @@ def command(directory: str, verify: bool, prune: int | None, as_json: bool) -> N
 
 
 def _job_named(text: str) -> str:
-    """Return the handle of the job that stands in place of a folder; empty where the text may be a place."""
+    """Return the handle if the user named a job in place of a folder; empty if it may be a folder."""
     if not text.startswith(("local://", "local_cwd://")) and ("/" in text or Path(text).exists()):
         return ""
     from holdfast.cli.jobs import open_runner
@@ -96,7 +95,7 @@ def _row(tier: StorageTier, group: Group, *, verify: bool) -> dict[str, Any]:
 
 
 def _trouble(tier: StorageTier, keys: list[Key], *, verify: bool) -> str:
-    """Say what is wrong with a checkpoint; without `verify` only sizes and manifests are looked at."""
+    """Return what is wrong with a checkpoint; without `verify` only sizes and manifests are checked."""
     from holdfast.checkpoint.keys import Entry
 
     for key in keys:
@@ -105,7 +104,7 @@ def _trouble(tier: StorageTier, keys: list[Key], *, verify: bool) -> str:
                 tier.verify(key)
             else:
                 tier.open(Entry(key, 0, tier.name)).close()
-        except (Torn, Gone, OSError) as error:
+        except (CorruptShardError, ShardMissingError, OSError) as error:
             return str(error)
     return ""
 

@@ -1,4 +1,4 @@
-"""`holdfast delete`: forget jobs and what they left behind."""
+"""`holdfast delete`: delete jobs with their logs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import click
 from holdfast.cli.jobs import complete_handles, complete_schedulers, default_scheduler, open_runner
 from holdfast.cli.names import find_handle
 from holdfast.errors import UsageError
-from holdfast.specs import UnknownAppException, is_terminal
+from holdfast.specs import UnknownAppError, is_terminal
 
 
 @click.command()
@@ -33,8 +33,8 @@ def command(handles: tuple[str, ...], all_finished: bool, scheduler: str | None)
             chosen = [find_handle(runner, each) for each in handles]
         for handle in chosen:
             if runner.status(handle) is None:
-                if all_finished:  # somebody else was faster
+                if all_finished:  # another process deleted it first
                     continue
-                raise UnknownAppException(handle)
+                raise UnknownAppError(handle)
             runner.delete(handle)
             click.echo(f"{handle} deleted")

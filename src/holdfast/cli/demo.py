@@ -1,4 +1,4 @@
-"""`holdfast demo`: watch a job being hurt and mending."""
+"""`holdfast demo`: watch a job recover from kills."""
 
 from __future__ import annotations
 

@@ -10,9 +10,9 @@ import click
 from holdfast.cli.jobs import complete_handles, open_runner
 from holdfast.cli.names import find_handle
 from holdfast.cli.tables import outline, show_json
-from holdfast.specs import AppDef, Role, UnknownAppException
+from holdfast.specs import AppDef, Role, UnknownAppError
 
-#: Fields of a role that are shown even when they are as they always are.
+#: Fields of a role that are shown even if they have their default.
 ALWAYS = frozenset({"name", "image", "entrypoint", "args", "num_replicas"})
 
 
@@ -32,7 +32,7 @@ def command(handle: str, as_json: bool) -> None:
         app = runner.describe(full)
         logs = runner.log_folder(full)
     if app is None:
-        raise UnknownAppException(full)
+        raise UnknownAppError(full)
     known = {"handle": full, **({"logs": logs} if logs else {})}
     if as_json:
         show_json({**known, **app_as_data(app, every_field=True)})
@@ -41,7 +41,7 @@ def command(handle: str, as_json: bool) -> None:
 
 
 def app_as_data(app: AppDef, *, every_field: bool = False) -> dict[str, Any]:
-    """Return an app as plain data, without fields that nobody has set."""
+    """Return an app as plain data, without fields that have their default."""
     data: dict[str, Any] = {"name": app.name, "roles": [_role_as_data(role, every_field) for role in app.roles]}
     if app.metadata or every_field:
         data["metadata"] = dict(app.metadata)

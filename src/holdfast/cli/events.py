@@ -12,15 +12,14 @@ from datetime import datetime
 import click
 
 from holdfast.cli.names import complete_runs, find_run, job_without_journal
-from holdfast.errors import UsageError
-from holdfast.events.entry import LEVELS
-from holdfast.events.finding import Story, UnknownRun, find_story
-from holdfast.events.index import recent_runs
-from holdfast.events.liveness import live_run
+from holdfast.errors import UnknownRunError, UsageError
+from holdfast.events.finding import Story, find_story
+from holdfast.events.index import live_run, recent_runs
 from holdfast.events.story import Columns, Filters, Told, after_start
 from holdfast.events.times import parse_time
+from holdfast.facts import LEVELS
 
-#: How often a followed file is looked at.
+#: How often a followed file is read.
 LOOK_S = 0.2
 #: How long a run to follow may take to appear: a launch that was typed a moment ago is still importing.
 APPEAR_S = 10.0
@@ -95,7 +94,7 @@ def command(
             _follow(story, filters, tell)
         sys.stdout.flush()
     except BrokenPipeError:
-        _forget_stdout()  # whoever read has read enough
+        _forget_stdout()  # the reader closed the pipe
     except KeyboardInterrupt:
         sys.exit(130)
     for note in story.notes():
@@ -103,24 +102,24 @@ def command(
 
 
 def _find(text: str, everything: bool) -> Story:
-    """Find the run that is meant; one that nothing is known of is explained."""
+    """Find the run that the user means; an unknown one is explained."""
     try:
         return find_story(find_run(text), everything=everything)
-    except UnknownRun:
+    except UnknownRunError:
         if text and (sentence := job_without_journal(text)):
             raise UsageError(sentence) from None
         raise
 
 
 def _wait_story(text: str, everything: bool) -> Story:
-    """Find the run to follow: the newest live one where none is named. One that is just being started is waited for."""
+    """Find the run to follow: the newest live one if none is named. Waits for one that is just starting."""
     until, told = time.monotonic() + APPEAR_S, False
     while True:
         run = text or live_run() or ""
         try:
             if run:
                 return find_story(find_run(run), everything=everything)
-        except UnknownRun:
+        except UnknownRunError:
             if time.monotonic() >= until:
                 return _find(text, everything)
         if time.monotonic() >= until:
@@ -185,5 +184,5 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
 
 
 def _forget_stdout() -> None:
-    """Let Python's last flush go nowhere instead of complaining."""
+    """Keep Python's last flush from complaining about a closed pipe."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

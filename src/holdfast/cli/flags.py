@@ -46,8 +46,8 @@ class LaunchCommand(click.Command):
     def __init__(self, *args: Any, shown: Collection[str] | None = None, for_job: bool = False, **more: Any) -> None:
         """Hide the flags that are not among `shown`.
 
-        With `for_job` the launch happens elsewhere: variables of this process mean nothing to it, and what stands in
-        the script's place may be a component, to which a `--` means something.
+        With `for_job` the launch happens elsewhere: variables of this process do not apply, and in place of the script
+        there may be a component, to which a `--` means something.
         """
         super().__init__(*args, **more)
         self._for_job = for_job
@@ -57,7 +57,7 @@ class LaunchCommand(click.Command):
         ]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read words as torchrun does."""
+        """Parse the arguments as torchrun does."""
         if not ctx.resilient_parsing:  # a shell completes what is not finished yet
             args = arrange(args, self._flags(ctx), keep_dashes=self._for_job)
         return super().parse_args(ctx, args)
@@ -88,7 +88,7 @@ class LaunchCommand(click.Command):
 def preset(ctx: click.Context, settings: Mapping[str, Setting], section: str, also: Collection[str] = ()) -> None:
     """Take defaults for flags from a section of the settings files; flags and variables win over them.
 
-    `also` are names that the section may hold besides. What it may not hold is warned of, what does not fit is refused.
+    `also` are further names that the section may have. Unknown names give a warning, wrong values an error.
     """
     flags = {param.name: param for param in ctx.command.params if isinstance(param, LaunchFlag)}
     for key, setting in settings.items():
@@ -117,7 +117,7 @@ def warn_of_unknown(name: str, setting: Setting, section: str, known: Collection
 
 
 def help_line(option: Option) -> str:
-    """Say what a flag does and what holds without it."""
+    """Return the help of a flag with its default."""
     return f"{option.help}  [default: {option.shown_default}]" if option.shown_default else option.help
 
 

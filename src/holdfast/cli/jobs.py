@@ -1,4 +1,4 @@
-"""What the commands about jobs share: a runner, how a job is doing, and what a shell completes."""
+"""Shared by the commands about jobs: a runner, the status of a job, and shell completion."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 from holdfast.cli.levels import log_level
 from holdfast.errors import HoldfastError
 
-# Most of what is here serves one command or two; the others should not pay for its imports.
+# Imported late: each function serves one command or two.
 if TYPE_CHECKING:
     from holdfast.runner.api import Runner
     from holdfast.schedulers import ListAppResponse
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def prepare() -> None:
-    """Get ready to load plugins: programs written for TorchX find our modules where it is not installed."""
+    """Prepare to load plugins: programs written for TorchX find our modules if it is not installed."""
     from holdfast.compat import torchx_where_missing
 
     logging.basicConfig(format="holdfast: %(message)s", level=log_level("WARNING"), stream=sys.stderr)
@@ -30,7 +30,7 @@ def prepare() -> None:
 
 @contextmanager
 def open_runner() -> Iterator[Runner]:
-    """Hold a runner over every installed scheduler, and close it in the end."""
+    """Open a runner with every installed scheduler, and close it at the end."""
     from holdfast.runner.api import get_runner
 
     prepare()
@@ -39,12 +39,12 @@ def open_runner() -> Iterator[Runner]:
 
 
 def known_status(runner: Runner, handle: str) -> AppStatus:
-    """Return how a job is doing; raises where there is no such job."""
+    """Return the status of a job; raises `UnknownAppError`."""
     status = runner.status(handle)
     if status is None:
-        from holdfast.specs import UnknownAppException
+        from holdfast.specs import UnknownAppError
 
-        raise UnknownAppException(handle)
+        raise UnknownAppError(handle)
     return status
 
 
@@ -52,13 +52,13 @@ def list_quietly(runner: Runner, scheduler: str) -> list[ListAppResponse]:
     """List the jobs of a scheduler; one that cannot list, or cannot be reached, has none."""
     try:
         return runner.list(scheduler)
-    except Exception as error:  # noqa: BLE001 - a stranger's scheduler may raise anything, and others are left to ask
+    except Exception as error:  # noqa: BLE001 - a plugin's scheduler may raise anything; the others are still listed
         logging.getLogger("holdfast").info("the scheduler '%s' cannot list jobs: %s", scheduler, error)
         return []
 
 
 def default_scheduler() -> str:
-    """Return the scheduler that is meant where none is named."""
+    """Return the scheduler that is used if none is named."""
     from holdfast.runner import config
     from holdfast.schedulers import get_default_scheduler_name
 
@@ -92,7 +92,7 @@ def complete_schedulers(ctx: click.Context, param: click.Parameter, incomplete: 
 
 
 def complete_components(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-    """Offer the names of components, and files where none begins like this."""
+    """Offer the names of components, or files if no component begins like this."""
     from click.shell_completion import CompletionItem
 
     found: list[str] = []
@@ -108,7 +108,7 @@ def complete_components(ctx: click.Context, param: click.Parameter, incomplete: 
 
 @contextmanager
 def _in_silence() -> Iterator[None]:
-    """Say nothing between two keys of somebody who types: neither warnings nor errors."""
+    """Print neither warnings nor errors: the user is typing."""
     before = logging.root.manager.disable
     logging.disable()
     try:

@@ -1,4 +1,4 @@
-"""`holdfast launch`: torchrun's command line, and what it cannot do."""
+"""`holdfast launch`: torchrun's command line and more."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def command(context: click.Context, /, **_: Any) -> None:
     """
     leave_logs_to_the_screen()
     with Screen(quiet=context.params["quiet"], as_json=context.params["json"]) as screen:
-        if JOB_VARIABLE not in os.environ:  # a job was described in full when it was submitted
+        if JOB_VARIABLE not in os.environ:  # the flags of a job were complete when it was submitted
             preset(context, configs.load().section("cli", "launch"), "cli.launch")
         raise_limit()
         try:
@@ -68,7 +68,7 @@ def command(context: click.Context, /, **_: Any) -> None:
 
 
 def leave_logs_to_the_screen() -> None:
-    """Keep our log lines from being printed beside the screen, which says the same, unless LOGLEVEL asks for them."""
+    """Do not print log lines, because the screen shows the same, unless LOGLEVEL asks for them."""
     if level := log_level():
         logging.basicConfig(level=level, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     else:
@@ -77,7 +77,7 @@ def leave_logs_to_the_screen() -> None:
 
 
 def launch(options: LaunchOptions, screen: Screen) -> LaunchReport:
-    """Run this node's workers to their end, with what a person should see on the screen."""
+    """Run this node's workers to their end, and show the user what happens."""
     if options.compat:
         _lead_names()
     config, entry = config_from_options(options)
@@ -88,12 +88,12 @@ def launch(options: LaunchOptions, screen: Screen) -> LaunchReport:
         click.echo(f"holdfast: {hint}", err=True)
     if report.exit_code and (full := full_disk(config.logs_specs)):
         click.echo(f"holdfast: {full}", err=True)
-    error_file.leave(report)
+    error_file.write(report)
     return report
 
 
 def _lead_names() -> None:
-    """Let the names of others lead to ours: here, for plugins, and in the workers."""
+    """Make the module names of torchelastic and TorchX lead to ours: here, for plugins, and in the workers."""
     from holdfast.compat import VARIABLE, install
 
     os.environ[VARIABLE] = "all"
@@ -101,7 +101,7 @@ def _lead_names() -> None:
 
 
 def full_disk(logs: LogsSpecs | None) -> str:
-    """Say so where the disk that holds the logs is full, which workers that failed for it may not have told."""
+    """Return a sentence if the disk with the logs is full: workers that failed because of it may not say so."""
     try:
         folder = logs.root_log_dir if logs is not None else ""
         if folder and shutil.disk_usage(folder).free < DISK_BYTES_MIN:
@@ -113,5 +113,5 @@ def full_disk(logs: LogsSpecs | None) -> str:
 
 def _fail(sentence: str) -> int:
     click.echo(f"holdfast: {printable(sentence)}", err=True)
-    error_file.leave_sentence(sentence, 1)
+    error_file.write_sentence(sentence, 1)
     return 1

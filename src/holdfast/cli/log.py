@@ -10,8 +10,8 @@ from pathlib import Path
 
 import click
 
-from holdfast.cli.follow import LogScreen, Who, replicas_of
 from holdfast.cli.jobs import complete_handles, open_runner
+from holdfast.cli.log_screen import LogScreen, Who, replicas_of
 from holdfast.cli.names import find_handle, find_run
 from holdfast.errors import UsageError
 from holdfast.events import times
@@ -19,7 +19,7 @@ from holdfast.events.index import journals_of
 from holdfast.filenames import file_name
 from holdfast.runner.api import Runner
 from holdfast.schedulers import Stream
-from holdfast.specs import UnknownAppException
+from holdfast.specs import UnknownAppError
 
 _TARGET = re.compile(r"(?P<handle>(?:[^:/]+://[^/]*/)?[^/]+)(?:/(?P<role>[^/]*)(?:/(?P<ids>[^/]*))?)?")
 
@@ -134,7 +134,7 @@ def parse_time(text: str | None, now: datetime) -> datetime | None:
 def _choose(runner: Runner, handle: str, role: str | None, ids: str | None) -> list[Who]:
     app, status = runner.describe(handle), runner.status(handle)
     if app is None or status is None:
-        raise UnknownAppException(handle)
+        raise UnknownAppError(handle)
     every = replicas_of(app) or [Who(replica.role, replica.id) for replica in status.replicas()]
     chosen = [who for who in every if not role or who.role == role]
     if role and not chosen:

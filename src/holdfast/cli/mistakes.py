@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 import click
 
-#: What helps when the system refuses something.
+#: What helps after an error of the system.
 REMEDIES = {
     errno.ENOSPC: "make room there, or choose another place",
     errno.EDQUOT: "make room there, or choose another place",
@@ -24,7 +24,7 @@ REMEDIES = {
 
 
 def unknown_command(name: str, known: Collection[str]) -> str:
-    """Say what somebody may have meant who named a command that does not exist."""
+    """Return a hint for a command that does not exist."""
     from difflib import get_close_matches
 
     if name.endswith(".py") or os.path.isfile(name):  # noqa: PTH113 - the text of a user, as it is
@@ -35,7 +35,7 @@ def unknown_command(name: str, known: Collection[str]) -> str:
 
 
 def usage_sentence(error: click.ClickException) -> str:
-    """Make one sentence of what click found wrong with the command line."""
+    """Return click's error about the command line as one sentence."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else ""
     if isinstance(error, click.NoSuchOption):
@@ -47,7 +47,7 @@ def usage_sentence(error: click.ClickException) -> str:
 
 
 def system_sentence(error: OSError) -> str:
-    """Say what the system refused, to whom, and what helps."""
+    """Return what the system refused, for which file, and what helps."""
     if isinstance(error, FileNotFoundError) and not _has_current_folder():
         return "the current folder is gone: change to one that exists"
     reason = error.strerror or str(error)

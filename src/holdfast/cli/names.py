@@ -1,7 +1,7 @@
-"""What a person types to name a job or a run: a handle, an id, or the beginning of one where that is enough.
+"""How users name a job or a run: a handle, an id, or an unambiguous beginning of one.
 
-A job that `holdfast run` has submitted has a handle, `scheduler://session/id`. What `holdfast launch` runs has a run
-id; in a job that is the job's id. So one way of naming serves every command, and each looks among the ids it knows.
+A job that `holdfast run` has submitted has a handle, `scheduler://session/id`. A run of `holdfast launch` has a run id;
+in a job that is the job's id. So all commands take the same names, and each searches the ids it knows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import click
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.events import index
 
-# Few commands need schedulers, and the others should not pay for their imports.
+# Few commands need schedulers.
 if TYPE_CHECKING:
     from holdfast.runner.api import Runner
 
@@ -33,10 +33,10 @@ def id_in(text: str) -> str:
 
 
 def match(text: str, known: Iterable[str], what: str) -> str | None:
-    """Return the one of the known names that `text` is, or is the beginning of; None where none is.
+    """Return the known name that `text` is, or is the beginning of; None if there is none.
 
-    Names are compared by their ids, so that a handle finds an id and an id a handle. Raises `UsageError` where the
-    beginning of several was given.
+    Names are compared by their ids, so that a handle finds an id and an id a handle. Raises `UsageError` if
+    several begin like this.
     """
     wanted, ids = id_in(text), {name: id_in(name) for name in known}
     found = [name for name in ids if name == text] or [name for name, bare in ids.items() if bare == wanted]
@@ -55,9 +55,9 @@ def some(names: list[str]) -> str:
 
 
 def find_handle(runner: Runner, text: str) -> str:
-    """Return the handle of the job that a person means; raises `UsageError` with what there is instead.
+    """Return the handle of the job that the user means; raises `UsageError` with the names of others.
 
-    Ids are looked for on the default scheduler first, and on the others only where it has none.
+    The default scheduler is searched first, and the others only if it has no such job.
     """
     from holdfast.cli.jobs import list_quietly, schedulers_default_first
     from holdfast.specs import parse_app_handle
@@ -78,7 +78,7 @@ def find_handle(runner: Runner, text: str) -> str:
 
 
 def _is_gone(runner: Runner, handle: str) -> bool:
-    """Whether a scheduler knows no such job; where it cannot tell, the command itself will say why."""
+    """Whether a scheduler knows no such job; if it cannot tell, the command itself reports why."""
     try:
         return runner.status(handle) is None
     except HoldfastError:
@@ -97,7 +97,7 @@ def _no_job(text: str, ids: list[str]) -> str:
 
 
 def find_run(text: str) -> str:
-    """Return the id of the run that a person means; a path, or a text that names no run, comes back as it is."""
+    """Return the id of the run that the user means; a path or an unknown name is returned unchanged."""
     if not text or (not _HANDLE.fullmatch(text) and Path(text).expanduser().exists()):
         return text
     return match(text, index.recent_runs(index.RUNS_MAX), "runs") or id_in(text)
@@ -110,7 +110,7 @@ def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -
 
 
 def job_without_journal(text: str) -> str:
-    """Say so where a name that is no run is that of a job; empty where it is not."""
+    """Return a sentence if a name that is no run is a job; empty if it is not."""
     from holdfast.cli.jobs import open_runner
 
     with open_runner() as runner:
@@ -122,8 +122,8 @@ def job_without_journal(text: str) -> str:
 
 
 def endpoint_of(run: str) -> str:
-    """Return where the coordinator of a run was when its agent on this host started; empty where that is not known."""
-    from holdfast.events.reading import JournalReader
+    """Return where the coordinator of a run was when its agent on this host started; empty if unknown."""
+    from holdfast.events.journal import JournalReader
 
     for noted in reversed(index.journals_of(run)):
         try:

@@ -13,7 +13,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def connection_options(command: F) -> F:
-    """Add how to prove the secret and whether to use TLS."""
+    """Add the options for the secret and for TLS."""
     for option in reversed(
         [
             click.option(

@@ -59,14 +59,14 @@ def _row(plugin: plugins.Plugin) -> tuple[str, str, str, str, str]:
     try:
         plugin.load()
         error = ""
-    except plugins.PluginBroken as broken:
+    except plugins.PluginBrokenError as broken:
         error = f"{type(broken.__cause__).__name__}: {broken.__cause__}"
     return plugin.group, plugin.name, plugin.package, plugin.value, error
 
 
 def _more_problems() -> list[str]:
-    """What is wrong below an entry point that itself can be loaded: modules, components, names that are taken."""
-    from holdfast.cli.added import hidden_commands
+    """Return what is wrong below an entry point that can be loaded: modules, components, names that are taken."""
+    from holdfast.cli.plugin_commands import hidden_commands
     from holdfast.components.finder import problems
     from holdfast.schedulers import conflicts
 

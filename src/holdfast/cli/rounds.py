@@ -11,7 +11,7 @@ import click
 from holdfast.cli.names import complete_runs, endpoint_of, find_run
 from holdfast.cli.options import connection_options, tls_files
 from holdfast.coordinator.query import ask_coordinator
-from holdfast.errors import HandshakeError, Unavailable, UsageError, WrongSecretError
+from holdfast.errors import HandshakeError, UnavailableError, UsageError, WrongSecretError
 from holdfast.events.index import journals_of
 from holdfast.printable import printable
 from holdfast.quantities import count
@@ -68,11 +68,11 @@ def command(
                     f"`holdfast events {run}` shows its rounds, or name its secret with --secret-file"
                 ) from None
             raise HandshakeError(secret.wrong_at(where)) from None
-        except Unavailable as error:
+        except UnavailableError as error:
             hint = f"is a coordinator running at {where}? `holdfast serve` starts one"
             if run and journals_of(run):
                 hint = f"run '{run}' may have ended: `holdfast events {run}` shows what happened"
-            raise Unavailable(f"{error}; {hint}") from None
+            raise UnavailableError(f"{error}; {hint}") from None
         click.echo(json.dumps(runs, indent=None if follow else 2) if as_json else printable(_render(runs, run_id)))
         if not follow:
             return

@@ -1,4 +1,4 @@
-"""`holdfast run`: submit a job, and stay with it."""
+"""`holdfast run`: submit a job and follow it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 #: The component that runs a script, and where it is when registered components hide the builtin ones.
 SCRIPT_COMPONENT, SCRIPT_HOME = "dist.ddp", "holdfast.components.dist"
-#: What a settings file can say of every run.
+#: The settings of `holdfast run` in a settings file.
 DEFAULTS = ("component", "scheduler", "workspace")
-#: How large a script's job is where nothing else is said: as large as that of `holdfast launch`.
+#: The default size of a script's job, the same as that of `holdfast launch`.
 SHAPE = "1x1"
-#: Nobody reads longer lines, so a wide terminal is not filled.
+#: Longer lines are hard to read, so a wide terminal is not filled.
 HELP_WIDTH_MAX = 100
 
 
@@ -49,7 +49,7 @@ class Order:
     wait: bool = False
     log: bool = False
     detach: bool = False
-    #: The script that stands in place of a component.
+    #: The script in place of a component.
     script: str = ""
 
 
@@ -84,7 +84,7 @@ class Order:
 @click.option("--dryrun", is_flag=True, help="Show what would be submitted, and submit nothing.")
 @click.option("--wait", is_flag=True, help="Wait for the end; a local job is waited for anyway.")
 @click.option("--log", is_flag=True, help="Show the output of all replicas until the end.")
-@click.option("--detach", is_flag=True, help="Leave a local job to itself: print its handle and return.")
+@click.option("--detach", is_flag=True, help="Do not follow a local job: print its handle and return.")
 @click.option(
     "--workspace",
     multiple=True,
@@ -151,7 +151,7 @@ def _carry_out(order: Order, config: configs.Config) -> int:
             return 0
         except HoldfastError:
             raise
-        except Exception as error:  # noqa: BLE001 - a component is somebody's code and may raise anything
+        except Exception as error:  # noqa: BLE001 - a component is user code and may raise anything
             return _tell_broken(order.component, error)
         for role in app.roles:
             role.env |= order.env
@@ -165,7 +165,7 @@ def _carry_out(order: Order, config: configs.Config) -> int:
 
 
 def _tell_of_flags_in(role: Role, env: Mapping[str, str]) -> None:
-    """Say so where a component gives the launch a flag that wins over a variable of `--env`."""
+    """Warn if a component gives the launch a flag that wins over a variable of `--env`."""
     words = " ".join(role.args).split()
     for option in OPTIONS.values():
         if option.variable in env and option.flag in words:
@@ -174,7 +174,7 @@ def _tell_of_flags_in(role: Role, env: Mapping[str, str]) -> None:
 
 
 def _tell_broken(component: str, error: Exception) -> int:
-    """Show where a component failed, without the way there."""
+    """Show where a component failed, without our own frames."""
     import traceback
 
     from holdfast.components import arguments
@@ -190,7 +190,7 @@ def _tell_broken(component: str, error: Exception) -> int:
 
 
 def _submit(runner: Runner, info: AppDryRunInfo[Any], app: AppDef, order: Order) -> int:
-    from holdfast.cli.attend import Interrupts, attend, say
+    from holdfast.cli.follow_job import Interrupts, follow_job, say
 
     is_local = _is_local(order)
     stays = (is_local and not order.detach) or order.wait or order.log
@@ -199,7 +199,7 @@ def _submit(runner: Runner, info: AppDryRunInfo[Any], app: AppDef, order: Order)
         click.echo(handle)
         sys.stdout.flush()
         if stays:
-            return attend(runner, handle, app, interrupts, with_logs=is_local or order.log)
+            return follow_job(runner, handle, app, interrupts, with_logs=is_local or order.log)
     say(f"follow it with: holdfast log -f {handle}")
     return 0
 
@@ -208,7 +208,7 @@ def _submit(runner: Runner, info: AppDryRunInfo[Any], app: AppDef, order: Order)
 
 
 def _order(words: tuple[str, ...], context: click.Context, config: configs.Config, env: dict[str, str]) -> Order:
-    """Read the component and its arguments; a script stands for the component that runs scripts."""
+    """Return the component and its arguments; a script means the component that runs scripts."""
     default = config.values("cli", "run").get("component")
     if default and (not words or words[0].startswith("-")):
         words = (str(default), *words)
@@ -227,7 +227,7 @@ def _order(words: tuple[str, ...], context: click.Context, config: configs.Confi
 def _script_order(
     words: tuple[str, ...], context: click.Context, config: configs.Config, flags: dict[str, Any], env: dict[str, str]
 ) -> Order:
-    """Make the arguments of the component that runs scripts of what was typed before a script."""
+    """Return the arguments of the component that runs scripts, from the flags before a script."""
     for name in flags:
         if why := OPTIONS[name].not_in_jobs:
             raise UsageError(f"`holdfast run` does not take {OPTIONS[name].flag}, because {why}: leave it out")
@@ -258,7 +258,7 @@ def _is_typed(context: click.Context, name: str) -> bool:
 
 
 def _tell_of_doubles(flags: Iterable[str], env: Mapping[str, str]) -> None:
-    """Say which of two values holds where a flag and a variable of the job set the same."""
+    """Return which value wins if a flag and a variable of the job set the same."""
     for name in flags:
         option = OPTIONS[name]
         if option.variable in env:
@@ -267,11 +267,12 @@ def _tell_of_doubles(flags: Iterable[str], env: Mapping[str, str]) -> None:
 
 
 def _script_component() -> str:
-    from holdfast.components.finder import ComponentNotFoundException, get_component
+    from holdfast.components.finder import get_component
+    from holdfast.errors import ComponentNotFoundError
 
     try:
         get_component(SCRIPT_COMPONENT)
-    except ComponentNotFoundException:  # hidden by components that are registered
+    except ComponentNotFoundError:  # hidden by components that are registered
         return f"{SCRIPT_HOME}.{SCRIPT_COMPONENT.rpartition('.')[2]}"
     return SCRIPT_COMPONENT
 

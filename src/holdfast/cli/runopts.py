@@ -1,4 +1,4 @@
-"""`holdfast runopts`: what can be chosen for one run."""
+"""`holdfast runopts`: the run options of schedulers."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def command(scheduler: str | None, as_json: bool) -> None:
 
 
 def every_run_opts(runner: Runner, names: list[str] | None = None) -> dict[str, runopts]:
-    """Return the run options of these schedulers, or all; a broken one is told about and left out.
+    """Return the run options of these schedulers, or all; a broken one is reported and left out.
 
-    Of several names for one scheduler the first stands for all.
+    A scheduler with several names appears once, under the first.
     """
     found = {}
     for name in names or [each for each in runner.scheduler_backends() if each not in aliases()]:

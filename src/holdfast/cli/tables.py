@@ -21,7 +21,7 @@ COLUMN_MIN = 8
 def show(head: Sequence[str], rows: Iterable[Sequence[object]], *, keep_end: Collection[int] = ()) -> None:
     """Print a table; on a terminal it fits the screen, in a pipe nothing is cut.
 
-    Columns of `keep_end` are cut at the front: the end of a handle is what tells one from another.
+    Columns of `keep_end` are cut at the front: handles differ at their end.
     """
     cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
     click.echo(render(head, cells, _screen_width(), keep_end=keep_end))

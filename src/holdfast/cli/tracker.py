@@ -1,4 +1,4 @@
-"""`holdfast tracker`: what runs have told their trackers."""
+"""`holdfast tracker`: the tracked metadata of runs."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _tracker() -> TrackerBase:
 
 
 def _find(tracker: TrackerBase, text: str) -> str:
-    """Return the run that a person means: all of its name, the job's id, or the beginning of that.
+    """Return the run that the user means, by its name, the job's id, or the beginning of that.
 
     A name that the tracker does not list is passed on as it is: not every tracker can list all its runs.
     """

@@ -1,4 +1,4 @@
-"""`holdfast validate`: whether components can be run, before anybody tries."""
+"""`holdfast validate`: check whether components can be run."""
 
 from __future__ import annotations
 

@@ -6,10 +6,10 @@ import sys
 
 import click
 
-from holdfast.cli.attend import conclude, say
+from holdfast.cli.follow_job import conclude, say
 from holdfast.cli.jobs import complete_handles, known_status, open_runner
 from holdfast.cli.names import find_handle
-from holdfast.runner.errors import JobTimeoutError
+from holdfast.errors import JobTimeoutError
 
 #: What timeout(1) exits with.
 TIMED_OUT = 124

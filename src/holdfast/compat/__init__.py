@@ -12,20 +12,22 @@ import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 
-from holdfast.compat.finder import AliasFinder, ParentFinder, SetAside
+from holdfast.compat.finder import AliasFinder, SetAside, WithoutParents
 from holdfast.compat.names import FAMILIES, OF_OTHERS, table
 from holdfast.errors import UsageError
 from holdfast.workers.bootstrap import COMPAT_VARIABLE as VARIABLE
 
-__all__ = ["VARIABLE", "install", "install_from_environment", "torchx_where_missing"]
+__all__ = ["VARIABLE", "install", "install_from_environment", "module_behind", "torchx_where_missing"]
 
 
 def install(*families: str) -> Callable[[], None]:
     """Let the names of these families lead to Holdfast from now on; returns the function that takes it back.
 
-    The families are `torch` (`torch.distributed.elastic`, `.run`, `.launch`, `.launcher`) and `torchx`; without a word,
-    both. `torchelastic` asks for itself when it is imported. What was imported under these names before is set aside;
-    whoever holds it keeps it.
+    The families are `torch` (`torch.distributed.elastic`, `.run`, `.launch`, `.launcher`) and `torchx`; without an
+    argument, both. `torchelastic` asks for itself when it is imported. What was imported under these names before is
+    set aside; code that holds it keeps it.
+
+    Where torch is not installed it stays so: `import torch` raises `ModuleNotFoundError`.
     """
     for family in families:
         if family not in FAMILIES:
@@ -44,18 +46,17 @@ def _install_one(family: str) -> Callable[[], None]:
     if any(isinstance(each, AliasFinder) and each.modules is modules for each in sys.meta_path):
         return lambda: None
     finder = AliasFinder(modules)
-    last = ParentFinder(finder.parents())
     set_aside = SetAside(finder)
     sys.meta_path.insert(0, finder)
-    sys.meta_path.append(last)
     sys.path_hooks.append(finder.hook)
     set_aside.lead_anew()
+    alone = WithoutParents(finder) if family == "torch" and not _is_installed("torch") else None
 
     def take_back() -> None:
+        if alone is not None:
+            alone.take_back()
         sys.meta_path.remove(finder)
-        sys.meta_path.remove(last)
         sys.path_hooks.remove(finder.hook)
-        last.drop()
         set_aside.put_back()
 
     return take_back
@@ -71,6 +72,15 @@ def install_from_environment(value: str) -> None:
 def torchx_where_missing() -> Callable[[], None]:
     """Let `torchx` lead to Holdfast unless TorchX is installed; returns the function that takes it back."""
     return (lambda: None) if _is_installed("torchx") else install("torchx")
+
+
+def module_behind(name: str) -> str:
+    """Return the name of the module of ours that a name of others leads to, or the name itself."""
+    for family in OF_OTHERS:
+        found = AliasFinder(table(family)).target(name)
+        if isinstance(found, str):
+            return found
+    return name
 
 
 def _is_installed(package: str) -> bool:

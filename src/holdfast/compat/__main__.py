@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from holdfast.compat import VARIABLE, install
+from holdfast.compat import VARIABLE, install, module_behind
 from holdfast.workers import bootstrap
 
 USAGE = "usage: python -m holdfast.compat SCRIPT [ARGS...]\n       python -m holdfast.compat -m MODULE [ARGS...]\n"
@@ -29,7 +29,9 @@ def main() -> None:
         del sys.path[0]  # where we were started; the program gets its own
     os.environ[VARIABLE] = "all"  # for the workers that it starts
     install()
-    bootstrap.run(kind, arguments[0], arguments[1:])
+    # Python imports the parents of a module that it runs, and those of ours are there without torch too.
+    what = module_behind(arguments[0]) if kind == "module" else arguments[0]
+    bootstrap.run(kind, what, arguments[1:])
 
 
 if __name__ == "__main__":

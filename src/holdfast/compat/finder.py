@@ -2,14 +2,17 @@
 
 Python loads a module once for every name it is asked for, so a second name would give second classes, and patching one
 would not patch the other. The alias finder comes first, so that no other one finds our files under a foreign name, and
-its loader returns the module that is already there under its own name. Behind it, last of all finders, stands one that
-makes empty parents: `torch.distributed.elastic` answers where there is no torch.
+its loader returns the module that is already there under its own name.
+
+Where torch is not installed, `torch.distributed.elastic` answers and `import torch` fails as it should: see
+`WithoutParents`.
 """
 
 from __future__ import annotations
 
+import builtins
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -46,10 +49,19 @@ class AliasFinder:
         above = self.modules[known]
         return None if isinstance(above, View) else above + name[len(known) :]
 
-    def parents(self) -> set[str]:
-        """The names that must be there for the listed ones to be imported, and belong to others."""
-        above = {name[:at] for name in self.modules for at, letter in enumerate(name) if letter == "."}
-        return {name for name in above if not self.owns(name)}
+    def packages(self) -> list[ViewModule]:
+        """Make the listed packages, and the modules whose parents belong to others, without loading anything."""
+        made = []
+        for name, behind in self.modules.items():
+            children = frozenset(child.rpartition(".")[2] for child in self.children(name))
+            if children or not self.owns(name.rpartition(".")[0]):
+                what = behind if isinstance(behind, View) else View((behind,))
+                module = ViewModule(name, what, children)
+                module.__spec__ = spec = self._spec_of_view(name, what)
+                if spec.submodule_search_locations is not None:
+                    module.__path__ = spec.submodule_search_locations
+                made.append(module)
+        return made
 
     def children(self, fullname: str) -> list[str]:
         """The listed names right below another."""
@@ -90,38 +102,52 @@ class AliasFinder:
         return name or None
 
 
-class ParentFinder:
-    """Makes empty packages for parents that nobody else has."""
+class WithoutParents:
+    """Lets the names of a finder be imported where the packages above them are not installed, and stay so.
 
-    def __init__(self, names: set[str]) -> None:
-        self._names = names
+    Python imports the parents of a module first. So all packages of the finder are put into `sys.modules`, where
+    `from torch.distributed.elastic.agent import server` finds them. `import torch.distributed.elastic as elastic` asks
+    for the topmost package as well, and gets one from `__import__` that no other import finds.
+    """
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Say how a parent is made; the import system has asked all others before."""
-        del path, target
-        return ModuleSpec(fullname, _ParentLoader(), is_package=True) if fullname in self._names else None
+    def __init__(self, finder: AliasFinder) -> None:
+        self._finder = finder
+        self._import = builtins.__import__
+        self._on = True
+        for module in finder.packages():
+            sys.modules[module.__name__] = module
+        builtins.__import__ = self._answer
 
-    def drop(self) -> None:
-        """Forget the parents that were made."""
-        for name in self._names & sys.modules.keys():
-            if isinstance(getattr(sys.modules[name].__spec__, "loader", None), _ParentLoader):
-                del sys.modules[name]
+    def _answer(
+        self,
+        name: str,
+        globals: Mapping[str, object] | None = None,  # noqa: A002 - as Python names it
+        locals: Mapping[str, object] | None = None,  # noqa: A002 - as Python names it
+        fromlist: Sequence[str] | None = (),
+        level: int = 0,
+    ) -> ModuleType:
+        if level or fromlist or not self._on or not self._finder.owns(name):
+            return self._import(name, globals, locals, fromlist or (), level)
+        import_module(name)
+        return _Parent(name.partition(".")[0])
+
+    def take_back(self) -> None:
+        """Undo it; another program's `__import__` that was put over this one stays."""
+        self._on = False
+        if builtins.__import__ == self._answer:
+            builtins.__import__ = self._import
 
 
-class _ParentLoader(Loader):
-    def create_module(self, spec: ModuleSpec) -> None:
-        """Leave it to Python to make the module."""
+class _Parent(ModuleType):
+    """Stands for a package that is not installed, in the import statement that asked for something below it."""
 
-    def exec_module(self, module: ModuleType) -> None:
-        name = module.__name__
-
-        def missing(attribute: str) -> Any:
-            raise AttributeError(f"{name!r} is not installed, so it has no {attribute!r}; Holdfast answers for others")
-
-        module.__doc__ = f"Stands in for {name}, which is not installed, so that names below it can be imported."
-        module.__getattr__ = missing  # type: ignore[method-assign]
+    def __getattr__(self, name: str) -> Any:
+        below = f"{self.__name__}.{name}"
+        if below in sys.modules:
+            return sys.modules[below]
+        if any(each.startswith(f"{below}.") for each in sys.modules):
+            return _Parent(below)
+        raise AttributeError(f"{self.__name__!r} is not installed, so it has no {name!r}; Holdfast answers for others")
 
 
 class _Listing:
@@ -151,7 +177,7 @@ class _ViewLoader(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         assert isinstance(module, ViewModule)
-        module._load()
+        _ = module._homes  # a module that cannot be imported says so now
 
 
 class _AliasLoader(Loader):

@@ -16,26 +16,29 @@ from holdfast.compat.names import View
 class ViewModule(ModuleType):
     """A module without names of its own but those of its children."""
 
-    __slots__ = ("_children", "_covered", "_homes", "_what")
+    __slots__ = ("_children", "_covered", "_loaded", "_what")
 
     _what: View
     _children: frozenset[str]
-    _homes: tuple[ModuleType, ...]
+    _loaded: tuple[ModuleType, ...] | None
     #: What a name was before it was set, for each time that it was.
     _covered: dict[str, list[list[tuple[ModuleType, str, Any]]]]
 
     def __init__(self, name: str, what: View, children: frozenset[str]) -> None:
         super().__init__(name, what.doc or None)
-        for slot, value in (("_what", what), ("_children", children), ("_homes", ()), ("_covered", {})):
+        for slot, value in (("_what", what), ("_children", children), ("_loaded", None), ("_covered", {})):
             super().__setattr__(slot, value)
 
-    def _load(self) -> None:
-        """Import the modules behind this one."""
-        homes = tuple(import_module(name) for name in self._what.modules)
-        super().__setattr__("_homes", homes)
-        if homes:
-            super().__setattr__("__file__", homes[0].__file__)
-            super().__setattr__("__doc__", self._what.doc or homes[0].__doc__)
+    @property
+    def _homes(self) -> tuple[ModuleType, ...]:
+        """The modules behind this one, imported when they are first needed."""
+        if self._loaded is None:
+            homes = tuple(import_module(name) for name in self._what.modules)
+            super().__setattr__("_loaded", homes)
+            if homes:
+                super().__setattr__("__file__", homes[0].__file__)
+                super().__setattr__("__doc__", self._what.doc or homes[0].__doc__)
+        return self._loaded or ()
 
     def __getattr__(self, name: str) -> Any:
         if name in self._what.names:

@@ -15,27 +15,28 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.components.types import Boolean, Choice, Fixed, Many, Number, PathLike, Table, Text, Type, Union
+from holdfast.errors import UsageError
 
 _LISTS = (list, collections.abc.Sequence, collections.abc.Iterable)
 _TABLES = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 
 
-class Unsupported(TypeError):
+class UnsupportedTypeError(UsageError, TypeError):
     """No flag can be made for this annotation; the message says which part of it."""
 
 
 def resolve(annotation: Any, fn: Callable[..., Any]) -> Any:
-    """Turn the text of an annotation, or of a part of it, into what it stands for; raises `Unsupported`."""
+    """Turn the text of an annotation, or of a part of it, into what it stands for; raises `UnsupportedTypeError`."""
     names = getattr(inspect.unwrap(fn), "__globals__", {})
     holder = types.SimpleNamespace(__annotations__={"it": annotation})
     try:
         return typing.get_type_hints(holder, names, names, include_extras=True)["it"]
     except Exception as error:  # noqa: BLE001 - the text may be any expression of a stranger's
-        raise Unsupported(f"the type {shown(annotation)} cannot be resolved: {error}") from None
+        raise UnsupportedTypeError(f"the type {shown(annotation)} cannot be resolved: {error}") from None
 
 
 def type_of(annotation: Any) -> Type:
-    """Return what an annotation, resolved from its text, takes; raises `Unsupported`."""
+    """Return what an annotation, resolved from its text, takes; raises `UnsupportedTypeError`."""
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
         return type_of(inner[0])
@@ -65,7 +66,7 @@ def _scalar(annotation: Any) -> Type:
         return Choice(dict(members), {str(member.value): member for member in members.values()})
     if isinstance(annotation, type) and hasattr(annotation, "__fspath__"):
         return PathLike(annotation)
-    raise Unsupported(f"the type {shown(annotation)} cannot be given as a flag")
+    raise UnsupportedTypeError(f"the type {shown(annotation)} cannot be given as a flag")
 
 
 def _union(members: tuple[Any, ...]) -> Type:
@@ -85,7 +86,7 @@ def _tuple(inner: tuple[Any, ...]) -> Type:
 def _table(key: Any, value: Any) -> Type:
     keys = type_of(key)
     if keys.depth:
-        raise Unsupported(f"the type {shown(key)} cannot be a key")
+        raise UnsupportedTypeError(f"the type {shown(key)} cannot be a key")
     return Table(keys, type_of(value))
 
 

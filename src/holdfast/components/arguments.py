@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from holdfast.components.errors import ComponentValidationException, HelpRequested
+from holdfast.components.errors import HelpRequested
 from holdfast.components.signature import Parameter, Signature, read_signature
-from holdfast.components.types import NO, YES, Mistake
-from holdfast.errors import UsageError
+from holdfast.components.types import NO, YES, WrongValueError
+from holdfast.errors import ComponentValidationError, UsageError
 from holdfast.specs.app import AppDef
 
 if TYPE_CHECKING:
@@ -36,12 +36,12 @@ def materialize_appdef(
 ) -> AppDef:
     """Call a component with what was typed, or with a dictionary of values, and return its app.
 
-    Raises `UsageError` where a value does not fit, and `ComponentValidationException` where the function does not.
+    Raises `UsageError` where a value does not fit, and `ComponentValidationError` where the function does not.
     """
     args, kwargs = parse(cmpnt_fn, cmpnt_args, cmpnt_defaults, config, name)
     app = cmpnt_fn(*args, **kwargs)
     if not isinstance(app, AppDef):
-        raise ComponentValidationException(f"the component '{name or cmpnt_fn.__name__}' returned {_what(app)}")
+        raise ComponentValidationError(f"the component '{name or cmpnt_fn.__name__}' returned {_what(app)}")
     return app
 
 
@@ -110,7 +110,7 @@ def _gather(
     signature = read_signature(fn)
     if signature.problems:
         reasons = "; ".join(reason for _, reason in signature.problems)
-        raise ComponentValidationException(f"'{name}' cannot be called as a component: {reasons}")
+        raise ComponentValidationError(f"'{name}' cannot be called as a component: {reasons}")
     given = _take(signature, defaults or {}, name) | _take(signature, config or {}, name)
     if isinstance(argv, Mapping):
         given |= _take(signature, argv, name)
@@ -178,7 +178,7 @@ class _Reader:
         name, kind = self._signature.rest
         try:
             self._found[name] = [kind.read(word) for word in words]
-        except Mistake as mistake:
+        except WrongValueError as mistake:
             raise UsageError(f"{name}: {mistake}") from None
 
     def _read_flag(self, word: str) -> None:
@@ -216,7 +216,7 @@ class _Reader:
     def _store(self, parameter: Parameter, text: str, flag: str) -> None:
         try:
             value = parameter.type.read(text)
-        except Mistake as mistake:
+        except WrongValueError as mistake:
             raise UsageError(_complaint(flag, text, parameter, mistake)) from None
         if parameter.type.adds_up and parameter.name in self._found:
             value = parameter.type.add(self._found[parameter.name], value)
@@ -249,7 +249,7 @@ def _take(signature: Signature, values: Mapping[str, Any], name: str) -> dict[st
 def _taken(parameter: Parameter, value: Any) -> Any:
     try:
         return parameter.type.take(value)
-    except Mistake as mistake:
+    except WrongValueError as mistake:
         raise UsageError(_complaint(parameter.flag, value, parameter, mistake)) from None
 
 
@@ -260,11 +260,15 @@ def _is_default_none(parameter: Parameter, value: Any) -> bool:
 
 def _take_rest(rest: tuple[str, Any], value: Any) -> list[Any]:
     name, kind = rest
-    if isinstance(value, str) or not isinstance(value, Sequence):
+    if isinstance(value, str):
+        import shlex  # few settings need it
+
+        value = shlex.split(value)
+    if not isinstance(value, Sequence):
         raise UsageError(f"{name} must be a list, not {value!r}")
     try:
         return [kind.take(each) for each in value]
-    except Mistake as mistake:
+    except WrongValueError as mistake:
         raise UsageError(f"{name}: {mistake}") from None
 
 
@@ -277,7 +281,7 @@ def _call(signature: Signature, given: Mapping[str, Any]) -> tuple[tuple[Any, ..
     return (*places, *rest), named
 
 
-def _complaint(flag: str, given: object, parameter: Parameter, mistake: Mistake) -> str:
+def _complaint(flag: str, given: object, parameter: Parameter, mistake: WrongValueError) -> str:
     """Name the flag, the value and the type, and the piece that is wrong where it is only a piece."""
     wanted = parameter.type.name
     inner = "" if mistake.piece == given and mistake.wanted == wanted else f": {mistake}"

@@ -23,6 +23,8 @@ from holdfast.specs import AppDef, Resource, RetryPolicy, Role, macros, parse_mo
 
 #: The port that TorchX uses. A scheduler on whose hosts several jobs meet puts a free one into the variable.
 RDZV_PORT = 29500
+#: The experiment of a run whose name says none, for trackers.
+DEFAULT_EXPERIMENT = "default-experiment"
 PORT_VARIABLE = "HOLDFAST_LOCAL_RDZV_PORT"
 
 #: What `--debug` sets for torch.
@@ -288,8 +290,7 @@ def _job(
         raise UsageError("give either --script, a file to run, or -m, a module to run")
     experiment, _, run = name.rpartition("/")
     role.name = get_role_name(script, m)
-    if experiment:
-        role.env.setdefault("TORCHX_TRACKING_EXPERIMENT_NAME", experiment)
+    role.env.setdefault("TORCHX_TRACKING_EXPERIMENT_NAME", experiment or DEFAULT_EXPERIMENT)
     size = _size(size, given)
     flags = launch_words(given, role.env, defaults_of(component))
     role.num_replicas = size.high + (given.get("spares") or 0)

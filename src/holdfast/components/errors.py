@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.errors import HoldfastError, UsageError
-
-
-class ComponentNotFoundException(UsageError):
-    """There is no component of this name; the message says what may have been meant."""
-
-
-class ComponentValidationException(UsageError):
-    """A function is no component; the message says what is wrong with it, and where."""
+from holdfast.errors import HoldfastError
 
 
 class HelpRequested(HoldfastError):

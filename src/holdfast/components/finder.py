@@ -25,13 +25,14 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from holdfast import plugins
-from holdfast.components.errors import ComponentNotFoundException, ComponentValidationException, Problem
+from holdfast.components.errors import Problem
+from holdfast.errors import ComponentNotFoundError, ComponentValidationError
 from holdfast.home import expand
 
 __all__ = [
     "Component",
-    "ComponentNotFoundException",
-    "ComponentValidationException",
+    "ComponentNotFoundError",
+    "ComponentValidationError",
     "find_component",
     "forget",
     "get_builtin_source",
@@ -90,11 +91,11 @@ def get_components() -> dict[str, Component]:
 def get_component(name: str) -> Component:
     """Return the component of this name, checked.
 
-    Raises `ComponentNotFoundException`, `ComponentValidationException`, or `PluginBroken` where its module is.
+    Raises `ComponentNotFoundError`, `ComponentValidationError`, or `PluginBrokenError` where its module is.
     """
     component = find_component(name)
     if found := component.validation_errors:
-        raise ComponentValidationException(f"'{name}' is no component: {'; '.join(map(str, found))}")
+        raise ComponentValidationError(f"'{name}' is no component: {'; '.join(map(str, found))}")
     return component
 
 
@@ -104,13 +105,47 @@ def find_component(name: str) -> Component:
         return _from_file(name)
     component = _registered(name) or _builtin(name) or _dotted(name)
     if component is None:
-        raise ComponentNotFoundException(_not_found(name))
+        raise ComponentNotFoundError(_not_found(name))
     return component
 
 
 def get_builtin_source(name: str) -> str:
-    """Return the source of a component."""
-    return inspect.getsource(get_component(name).fn)
+    """Return the source of a component as a file of its own: with the imports and the helpers that it needs."""
+    fn = get_component(name).fn
+    module = inspect.getsource(inspect.getmodule(fn) or fn)
+    body = ast.parse(module).body
+    wanted = _needed(body, fn.__name__)
+    kept = [node for node in body if isinstance(node, ast.Import | ast.ImportFrom) or wanted & _defined(node)]
+    lines = module.splitlines()
+    pieces = ["\n".join(lines[_first_line(node) - 1 : node.end_lineno]) for node in kept]
+    count = sum(isinstance(node, ast.Import | ast.ImportFrom) for node in kept)
+    return "\n\n\n".join(["\n".join(pieces[:count]), *pieces[count:]]) + "\n"
+
+
+def _needed(body: list[ast.stmt], name: str) -> set[str]:
+    """Return the names of a module that a function of it needs, its own and those of its helpers' helpers included."""
+    found, new = set(), {name}
+    while new:
+        found |= new
+        nodes = [node for node in body if new & _defined(node)]
+        used = {each.id for node in nodes for each in ast.walk(node) if isinstance(each, ast.Name)}
+        new = {each for node in body for each in _defined(node) & used} - found
+    return found
+
+
+def _defined(node: ast.stmt) -> set[str]:
+    """Return the names that a statement of a module defines, imports left out."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return {node.name}
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    return {
+        each.id for target in targets if target is not None for each in ast.walk(target) if isinstance(each, ast.Name)
+    }
+
+
+def _first_line(node: ast.stmt) -> int:
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(each.lineno for each in decorators)])
 
 
 def problems() -> list[Problem]:
@@ -246,11 +281,11 @@ def _own(name: str, module: str, function: str, docstring: str) -> Component:
 def _registered(name: str) -> Component | None:
     """Look a name up among what is registered, importing no more modules than its own; of equal names the last wins."""
     prefix, _, function = name.rpartition(".")
-    broken: plugins.PluginBroken | None = None
+    broken: plugins.PluginBrokenError | None = None
     for module, said in _modules_for(prefix):
         try:
             fn = _function(_import(module, said), function)
-        except plugins.PluginBroken as error:
+        except plugins.PluginBrokenError as error:
             broken = error  # another entry may have the same name
         else:
             if fn is not None and not function.startswith("_"):
@@ -290,7 +325,7 @@ def _dotted(name: str) -> Component | None:
     _also_from(Path.cwd())
     try:
         module = _import(path, name)
-    except plugins.PluginBroken as error:
+    except plugins.PluginBrokenError as error:
         missing = error.__cause__
         if isinstance(missing, ModuleNotFoundError) and f"{path}.".startswith(f"{missing.name}."):
             return None  # there is no such module, rather than a module with an error in it
@@ -304,12 +339,12 @@ def _from_file(name: str) -> Component:
     text, _, function = name.rpartition(":")
     path = expand(text)
     if not path.is_file():
-        raise ComponentNotFoundException(f"there is no file '{text}' for the component '{name}'")
+        raise ComponentNotFoundError(f"there is no file '{text}' for the component '{name}'")
     module = _load_file(path.resolve(), name)
     fn = _function(module, function)
     if fn is None:
         there = ", ".join(sorted(_functions(module))) or "no components"
-        raise ComponentNotFoundException(f"'{text}' has no function '{function}'; it has {there}")
+        raise ComponentNotFoundError(f"'{text}' has no function '{function}'; it has {there}")
     return _component(name, fn, text)
 
 
@@ -329,7 +364,7 @@ def _load_file(path: Path, name: str) -> ModuleType:
         spec.loader.exec_module(module)
     except BROKEN as error:
         del sys.modules[module_name]
-        raise plugins.PluginBroken(f"the file of '{name}' cannot be loaded: {_error(error)}") from error
+        raise plugins.PluginBrokenError(f"the file of '{name}' cannot be loaded: {_error(error)}") from error
     return module
 
 
@@ -350,7 +385,7 @@ def _import(name: str, said: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except BROKEN as error:
-        raise plugins.PluginBroken(f"the module {name} of '{said}' cannot be imported: {_error(error)}") from error
+        raise plugins.PluginBrokenError(f"the module {name} of '{said}' cannot be imported: {_error(error)}") from error
 
 
 def _import_or_report(name: str, said: str, report: Report) -> ModuleType | None:

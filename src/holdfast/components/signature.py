@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.components.annotations import Unsupported, resolve, type_of
+from holdfast.components.annotations import UnsupportedTypeError, resolve, type_of
 from holdfast.components.types import Boolean, Type, Union
 
 #: The default of a parameter that has none.
@@ -75,7 +75,7 @@ def read_signature(fn: Callable[..., Any]) -> Signature:
     for parameter in parameters:
         try:
             _add(found, parameter, fn)
-        except Unsupported as error:
+        except UnsupportedTypeError as error:
             found.problems.append((parameter.name, str(error)))
     taken: dict[str, str] = {}
     for each in found.parameters.values():
@@ -93,16 +93,16 @@ def returns_app(fn: Callable[..., Any]) -> bool:
     if isinstance(annotation, str):
         try:
             annotation = resolve(annotation, fn)
-        except Unsupported:
+        except UnsupportedTypeError:
             return str(annotation).strip("\"' ").rpartition(".")[2] == APP
     return isinstance(annotation, type) and any(base.__name__ == APP for base in annotation.__mro__)
 
 
 def _add(found: Signature, parameter: inspect.Parameter, fn: Callable[..., Any]) -> None:
     if parameter.kind is parameter.VAR_KEYWORD:
-        raise Unsupported(f"**{parameter.name} cannot be given as flags; name each parameter")
+        raise UnsupportedTypeError(f"**{parameter.name} cannot be given as flags; name each parameter")
     if parameter.annotation is parameter.empty:
-        raise Unsupported(f"'{parameter.name}' has no type; write {parameter.name}: str")
+        raise UnsupportedTypeError(f"'{parameter.name}' has no type; write {parameter.name}: str")
     annotation = resolve(parameter.annotation, fn)
     kind = type_of(annotation)
     if parameter.kind is parameter.VAR_POSITIONAL:

@@ -1,7 +1,7 @@
 """What may stand in a component's signature: how each type is written, read, and checked. Pure.
 
 A value comes either as text that somebody typed (`read`) or as data of a configuration or a program (`take`; text in
-data is read as if it had been typed). What does not fit raises `Mistake`.
+data is read as if it had been typed). What does not fit raises `WrongValueError`.
 
 - `list[T]`, `tuple[T, ...]`: `a,b`. `dict[K, V]`: `k=v,k2=v2`; a piece without `=` goes on with the value before it.
 - One more level is separated by semicolons: `list[list[int]]` as `1,2;3`, `dict[str, list[str]]` as `a=x,y;b=z`.
@@ -18,13 +18,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.components.words import cut, quote, split, unquote
+from holdfast.errors import UsageError
 
 YES = frozenset({"true", "yes", "on", "1", "t", "y"})
 NO = frozenset({"false", "no", "off", "0", "f", "n"})
 NOTHING = frozenset({"none", "null"})
 
 
-class Mistake(ValueError):
+class WrongValueError(UsageError):
     """A piece of what was given is not what is wanted there."""
 
     def __init__(self, piece: object, wanted: str, said: str = "") -> None:
@@ -49,11 +50,11 @@ class Type:
         self.name = name
 
     def read(self, text: str) -> Any:
-        """Make a value of what was typed; raises `Mistake`."""
+        """Make a value of what was typed; raises `WrongValueError`."""
         raise NotImplementedError
 
     def take(self, value: Any) -> Any:
-        """Make a value of data; raises `Mistake`."""
+        """Make a value of data; raises `WrongValueError`."""
         raise NotImplementedError
 
     def plain(self, value: Any) -> Any:
@@ -81,7 +82,7 @@ class Text(Type):
     def take(self, value: Any) -> Any:
         """Take text and nothing else."""
         if not isinstance(value, str):
-            raise Mistake(value, self.name)
+            raise WrongValueError(value, self.name)
         return value
 
 
@@ -101,7 +102,7 @@ class PathLike(Type):
     def take(self, value: Any) -> Any:
         """Take text or a path."""
         if not isinstance(value, str) and not hasattr(value, "__fspath__"):
-            raise Mistake(value, self.name)
+            raise WrongValueError(value, self.name)
         return self.kind(value)
 
     def plain(self, value: Any) -> Any:
@@ -121,14 +122,14 @@ class Number(Type):
         try:
             return self.kind(text)
         except ValueError:
-            raise Mistake(text, self.name) from None
+            raise WrongValueError(text, self.name) from None
 
     def take(self, value: Any) -> Any:
         """Take a number; an int is fine for a float, but True is no number."""
         if isinstance(value, str):
             return self.read(value)
         if isinstance(value, bool) or not isinstance(value, int | self.kind):
-            raise Mistake(value, self.name)
+            raise WrongValueError(value, self.name)
         return self.kind(value)
 
 
@@ -145,14 +146,14 @@ class Boolean(Type):
             return True
         if word in NO:
             return False
-        raise Mistake(text, self.name)
+        raise WrongValueError(text, self.name)
 
     def take(self, value: Any) -> Any:
         """Take a bool, or a word for it."""
         if isinstance(value, str):
             return self.read(value)
         if not isinstance(value, bool):
-            raise Mistake(value, self.name)
+            raise WrongValueError(value, self.name)
         return value
 
     def write(self, value: Any) -> str:
@@ -176,7 +177,7 @@ class Choice(Type):
                 return words[text]
         alike = [value for word, value in self.words.items() if word.lower() == text.lower()]
         if len(alike) != 1:
-            raise Mistake(text, self.name)
+            raise WrongValueError(text, self.name)
         return alike[0]
 
     def take(self, value: Any) -> Any:
@@ -185,7 +186,7 @@ class Choice(Type):
             if type(choice) is type(value) and choice == value:
                 return choice
         if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise Mistake(value, self.name)
+            raise WrongValueError(value, self.name)
         return self.read(str(value))
 
     def plain(self, value: Any) -> Any:
@@ -242,19 +243,19 @@ class Union(Type):
         for member in self.members:
             try:
                 return getattr(member, how)(value)
-            except Mistake as mistake:
+            except WrongValueError as mistake:
                 mistakes.append(mistake)
         # What is wrong inside a member is worth telling where there is only one; else nobody knows which was meant.
         if len(mistakes) == 1 and mistakes[0].wanted != self.members[0].name:
             raise mistakes[0]
-        raise Mistake(value, self.name)
+        raise WrongValueError(value, self.name)
 
     def _owner(self, value: Any) -> Type:
         for member in self.members:
             try:
                 if type(member.take(value)) is type(value):
                     return member
-            except Mistake:
+            except WrongValueError:
                 continue
         return self.members[-1]
 
@@ -282,7 +283,7 @@ class Container(Type):
             if isinstance(data, self.json_type):
                 return self.take(data)
         if self.depth > 2:
-            raise Mistake(text, f"{self.name}, written as JSON")
+            raise WrongValueError(text, f"{self.name}, written as JSON")
         pieces = split(text, self.separator, self.stops)
         if not pieces[-1].strip():  # the empty text, or a separator at the end
             pieces.pop()
@@ -322,7 +323,7 @@ class Many(Container):
         if isinstance(value, str):
             return self.read(value)
         if not isinstance(value, list | tuple):
-            raise Mistake(value, self.name)
+            raise WrongValueError(value, self.name)
         return self.make(self.item.take(each) for each in value)
 
     def plain(self, value: Any) -> Any:
@@ -354,7 +355,7 @@ class Fixed(Container):
         if isinstance(value, str):
             return self.read(value)
         if not isinstance(value, list | tuple):
-            raise Mistake(value, self.name)
+            raise WrongValueError(value, self.name)
         self._count(value)
         return tuple(place.take(each) for place, each in zip(self.inner, value, strict=True))
 
@@ -368,7 +369,7 @@ class Fixed(Container):
 
     def _count(self, given: Sequence[Any]) -> None:
         if len(given) != len(self.inner):
-            raise Mistake(given, self.name, f"{len(self.inner)} values are wanted, not {len(given)}")
+            raise WrongValueError(given, self.name, f"{len(self.inner)} values are wanted, not {len(given)}")
 
 
 class Table(Container):
@@ -394,7 +395,7 @@ class Table(Container):
                 key, value = pairs[-1]
                 pairs[-1] = (key, f"{value}{self.separator}{piece}")
             else:
-                raise Mistake(piece, "KEY=VALUE")
+                raise WrongValueError(piece, "KEY=VALUE")
         return {_read_piece(self.key, key): _read_piece(self.value, value) for key, value in pairs}
 
     def take(self, value: Any) -> Any:
@@ -402,7 +403,7 @@ class Table(Container):
         if isinstance(value, str):
             return self.read(value)
         if not isinstance(value, Mapping):
-            raise Mistake(value, self.name)
+            raise WrongValueError(value, self.name)
         return {self.key.take(key): self.value.take(each) for key, each in value.items()}
 
     def plain(self, value: Any) -> Any:

@@ -206,10 +206,11 @@ class Leave(Message, frozen=True, tag=14):
 
 
 class Close(Message, frozen=True, tag=15):
-    """The run is over for all nodes."""
+    """The run is over for all nodes; `failed` where its work cannot be done any more."""
 
     seq: int
     reason: str
+    failed: bool = False
 
 
 class Call(Message, frozen=True, tag=17):

@@ -112,7 +112,7 @@ class RunMachine(Rounds):
             case Leave():
                 self._on_leave(name, message, now)
             case Close():
-                self._close(message.reason, failed=False)
+                self._close(message.reason, failed=message.failed)
 
     def _on_join(self, event: NodeJoined, now: float) -> None:
         join, name = event.join, event.join.spec.node

@@ -1,8 +1,8 @@
-"""Events: what happens in a run, for whoever collects such things.
+"""Events: what happens in a run, for programs that collect it.
 
     record(Event("epoch.done", EventSource.WORKER, metadata={"epoch": 3}), "console")
 
-`configure(handler)` sends every event of the process to a handler of one's own; `--event-log-handler` and
+`configure(handler)` sends every event of the process to a handler of your own; `--event-log-handler` and
 $HOLDFAST_EVENTS choose among `null`, `console`, `jsonl:PATH`, `otlp:ENDPOINT` and what plugins add.
 """
 
@@ -17,13 +17,15 @@ from holdfast.events.api import (
     NullEventHandler,
     RdzvEvent,
 )
-from holdfast.events.destinations import close_all, flush_all, register
 from holdfast.events.recording import (
+    close_all,
     configure,
     construct_and_record_rdzv_event,
+    flush_all,
     get_logging_handler,
     record,
     record_rdzv_event,
+    register,
 )
 
 __all__ = [

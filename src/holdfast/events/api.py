@@ -1,4 +1,4 @@
-"""Events as users know them: what one is, and what takes them. Pure.
+"""Events and the interface of event handlers. Pure.
 
 The names are those of TorchElastic; a handler written against them works here.
 """
@@ -24,7 +24,7 @@ class EventSource(StrEnum):
 
 
 class NodeState(StrEnum):
-    """Where a node stands in the rendezvous."""
+    """The state of a node in the rendezvous."""
 
     INIT = "INIT"
     RUNNING = "RUNNING"
@@ -34,10 +34,10 @@ class NodeState(StrEnum):
 
 @dataclass
 class Event:
-    """Something that happened, for whoever collects events.
+    """Something that happened, for programs that collect events.
 
-    `timestamp` is in seconds since 1970, with a fraction: a restart takes less than a second. What is recorded with 0
-    gets the time of its recording.
+    `timestamp` is in seconds since 1970, with a fraction: a restart takes less than a second. A
+    timestamp of 0 becomes the time of recording.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Event:
 
 @dataclass
 class RdzvEvent:
-    """Something that happened while nodes came together."""
+    """Something that happened in a rendezvous."""
 
     name: str
     run_id: str
@@ -106,14 +106,17 @@ class RdzvEvent:
 
 
 class EventHandler(ABC):
-    """Takes events: implement `record` and hand the handler to `configure`, or offer it as a plugin."""
+    """Takes events: implement `record` and pass the handler to `configure`, or offer it as a plugin.
+
+    A handler that is chosen by name may also have `flush()`, which is called when no events are waiting.
+    """
 
     @abstractmethod
     def record(self, event: Event) -> None:
         """Take one event."""
 
     def close(self) -> None:  # noqa: B027 - most handlers hold nothing
-        """Let go of what is held; no event comes after."""
+        """Release files and connections; no event comes after this."""
 
 
 class NullEventHandler(EventHandler):

@@ -1,7 +1,7 @@
 """One line of a journal, and which facts become one. Pure.
 
-A cluster fact (one with a number, its place in the history of the run) is written without the name of whoever wrote it
-down, so that its line is the same on every node.
+A cluster fact (one with a number, its place in the history of the run) is written without the name of its writer, so
+that its line is the same on every node.
 """
 
 from __future__ import annotations
@@ -13,26 +13,24 @@ from typing import Any
 
 import msgspec
 
-from holdfast.events.context import RunContext
-from holdfast.facts import DEBUG, ERROR, INFO, WARNING, Fact
+from holdfast.events.platform import RunContext
+from holdfast.facts import Fact, level_name
 from holdfast.text import clean, clean_data
 
 VERSION = 1
 #: How many cluster facts are remembered so that none is written twice; a coordinator repeats only recent ones.
 NUMBERS_REMEMBERED_MAX = 100_000
 
-LEVELS = {"debug": DEBUG, "info": INFO, "warning": WARNING, "error": ERROR}
-
-#: What the journal itself says; the last line of one that was closed, and of one that is full.
+#: The kinds of the journal's own lines: the last one of a closed journal, and that of a full one.
 CLOSED, FULL = "journal_closed", "journal_full"
-#: Facts that are written even into a full journal: how it ended is what people look for.
+#: Facts that are written even to a full journal: people look for how a run ended.
 ENDS = frozenset({"run_closed", "run_ended"})
 
 _COUNTDOWN = re.compile(r"\d+(\.\d+)? (s|seconds)\b")
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that happened, as it stands in a journal; `host`, `node` and `pid` are null for cluster facts."""
+    """One line of a journal; `host`, `node` and `pid` are null for cluster facts."""
 
     version: int = VERSION
     time: float
@@ -49,14 +47,14 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """An entry and the text that it was read from."""
+    """An entry and the text of its line."""
 
     entry: Entry
     text: bytes
 
 
 def entry_of(fact: Fact, context: RunContext) -> Entry:
-    """Return the line that tells a fact."""
+    """Return the entry for a fact."""
     local = fact.number is None
     return Entry(
         time=fact.timestamp,
@@ -87,34 +85,29 @@ def encode(entry: Entry) -> bytes:
 
 
 def decode(line: bytes) -> Entry | None:
-    """Read one line; None for one that is torn or none of ours."""
+    """Read one line; None if it is cut short or not one of ours."""
     try:
         return _decoder.decode(line)
     except (msgspec.MsgspecError, ValueError):
         return None
 
 
-def level_name(level: int) -> str:
-    """Name a level, as in `warning`."""
-    return next((name for name, least in reversed(LEVELS.items()) if level >= least), "debug")
-
-
 class Sieve:
-    """Says which facts to write: waits when what is waited for changes, cluster facts once each."""
+    """Decides which facts to write: a wait when its reason changes, each cluster fact once."""
 
     def __init__(self) -> None:
         self._waited_for = ""
         self._seen: OrderedDict[tuple[int, str, str], None] = OrderedDict()
 
     def lets_through(self, kind: str, sentence: str, number: int | None) -> bool:
-        """Whether to write what comes next."""
+        """Whether to write the next fact."""
         if kind == "waiting":
             told, self._waited_for = self._waited_for, _COUNTDOWN.sub("…", sentence)
             return told != self._waited_for
-        self._waited_for = ""  # what is waited for after something happened is a new wait
+        self._waited_for = ""  # a wait after something happened is a new wait
         if number is None:
             return True
-        # By what it says as well: should numbers begin anew with a new coordinator, nothing is lost.
+        # The sentence is part of the key: if a new coordinator numbers from the start again, nothing is lost.
         key = (number, kind, sentence)
         if key in self._seen:
             return False

@@ -1,4 +1,4 @@
-"""Finding the journals that a person means, and reading them as one story."""
+"""Finding the journals that a user names, and reading them as one story."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.errors import UsageError
+from holdfast.errors import UnknownRunError, UsageError
 from holdfast.events.entry import CLOSED, Entry, Line
-from holdfast.events.index import journals_of, recent_runs
-from holdfast.events.journal import FILE_NAME
-from holdfast.events.liveness import is_writing
-from holdfast.events.reading import JournalReader
+from holdfast.events.index import is_writing, journals_of, recent_runs
+from holdfast.events.journal import FILE_NAME, JournalReader
 from holdfast.events.story import Merger, Told
 from holdfast.home import expand
 from holdfast.quantities import ago
@@ -22,16 +20,12 @@ from holdfast.quantities import ago
 RUNS_NAMED_MAX = 5
 
 
-class UnknownRun(UsageError):
-    """No run of this id has left a journal on this host; the message names the latest that have."""
-
-
 def find_story(text: str, *, everything: bool = False) -> Story:
     """Find the journals of a run id, a journal file or a log folder; without any, those of the newest run here."""
     if not text:
         newest = recent_runs(1)
         if not newest:
-            raise UnknownRun("no run has left a journal here yet; name a journal or a log folder")
+            raise UnknownRunError("no run has left a journal here yet; name a journal or a log folder")
         return _story_of_run(newest[0], everything)
     path = expand(text)
     means_path = os.sep in text or path.suffix == ".jsonl"
@@ -43,7 +37,7 @@ def find_story(text: str, *, everything: bool = False) -> Story:
         return Story(lambda: [path], everything=True)
     if means_path:
         raise UsageError(f"there is no file '{text}' on this host; {_recent()}")
-    raise UnknownRun(f"there is no run '{text}' on this host; {_recent()}")
+    raise UnknownRunError(f"there is no run '{text}' on this host; {_recent()}")
 
 
 def _story_of_run(run: str, everything: bool) -> Story:
@@ -68,7 +62,7 @@ def _recent() -> str:
 
 
 def _clock(when: float) -> str:
-    """Write a time as a clock shows it, with the date where that is not today's."""
+    """Format a time of day, with the date if that is not today."""
     then, today = time.localtime(when), time.localtime()
     return time.strftime("%H:%M:%S" if then[:3] == today[:3] else "%Y-%m-%d %H:%M:%S", then)
 
@@ -76,7 +70,7 @@ def _clock(when: float) -> str:
 @dataclass
 class _Journal:
     reader: JournalReader
-    #: Read and not yet told.
+    #: Read, but not yet part of the story.
     lines: list[Line] = field(default_factory=list)
     first: float = 0.0
     last: float = 0.0
@@ -89,7 +83,7 @@ class _Journal:
             self.lines.append(line)
             self.first = self.first or entry.time
             self.last = max(self.last, entry.time)
-            # An agent that is started again with the same file goes on after the end.
+            # An agent that is started again with the same file appends to it.
             self.closed = entry.kind == CLOSED
             if entry.pid is not None:
                 self.writer = entry
@@ -100,7 +94,7 @@ class _Journal:
 
     @property
     def abandoned(self) -> bool:
-        """Whether its writer died without closing it; known only of processes of this host."""
+        """Whether its writer died without closing it; known only for processes of this host."""
         writer = self.writer
         if self.closed or writer is None or writer.host != socket.gethostname():
             return False
@@ -108,10 +102,10 @@ class _Journal:
 
 
 class Story:
-    """The journals of one run on this host, read as one; can be read again for what was added.
+    """The journals of one run on this host, read as one; `read` can be called again for new lines.
 
-    A run id may have been used before. Journals that were all closed before the next one began are an earlier story,
-    which is told only on demand.
+    A run id may have been used before. Journals that were all closed before the next one began are an earlier run,
+    which is shown only on demand.
     """
 
     def __init__(self, find: Callable[[], list[Path]], *, everything: bool) -> None:
@@ -125,7 +119,7 @@ class Story:
         self.latest = 0.0
 
     def read(self) -> list[Told]:
-        """Return what was written since the last time."""
+        """Return the lines that were written since the last call."""
         first = not self._journals
         for path in self._find():
             if path not in self._journals and path not in self._earlier:
@@ -141,11 +135,11 @@ class Story:
         return told
 
     def is_over(self) -> bool:
-        """Whether nothing more is to come: every journal was closed, or its agent is gone."""
+        """Whether no more lines can come: every journal was closed, or its agent is gone."""
         return all(journal.closed or journal.abandoned for journal in self._journals.values())
 
     def title(self) -> str:
-        """Say which run this is, when it started, whether it is live, and where its logs are."""
+        """Return a line with the run's id, when it started, whether it is live, and where its logs are."""
         if not self._journals:
             return "nothing is written yet"
         run = next((journal.writer.run for journal in self._journals.values() if journal.writer is not None), "")
@@ -165,14 +159,14 @@ class Story:
         return os.path.commonpath([path.absolute().parent for path in self._journals])
 
     def label(self, entry: Entry) -> str:
-        """Say whose line this is, where there are several who tell: the host, and on a shared one the process."""
+        """Return which agent wrote a line, if there are several: the host, and the process on a shared host."""
         if entry.host is None or len(self._agents) < 2:
             return ""
         shared = sum(host == entry.host for host, _ in self._agents) > 1
         return f"{entry.host}:{entry.pid}" if shared else entry.host
 
     def notes(self) -> list[str]:
-        """Say what a reader should know about the journals themselves."""
+        """Return notes on the journals themselves, such as one that was never closed."""
         notes = []
         for path, journal in self._journals.items():
             if journal.abandoned and journal.writer is not None:
@@ -181,14 +175,14 @@ class Story:
             if journal.reader.unreadable:
                 notes.append(f"{path} has lines that cannot be read: {journal.reader.unreadable}")
         if self._earlier:
-            notes.append(f"an earlier run had the same id; --all tells it too (journals: {len(self._earlier)})")
+            notes.append(f"an earlier run had the same id; --all shows it too (journals: {len(self._earlier)})")
         return notes
 
     def _read(self, path: Path, journal: _Journal) -> None:
         try:
             journal.read()
         except FileNotFoundError:
-            del self._journals[path]  # its folder was removed; the others still tell
+            del self._journals[path]  # its folder was removed; the other journals remain
         except OSError as error:
             raise UsageError(f"cannot read the journal {path}: {error.strerror}") from None
 

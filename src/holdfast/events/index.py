@@ -1,4 +1,4 @@
-"""Which journals a run has on this host: one small file per run id in this user's state folder.
+"""Which journals a run has on this host, and whether it is live: one small file per run id in the state folder.
 
 Writers hold a lock, so that agents that start together do not lose each other's lines. Readers need none: a file is
 replaced, never rewritten in place.
@@ -11,22 +11,30 @@ import fcntl
 import json
 import os
 import secrets
+import socket
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
+from holdfast.events.entry import CLOSED, decode
 from holdfast.filenames import file_name
 from holdfast.home import make_folders, state_folder
 
 RUNS_MAX = 200
 JOURNALS_PER_RUN_MAX = 200
 _SUFFIX = ".jsonl"
+#: How many of the latest runs are searched for a live one.
+RUNS_LOOKED_AT_MAX = 20
+#: How much of a journal's end is read: its last line says whether it was closed.
+TAIL_BYTES = 64 * 1024
+#: A process that started this much after its first line is another one that got the same pid.
+CLOCK_SLACK_S = 30.0
 
 
 class Noted(msgspec.Struct, frozen=True, kw_only=True):
-    """One journal: where it lies, and which process of which host began to write it when."""
+    """One journal: its path, and which process of which host began to write it when."""
 
     version: int = 1
     run: str
@@ -53,7 +61,7 @@ def note_journal(
 
 
 def journals_of(run: str, environ: Mapping[str, str] = os.environ) -> list[Noted]:
-    """Return the journals of a run, oldest first; empty for a run that nobody knows."""
+    """Return the journals of a run, oldest first; empty for an unknown run."""
     return [noted for noted in _read(_folder(environ) / _file_name(run)) if noted.run == run]
 
 
@@ -76,7 +84,7 @@ def _newest_first(folder: Path) -> list[Path]:
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.endswith(_SUFFIX):
-                with contextlib.suppress(OSError):  # forgotten by somebody else in this moment
+                with contextlib.suppress(OSError):  # another process has just removed it
                     found.append((entry.stat().st_mtime_ns, entry.name))
     return [folder / name for _, name in sorted(found, reverse=True)]
 
@@ -111,3 +119,45 @@ def _locked(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+# -- liveness ------------------------------------------------------------------------------------------------
+
+
+def live_run() -> str | None:
+    """Return the id of the newest run that has a live agent on this host, or None."""
+    return next((run for run in recent_runs(RUNS_LOOKED_AT_MAX) if is_live(run)), None)
+
+
+def is_live(run: str) -> bool:
+    """Whether an agent or a worker of this run still writes its journal on this host."""
+    return any(
+        is_writing(noted.host, noted.pid, noted.time) and not _is_closed(Path(noted.path))
+        for noted in reversed(journals_of(run))
+    )
+
+
+def is_writing(host: str | None, pid: int | None, since: float) -> bool:
+    """Whether the process of this host that wrote a line at `since` is still running."""
+    if host != socket.gethostname() or not pid:
+        return False
+    import psutil  # most commands that read the index do not need it
+
+    try:
+        return bool(psutil.Process(pid).create_time() <= since + CLOCK_SLACK_S)
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.Error:
+        return True  # it exists, and we may not look at it
+
+
+def _is_closed(path: Path) -> bool:
+    """Whether a journal's last line closes it; a journal that was removed counts as closed."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(os.fstat(file.fileno()).st_size - TAIL_BYTES, 0))
+            lines = file.read().splitlines()
+    except OSError:
+        return True
+    last = decode(lines[-1]) if lines else None
+    return last is not None and last.kind == CLOSED

@@ -1,37 +1,39 @@
 """The journal: everything that happened in a run, as JSON lines in its log folder.
 
-A journal listens to the facts of its process and writes each as one line; `Entry` says what stands in it. Files may be
-slow, full or gone: a thread writes, the agent never waits, and trouble is reported once. A crash may tear the last
-line, which readers skip.
+A journal listens to the facts of its process and writes each as one line, an `Entry`. Files may be slow, full or gone:
+a thread writes, the agent never waits, and the first error is reported. A crash may cut the last line short; readers
+skip it.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from holdfast.errors import HoldfastError
 from holdfast.events import entry as entries
-from holdfast.events.context import RunContext
-from holdfast.events.entry import Entry, Sieve
+from holdfast.events.entry import Entry, Line, Sieve
 from holdfast.events.index import note_journal
-from holdfast.events.linefile import LineFile
-from holdfast.events.reading import JournalReader
+from holdfast.events.platform import RunContext
 from holdfast.facts import Fact, facts
 from holdfast.outbox import CLOSE_TIMEOUT_S, Outbox
+from holdfast.sinks import LineFile
 
 FILE_NAME = "journal.jsonl"
 JOURNAL_BYTES_MAX = 64 << 20
-#: What a full journal may still grow by, for the lines that say how the run ended.
+#: How much a full journal may still grow, for the lines that say how the run ended.
 END_BYTES_MAX = 1 << 20
 #: How many lines wait for a journal that has no file yet: the log folder is made with the first attempt.
 LINES_WAITING_MAX = 10_000
+READ_BYTES = 1 << 20
+#: A longer line is not one of ours.
+LINE_BYTES_MAX = 64 << 20
 
 
 class Journal:
-    """Writes down every fact of this process that concerns a run; use as a context manager around it.
+    """Writes every fact of this process that concerns a run; use as a context manager around the run.
 
     Without a path, lines wait until `place` names one.
     """
@@ -50,7 +52,7 @@ class Journal:
         self._waiting: list[Entry] = []
         self._process = os.getpid()
         self._stop: Callable[[], None] | None = None
-        # A path opens the file: whatever may block is done by one thread, in the order of asking.
+        # A path opens the file: one thread does everything that may block, in order.
         self._outbox: Outbox[Fact | Path] = Outbox(
             f"the journal of run '{context.run}'", self._deliver, finish=self._end
         )
@@ -65,24 +67,24 @@ class Journal:
         self.close()
 
     def place(self, path: str | Path) -> None:
-        """Say where the file is; only the first word counts."""
+        """Set the path of the file; only the first call counts."""
         if self.path is None:
             self.path = Path(path)
             self._outbox.put(self.path)
 
     def flush(self, timeout_s: float = CLOSE_TIMEOUT_S) -> bool:
-        """Wait until everything so far is written; says whether that came about in time."""
+        """Wait until everything so far is written; return whether that took no longer than `timeout_s`."""
         return self._outbox.flush(timeout_s)
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Stop listening, write what is left, for no longer than `timeout_s`, and end with a line that says so."""
+        """Stop listening, write the rest, within `timeout_s`, and a last line that closes the journal."""
         if self._stop is not None:
             self._stop()
             self._stop = None
             self._outbox.close(timeout_s)
 
     def _on_fact(self, fact: Fact) -> None:
-        if os.getpid() == self._process:  # a worker that was forked from us has no part in this
+        if os.getpid() == self._process:  # not in a worker that was forked from this process
             self._outbox.put(fact)
 
     # -- in the outbox's thread ------------------------------------------------------------------------------------
@@ -97,7 +99,7 @@ class Journal:
         file = LineFile(path)
         self._bytes = file.size
         if self._bytes:
-            # An agent that was started again goes on where it stopped.
+            # An agent that was started again continues the journal.
             for line in JournalReader(path).read():
                 self._sieve.lets_through(line.entry.kind, line.entry.sentence, line.entry.number)
         self._file = file
@@ -139,7 +141,7 @@ class Journal:
         return entries.entry_of(Fact(kind, sentence, timestamp=time.time()), self._context)
 
     def _full_sentence(self) -> str:
-        return f"the journal is full at {self._bytes_max} bytes; only how the run ends is still written"
+        return f"the journal is full at {self._bytes_max} bytes; only how the run ends is still recorded"
 
     def _note(self, path: Path) -> None:
         try:
@@ -149,3 +151,37 @@ class Journal:
                 "journal_unlisted",
                 f"`holdfast events {self._context.run}` will not find {path}; name the file instead: {error}",
             )
+
+
+class JournalReader:
+    """Reads a journal's lines, also those that are added later; lines that cannot be read are counted and skipped."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.unreadable = 0
+        self._offset = 0
+        self._rest = b""
+
+    def read(self) -> Iterator[Line]:
+        """Yield the whole lines since the last call; raises `OSError`."""
+        with self.path.open("rb") as file:
+            file.seek(self._offset)
+            while chunk := file.read(READ_BYTES):
+                self._offset += len(chunk)
+                *texts, self._rest = (self._rest + chunk).split(b"\n")
+                if len(self._rest) > LINE_BYTES_MAX:
+                    self._rest = b""
+                yield from self._lines(texts)
+
+    @property
+    def torn(self) -> bool:
+        """Whether the file ends in the middle of a line, after a crash or during a write."""
+        return bool(self._rest)
+
+    def _lines(self, texts: list[bytes]) -> Iterator[Line]:
+        for text in texts:
+            entry = entries.decode(text) if text.strip() else None
+            if entry is not None:
+                yield Line(entry, text)
+            elif text.strip():
+                self.unreadable += 1

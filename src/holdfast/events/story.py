@@ -1,9 +1,9 @@
-"""From journals to a story: what several nodes wrote, put in order, filtered, told. Pure.
+"""From journals to a story: the lines of several nodes in one order, filtered and formatted. Pure.
 
-The clocks of different hosts are not compared where that can be helped. Cluster facts have numbers, and their order is
-that of the numbers; each stands in the story once, whoever wrote it down. What a node tells of itself stands between
-the cluster facts that its journal has before and after it, whatever its clock says; only where the clocks agree may it
-stand behind one that reached the node a moment late. Within these limits times decide.
+Clocks of different hosts are compared only where that cannot be avoided. Cluster facts are ordered by their numbers;
+each appears once, even if several nodes wrote it. A node's own facts stay between the cluster facts before and after
+them in its journal, whatever its clock says; only if the clocks agree may one come after a cluster fact that reached
+the node a moment late. Within these limits times decide.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from fnmatch import fnmatchcase
 from math import inf
 from typing import Any
 
-from holdfast.events.entry import CLOSED, LEVELS, Entry, Line, Sieve
+from holdfast.events.entry import CLOSED, Entry, Line, Sieve
+from holdfast.facts import LEVELS
 from holdfast.printable import printable
 
-#: A node whose clock is ahead by no more than this is taken to have heard of a cluster fact late.
+#: If a node's clock is ahead by no more than this, the cluster fact is taken to have reached it late.
 NEWS_TAKES_S_MAX = 0.1
 #: Data that names the node a cluster fact is about.
 _NODE_KEYS = ("host", "node")
@@ -37,16 +38,16 @@ class Told:
 
 @dataclass(slots=True)
 class _Position:
-    """How far one journal has been told."""
+    """How far one journal is merged."""
 
     number: int = -1
-    #: No later line of this journal stands in the story before this time.
+    #: No later line of this journal comes before this time in the story.
     time: float = 0.0
     round: int | None = None
 
 
 class Merger:
-    """Puts the lines of several journals in one order; can be called again with what was added to them."""
+    """Puts the lines of several journals in one order; `merge` takes further lines of the same journals later."""
 
     def __init__(self) -> None:
         self._sieve = Sieve()
@@ -70,7 +71,7 @@ class Merger:
         return [told for _, told in keyed]
 
     def _cluster_times(self, journals: Iterable[Sequence[Line]]) -> dict[int, float]:
-        """Return a time for each number, growing with the numbers."""
+        """Return a time for each number; a later number never has an earlier time."""
         times: dict[int, float] = {}
         for lines in journals:
             times.update({line.entry.number: line.entry.time for line in lines if line.entry.number is not None})
@@ -90,7 +91,7 @@ def _next_times(lines: Sequence[Line], times: Mapping[int, float]) -> list[float
 
 
 def _advance(position: _Position, entry: Entry, until: float) -> None:
-    """Move on to an entry: a cluster fact stands at `until`, any other not much later than that."""
+    """Move on to an entry: a cluster fact is at `until`, any other not much later than that."""
     if entry.number is not None:
         position.number = max(position.number, entry.number)
         position.time = max(position.time, until)
@@ -107,7 +108,7 @@ def _told(line: Line, position: _Position) -> Told:
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Which lines a person wants to see; all that are given must hold."""
+    """Which lines the user wants to see; a line must pass every filter that is set."""
 
     kinds: tuple[str, ...] = ()
     level: str = "debug"
@@ -121,7 +122,7 @@ class Filters:
         """Whether to show a line."""
         entry = told.entry
         if entry.kind == CLOSED and not self.kinds:
-            return False  # it says something about the file and nothing about the run
+            return False  # it is about the file and not about the run
         return (
             (not self.kinds or any(fnmatchcase(entry.kind, kind) for kind in self.kinds))
             and LEVELS.get(entry.level, 0) >= LEVELS[self.level]
@@ -139,7 +140,7 @@ def _is_about(entry: Entry, node: str) -> bool:
 
 
 def _named_in(data: Mapping[str, Any]) -> list[Any]:
-    """Return the nodes that a cluster fact is about: one that is gone, one that failed, those who joined."""
+    """Return the nodes that a cluster fact is about: the one that left or failed, and those that joined."""
     failure, joined = data.get("failure"), data.get("joined")
     return [
         *(data.get(key) for key in _NODE_KEYS),
@@ -149,7 +150,7 @@ def _named_in(data: Mapping[str, Any]) -> list[Any]:
 
 
 class Columns:
-    """Tells lines as text, in columns: time, mark, round, whose it is, sentence."""
+    """Formats lines in columns: time, mark, round, node, sentence."""
 
     def __init__(self, clock: Callable[[float], str], label: Callable[[Entry], str]) -> None:
         self._clock = clock
@@ -157,12 +158,12 @@ class Columns:
         self._label_width = 0
 
     def make_room(self, story: Iterable[Told]) -> None:
-        """Make the column of labels wide enough for these lines."""
+        """Make the column of nodes wide enough for these lines."""
         widths = (len(_printable(self._label(told.entry))) for told in story)
         self._label_width = max(self._label_width, *widths, 0)
 
     def tell(self, told: Told) -> str:
-        """Return a line, or several where the sentence has several."""
+        """Return the formatted line, or several if the sentence has several."""
         entry = told.entry
         head = f"{self._clock(entry.time):>10} {_MARKS.get(entry.level, ''):>2} {_round(told):>4}  {self._who(entry)}"
         first, *more = _printable(entry.sentence.rstrip()).split("\n")
@@ -171,22 +172,22 @@ class Columns:
 
     def _who(self, entry: Entry) -> str:
         label = _printable(self._label(entry))
-        self._label_width = max(self._label_width, len(label))  # somebody new may have come while we follow
+        self._label_width = max(self._label_width, len(label))  # a node may have joined while we follow
         return f"{label:{self._label_width}}  " if self._label_width else ""
 
 
 def _printable(text: str) -> str:
-    """Take out what could write over the screen or break the columns."""
+    """Remove control characters and tabs, which would break the columns."""
     return printable(text).replace("\t", " ")
 
 
 def after_start(start: float) -> Callable[[float], str]:
-    """Return what tells a time as that since `start`: `+3.2s`, `+4m05.0s`, `+1h02m`."""
+    """Return a function that formats a time as the time since `start`: `+3.2s`, `+4m05.0s`, `+1h02m`."""
     return lambda when: ("-" if when < start else "+") + length_of(abs(when - start))
 
 
 def length_of(seconds: float) -> str:
-    """Tell a length of time for people: `350ms`, `3.2s`, `4m05s`, `1h02m`."""
+    """Format a length of time: `350ms`, `3.2s`, `4m05s`, `1h02m`."""
     if seconds < 1:
         return f"{seconds * 1000:.0f}ms"
     if round(seconds, 1) < 60:
@@ -200,7 +201,7 @@ def _round(told: Told) -> str:
 
 
 def _took(entry: Entry) -> str:
-    """How long it took, where the sentence does not say that itself."""
+    """Return how long it took, if the sentence does not say that itself."""
     duration = entry.data.get("duration_ms")
     if not isinstance(duration, int | float) or isinstance(duration, bool) or _LENGTH.search(entry.sentence):
         return ""

@@ -1,13 +1,12 @@
-"""Classification: what kind of failure a worker's end was, from the evidence it left.
+"""Classification: the kind of a worker's failure, from the evidence it left.
 
 The rules, first match wins:
 
 1. We ended it because it hung: TIMEOUT.
-2. We had signalled it before it died: STOPPED, however it died. Something else was the reason to stop it.
+2. We had signalled it before it died: STOPPED, however it died.
 3. SIGKILL that we did not send, while the kernel counted an out-of-memory kill: OUT_OF_MEMORY.
-4. Its own words say that a peer went away: VICTIM. The words are the error file's message, or, where there
-   is none, its last log lines. A true failure elsewhere then wins over it; if there is none, it is still
-   reported.
+4. Its error file or, without one, its last log lines say that a peer went away: VICTIM. A failure of another
+   worker is then the root cause; if there is none, the victim is reported.
 5. An exception in the error file: EXCEPTION, or EXIT where the exception is SystemExit.
 6. A signal: SIGNAL. Anything else: EXIT.
 """
@@ -27,9 +26,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """All that the agent knows about one worker's end.
+    """All that the agent knows about the end of one worker.
 
-    `oom_kills` is how many kills for want of memory the kernel counted while the worker lived.
+    `oom_kills` is how many out-of-memory kills the kernel counted while the worker lived.
     """
 
     exit_code: int
@@ -40,7 +39,7 @@ class Evidence:
     log_lines: tuple[str, ...] = ()
 
 
-#: What workers say when the other end of a collective or of the store has gone.
+#: Messages of workers whose peer in a collective or in the store went away.
 _VICTIM_WORDS = re.compile(
     r"""
       connection\ (?:was\ )?(?:reset|closed|aborted)\ by\ (?:remote\ )?peer
@@ -59,17 +58,17 @@ _VICTIM_WORDS = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 
-#: How many of the last log lines are searched for those words.
+#: How many of the last log lines are searched for them.
 WORDS_LINES_MAX = 20
 
 
 def speaks_as_victim(text: str) -> bool:
-    """Whether these words blame a peer that went away."""
+    """Whether this text blames a peer that went away."""
     return _VICTIM_WORDS.search(text) is not None
 
 
 def classify(evidence: Evidence) -> Kind:
-    """Tell what kind of failure the evidence shows; `exit_code` is not 0."""
+    """Return the kind of failure that the evidence shows; `exit_code` is not 0."""
     if evidence.timed_out:
         return Kind.TIMEOUT
     if evidence.signalled_by_us:
@@ -85,20 +84,35 @@ def classify(evidence: Evidence) -> Kind:
     return Kind.SIGNAL if evidence.exit_code < 0 else Kind.EXIT
 
 
-def explain(kind: Kind, evidence: Evidence) -> str:
-    """Say in one sentence what happened, for the report's first line."""
-    name = signal_name(evidence.exit_code)
-    ended = f"killed by {name}" if name else f"exited with code {evidence.exit_code}"
+def reason(kind: Kind, evidence: Evidence) -> str:
+    """Return why a process ended, beyond its exit code; empty if the exit code is all that is known."""
     if kind is Kind.OUT_OF_MEMORY:
         return "out of memory: killed by the kernel (SIGKILL, and the kernel counted an out-of-memory kill)"
     if kind is Kind.TIMEOUT:
-        return f"hung; {ended}"
+        return "hung"
     if kind is Kind.STOPPED:
-        return f"stopped by its agent; {ended}"
-    if evidence.error is not None and evidence.error.exit_message:
-        return f"{evidence.error.exit_message} (exit code {evidence.exit_code})"
-    if evidence.error is not None and evidence.error.message:
-        return evidence.error.message
-    if name == "SIGKILL":
-        return "killed by SIGKILL from outside Holdfast (often the kernel's OOM killer: see dmesg)"
-    return ended if name else f"{ended} without a traceback"
+        return "stopped by its agent"
+    if evidence.error is not None and (said := evidence.error.exit_message or evidence.error.message):
+        return said
+    if evidence.exit_code == -signal.SIGKILL:
+        return "from outside Holdfast (often the kernel's OOM killer: see dmesg)"
+    return ""
+
+
+def how_it_ended(exit_code: int) -> str:
+    """Return what an exit code says in words."""
+    name = signal_name(exit_code)
+    return f"killed by {name}" if name else f"exited with code {exit_code}"
+
+
+def explain(kind: Kind, evidence: Evidence) -> str:
+    """Return one sentence about what happened, for the report's first line."""
+    ended, why = how_it_ended(evidence.exit_code), reason(kind, evidence)
+    if not why:
+        return ended if evidence.exit_code < 0 else f"{ended} without a traceback"
+    if kind in (Kind.TIMEOUT, Kind.STOPPED):
+        return f"{why}; {ended}"
+    if evidence.error is not None and evidence.error.exit_message == why:
+        return f"{why} (exit code {evidence.exit_code})"
+    has_words = evidence.error is not None and bool(evidence.error.message)
+    return f"{ended} {why}" if kind is Kind.SIGNAL and not has_words else why

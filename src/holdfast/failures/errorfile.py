@@ -1,4 +1,4 @@
-"""The error file: a dying worker's last words, in the format that torchrun's users know.
+"""The error file: why a worker died, in torchrun's format.
 
     {"message": {"message": "<Type>: <text>", "extraInfo": {"py_callstack": "...", "timestamp": "<seconds>"}}}
 
@@ -6,7 +6,7 @@ with an optional "errorCode" beside "message", and "exitMessage" beside "py_call
 has said why. The older `{"message": "...", "timestamp": 1}` is read too.
 
 This module imports nothing of ours, because workers load it by its path while they die. Writing never
-raises, and neither does reading: a worker's last words, however garbled, must not hurt the agent.
+raises, and neither does reading: a garbled error file must not hurt the agent.
 """
 # A dying worker has no time to import pathlib.
 # ruff: noqa: PTH103, PTH105, PTH108, PTH120, PTH123
@@ -33,15 +33,15 @@ FILE_BYTES_MAX = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ErrorData:
-    """What an error file says; `data` is its whole content, or empty where it could not be read."""
+    """The content of an error file; `data` is the whole of it, or empty if it could not be read."""
 
     message: str
     traceback: str = ""
     timestamp: int | None = None
     error_code: int | None = None
-    #: What a program that ended itself by an exit code said before it did.
+    #: The message of a program that exited with a code of its own.
     exit_message: str = ""
-    #: Which worker it was, where a launcher has passed on what a worker of its own left.
+    #: The rank of the worker, if a launcher passed on the error of one of its workers.
     rank: int | None = None
     #: Whether the worker has printed the traceback on its stderr too.
     printed: bool = False
@@ -68,9 +68,9 @@ def describe(error: BaseException, traceback_text: str, *, now: float, error_cod
 
 
 def exit_message(error: BaseException) -> str:
-    """Return why a program ended itself: what argparse complained of, or the error that it was handling."""
+    """Return why a program exited by itself: the message of argparse, or the error that it was handling."""
     if not isinstance(error, SystemExit) or not isinstance(error.code, int):
-        return ""  # what is no number is the message itself
+        return ""  # a code that is no number is the message itself
     for frame in _frames(error):
         if _is_argparse(frame) and frame.f_code.co_name in ("error", "exit"):
             said = frame.f_locals.get("message")
@@ -92,12 +92,12 @@ def _is_argparse(frame: Any) -> bool:
 
 
 def _ended_by_argparse(error: BaseException) -> bool:
-    """Whether argparse has refused the arguments: it has said why, and where it was called tells nothing more."""
+    """Whether argparse refused the arguments: its message says why, and a traceback adds nothing."""
     return isinstance(error, SystemExit) and any(map(_is_argparse, _frames(error)))
 
 
 def record(error: BaseException, path: str | None = None, *, printed: bool = False) -> bool:
-    """Write the error file of this process for `error`; says whether that worked and never raises.
+    """Write the error file of this process for `error`; return whether that worked. Never raises.
 
     `printed` says that the traceback is printed on stderr as well, so that a report need not repeat it.
     """
@@ -118,7 +118,7 @@ def record(error: BaseException, path: str | None = None, *, printed: bool = Fal
 
 
 def mark_printed(path: str) -> bool:
-    """Note in an error file that another writer has left that its traceback is printed too; never raises."""
+    """Note in an existing error file that its traceback is printed too; never raises."""
     error = read(path)
     return error is not None and isinstance(error.data.get("message"), dict) and write(path, _marked(error.data))
 
@@ -131,7 +131,7 @@ def _marked(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def write(path: str, content: dict[str, Any]) -> bool:
-    """Put `content` at `path` whole or not at all; says whether that worked and never raises."""
+    """Write `content` to `path`, whole or not at all; return whether that worked. Never raises."""
     if path == os.devnull:
         return False
     temporary = f"{path}.{os.getpid()}.tmp"
@@ -148,7 +148,7 @@ def write(path: str, content: dict[str, Any]) -> bool:
 
 
 def read(path: str | None) -> ErrorData | None:
-    """Read what a worker left, or None where it left nothing; a damaged file is described, never raised."""
+    """Read an error file, or return None if there is none; a damaged file is described and never raises."""
     if not path or path == os.devnull:
         return None
     try:
@@ -201,7 +201,7 @@ def _text(value: object) -> str:
 
 
 def _clean(text: str) -> str:
-    """Write lone surrogates as escapes, as `holdfast.text` does: a file name that is not UTF-8 brings them along."""
+    """Write lone surrogates as escapes, as `holdfast.text` does: file names that are not UTF-8 contain them."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 

@@ -11,7 +11,7 @@ from holdfast.errors import PeerError
 from holdfast.failures.stacks import Group
 from holdfast.text import clean_data
 
-#: The version of the record's layout; a reader refuses only what is newer than itself.
+#: The version of the record's layout; a reader refuses only newer ones.
 FAILURE_VERSION = 1
 
 
@@ -21,15 +21,15 @@ class Kind(enum.Enum):
     EXCEPTION = "exception"  #: an uncaught Python exception
     EXIT = "exit"  #: a non-zero exit code, with or without a SystemExit behind it
     SIGNAL = "signal"  #: a signal that we did not send
-    OUT_OF_MEMORY = "out_of_memory"  #: killed by the kernel for want of memory
-    TIMEOUT = "timeout"  #: it hung, and was ended for it
+    OUT_OF_MEMORY = "out_of_memory"  #: killed by the kernel, which was out of memory
+    TIMEOUT = "timeout"  #: it hung and was killed
     START = "start"  #: it could not be started at all
     LOST_NODE = "lost_node"  #: a whole node stopped answering
-    VICTIM = "victim"  #: it fell because a peer had fallen: its own words say so
+    VICTIM = "victim"  #: it failed because a peer went away, as it says itself
     STOPPED = "stopped"  #: we ended it ourselves
 
 
-#: Kinds that can be a root cause; the others follow from somebody else's failure.
+#: Kinds that can be a root cause; the others follow from another failure.
 TRUE_KINDS = frozenset(Kind) - {Kind.VICTIM, Kind.STOPPED}
 
 
@@ -37,8 +37,8 @@ TRUE_KINDS = frozenset(Kind) - {Kind.VICTIM, Kind.STOPPED}
 class Failure:
     """One failure of one worker or node, with all that is known about it.
 
-    `exit_code` is negative for a signal and None where there was no process to end. `timestamp` is the
-    host's wall clock, for people to read: no decision compares it with another host's.
+    `exit_code` is negative for a signal and None if there was no process. `timestamp` is the host's wall
+    clock, for people to read: no decision compares it with another host's.
     """
 
     kind: Kind

@@ -34,7 +34,7 @@ class ErrorHandler:
         return os.environ.get(errorfile.ERROR_FILE_VARIABLE) or None
 
     def initialize(self) -> None:
-        """Get ready before user code runs: fatal signals print the Python stacks from now on."""
+        """Prepare before user code runs: fatal signals print the Python stacks from now on."""
         try:
             faulthandler.enable(all_threads=True)
         except (OSError, ValueError, RuntimeError, AttributeError) as error:  # stderr is closed or not a file
@@ -49,7 +49,7 @@ class ErrorHandler:
     def override_error_code_in_rootcause_data(
         self, rootcause_error_file: str, rootcause_error: dict[str, Any], error_code: int = 0
     ) -> None:
-        """Put `error_code` into a root cause's data, in place, where that data has room for it."""
+        """Put `error_code` into a root cause's data, in place, if its format has a field for it."""
         message = rootcause_error.get("message")
         if isinstance(message, dict):
             message["errorCode"] = error_code
@@ -57,7 +57,7 @@ class ErrorHandler:
             _log.warning("%s is of the older form and cannot carry error code %d", rootcause_error_file, error_code)
 
     def dump_error_file(self, rootcause_error_file: str, error_code: int = 0) -> None:
-        """Copy a child's error file to our own, so that whoever started us reads the root cause."""
+        """Copy a child's error file to our own, so that our parent process reads the root cause."""
         mine = self._get_error_file_path()
         error = errorfile.read(rootcause_error_file)
         if error is None or not error.data:

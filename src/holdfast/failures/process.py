@@ -1,4 +1,4 @@
-"""`ProcessFailure` and `ChildFailedError`: failures as programs written for TorchElastic see them."""
+"""`ProcessFailure` and `ChildFailedError`: failures in TorchElastic's form."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from holdfast.errors import JobFailedError
 from holdfast.failures import errorfile
 from holdfast.failures.failure import signal_name as name_of_signal
 
-#: What stands in place of an error file that was never written.
+#: In place of an error file that was never written.
 NO_ERROR_FILE = "<N/A>"
 #: The lines that frame a message are no longer than this.
 WIDTH_MAX = 60
@@ -56,8 +57,8 @@ class ProcessFailure:
         return moment.strftime("%Y-%m-%d_%H:%M:%S")
 
 
-class ChildFailedError(Exception):
-    """Some workers failed; names them all, the first failure first."""
+class ChildFailedError(JobFailedError):
+    """Some workers failed; lists them all, the first failure first."""
 
     def __init__(self, name: str, failures: dict[int, ProcessFailure]) -> None:
         assert failures, "a ChildFailedError names at least one failure"
@@ -70,7 +71,7 @@ class ChildFailedError(Exception):
         return min(self.failures.items(), key=lambda item: item[1].timestamp)
 
     def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:
-        """Write all failures out, each with its time, ranks, exit code and error file; the layout is torchrun's."""
+        """Return all failures as text, each with its time, ranks, exit code and error file, in torchrun's layout."""
         root, _ = self.get_first_failure()
         title = f"{self.name} FAILED"
         written = {rank: _format(index, rank, each) for index, (rank, each) in enumerate(self.failures.items())}

@@ -1,4 +1,4 @@
-"""The report: a verdict as plain text for people. Everything is told once, and the reason comes first."""
+"""The report: a verdict as plain text. Everything appears once, and the reason comes first."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 OTHERS_MAX = 8
 LOG_LINES_MAX = 30
 
-#: What a message does not say by itself.
+#: Explanations of kinds whose message does not say enough.
 _NOTES = {
-    Kind.VICTIM: "a peer went away; why was not seen",
+    Kind.VICTIM: "a peer went away; the reason is unknown",
     Kind.START: "the worker could not be started",
     Kind.LOST_NODE: "the node was lost",
 }
@@ -25,7 +25,7 @@ _NOTES = {
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What the reader of a report knows, or should know, besides the verdict.
+    """What the reader of a report knows or needs besides the verdict.
 
     `exit_code` is the launcher's, where that is not the verdict's own, as after a crash loop. `over` says why the job
     was not restarted. `logs` is the run's log folder. With `shown` the worker's own output stands on the same screen,
@@ -42,7 +42,7 @@ class Around:
 
 
 def render(verdict: Verdict, around: Around = Around()) -> str:  # noqa: B008 - frozen
-    """Write the verdict out: the evidence, what happened, who, when, and where the logs are."""
+    """Return the report: the evidence, what happened, which worker, when, and where the logs are."""
     return "\n".join([*evidence(verdict, around), first_line(verdict.cause), *details(verdict, around)]) + "\n"
 
 
@@ -84,7 +84,7 @@ def details(verdict: Verdict, around: Around = Around()) -> Iterator[str]:  # no
 
 
 def _who(cause: Failure, same: list[Failure]) -> str:
-    """Name the rank that failed; ranks that failed with the same error stand with it."""
+    """Name the rank that failed; ranks that failed with the same error are listed with it."""
     ranks = [each.rank for each in same if each.rank is not None and each.host == cause.host]
     if cause.rank is None or not ranks:
         return where(cause)
@@ -125,7 +125,7 @@ def _without_traceback(failure: Failure) -> tuple[str, ...]:
 
 
 def _others(others: list[Failure]) -> Iterator[str]:
-    """Name those that failed too; those that we have stopped are no news."""
+    """Name the others that failed; workers that we stopped are left out."""
     told = [failure for failure in others if failure.kind is not Kind.STOPPED]
     lines = [f"{where(failure)}: {first_line(failure)}" for failure in told[:OTHERS_MAX]]
     if len(told) > OTHERS_MAX:

@@ -1,6 +1,6 @@
-"""Stacks as data: where processes are, and how the stacks of many ranks become a few that a person reads. Pure.
+"""Stacks as data: where processes are, and how the stacks of many ranks are merged into a few. Pure.
 
-Ranks that wait for the same thing stand together, and whoever is elsewhere is seen at once:
+Ranks with equal stacks are grouped, so that a rank that is elsewhere is easy to see:
 
     rank 7, stopped by a signal:
         load (data.py:31)
@@ -18,7 +18,7 @@ from typing import Any
 
 from holdfast.errors import PeerError
 
-#: What is kept of one process: a report is read by a person, and travels to every node.
+#: How much is kept of one process: people read a report, and it is sent to every node.
 THREADS_MAX = 16
 FRAMES_MAX = 50
 KERNEL_FRAMES_MAX = 12
@@ -129,7 +129,7 @@ def merge(stacks: Mapping[int, Stack]) -> tuple[Group, ...]:
 def odd_ones(groups: Sequence[Group]) -> tuple[int, ...]:
     """Name the ranks that are elsewhere than most: those frozen by the system, else those of the one rarest stack.
 
-    Empty where nothing tells: all are in one place, or two places are equally rare.
+    Empty if that is undecided: all are in one place, or two places are equally rare.
     """
     frozen = [rank for group in groups if group.stack.state in _STATES for rank in group.ranks]
     if frozen and len(frozen) < sum(len(group.ranks) for group in groups):
@@ -145,7 +145,7 @@ def kept(groups: Sequence[Group]) -> tuple[Group, ...]:
 
 
 def render(groups: Sequence[Group]) -> str:
-    """Write groups out for people, each stack with its innermost call first."""
+    """Return groups as text, each stack with its innermost call first."""
     lines: list[str] = []
     for group in kept(groups):
         lines += _group_lines(group)
@@ -156,7 +156,7 @@ def render(groups: Sequence[Group]) -> str:
 
 
 def name_ranks(ranks: Iterable[int]) -> str:
-    """Write ranks shortly: `rank 3`, `ranks 0-6, 9`."""
+    """Return ranks as short text: `rank 3`, `ranks 0-6, 9`."""
     runs: list[list[int]] = []
     for rank in sorted(ranks):
         if runs and rank == runs[-1][1] + 1:

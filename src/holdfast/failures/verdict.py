@@ -1,4 +1,4 @@
-"""The verdict: why a job ended, the root cause out of many failures."""
+"""The verdict: why a job ended, with the root cause out of many failures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.failures.failure import Failure, Kind
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: What a failure with no process of its own (a lost node) makes the job's exit code.
+#: The job's exit code after a failure without a process, such as a lost node.
 EXIT_CODE_UNKNOWN = 1
 
 
@@ -23,7 +23,7 @@ class Verdict:
 
     @property
     def exit_code(self) -> int:
-        """What the launcher exits with: the cause's own code, 128+n for a signal, never 0."""
+        """The launcher's exit code: the cause's own code, 128+n for a signal, never 0."""
         code = self.cause.exit_code
         if not code:
             return EXIT_CODE_UNKNOWN
@@ -61,7 +61,7 @@ def _weight(failure: Failure) -> int:
 
 
 def where(failure: Failure) -> str:
-    """Say which worker of which host this is: `rank 3 (local rank 1, pid 4711) on node7`."""
+    """Return which worker of which host this is: `rank 3 (local rank 1, pid 4711) on node7`."""
     if failure.rank is None and failure.local_rank is None:
         return f"node {failure.host or failure.node}"
     details = []

@@ -1,13 +1,15 @@
 """HTTP/1.x as far as a health check needs it: bytes in, requests out; replies in, bytes out. Pure.
 
-Requests have no body here: one that announces a body is refused. Whatever is not HTTP raises `BadRequest`, which
-carries the status to refuse it with; after that the connection is of no more use.
+Requests have no body here: one that announces a body is refused. Anything that is not HTTP raises `BadRequestError`
+with the status of the refusal; after that the connection must be closed.
 """
 
 from __future__ import annotations
 
 import re
 from typing import NamedTuple
+
+from holdfast.errors import PeerError
 
 HEADERS_MAX = 100
 #: Empty lines that a client may send before a request, as some do after the last one.
@@ -37,8 +39,8 @@ _HOST = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{0,255})(?::[0-9]{0,
 _TOKEN = frozenset(b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
 
-class BadRequest(Exception):
-    """What arrived is not a request that this server takes."""
+class BadRequestError(PeerError):
+    """The client sent something that is not a request that this server accepts."""
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -58,12 +60,12 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """One answer, before it is bytes."""
+    """One answer."""
 
     status: int
     content_type: str
     body: bytes
-    #: What 405 must name.
+    #: The methods that a 405 must list.
     allow: str = ""
 
 
@@ -83,16 +85,16 @@ class RequestReader:
         return not self._buffer
 
     def feed(self, data: bytes) -> None:
-        """Take in what arrived."""
+        """Add received bytes."""
         self._buffer += data
 
     def take(self) -> Request | None:
-        """Return the next request, or None until more has arrived; raises `BadRequest`."""
+        """Return the next request, or None until more has arrived; raises `BadRequestError`."""
         self._skip_blank()
         end, length = self._find_end()
         # Where no end is found, it may still be in the last bytes, of which the rest has not arrived.
         if (end if end >= 0 else len(self._buffer) - 3) > self._head_bytes_max:
-            raise BadRequest(431, f"the request's head is over the limit of {self._head_bytes_max} bytes")
+            raise BadRequestError(431, f"the request's head is over the limit of {self._head_bytes_max} bytes")
         if end < 0:
             return None
         head = bytes(self._buffer[:end])
@@ -107,7 +109,7 @@ class RequestReader:
             self._searched = 0
             del self._buffer[:blank]
         if self._blank > BLANK_BYTES_MAX:
-            raise BadRequest(400, "only empty lines arrived")
+            raise BadRequestError(400, "only empty lines arrived")
 
     def _find_end(self) -> tuple[int, int]:
         """Find the empty line that ends the head, with or without carriage returns; returns where, and its length."""
@@ -118,13 +120,13 @@ class RequestReader:
 
 
 def parse_head(head: bytes) -> Request:
-    """Read a request line and its headers; raises `BadRequest`."""
+    """Read a request line and its headers; raises `BadRequestError`."""
     lines = head.replace(b"\r\n", b"\n").rstrip(b"\r").split(b"\n")
     method, target, version = _parse_line(lines[0])
     headers = _parse_headers(lines[1:])
     host = _host(target, headers.get("host"), version)
     if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
-        raise BadRequest(413, "no endpoint here takes a body")
+        raise BadRequestError(413, "no endpoint here takes a body")
     connection = {part.strip().lower() for part in headers.get("connection", "").split(",")}
     keep_alive = "close" not in connection and (version != b"HTTP/1.0" or "keep-alive" in connection)
     return Request(method, _path(target), _names_json(headers.get("accept", "")), keep_alive, host)
@@ -133,12 +135,12 @@ def parse_head(head: bytes) -> Request:
 def _parse_line(line: bytes) -> tuple[str, str, bytes]:
     parts = line.split(b" ")
     if len(parts) != 3 or not parts[0] or not _TOKEN.issuperset(parts[0]):
-        raise BadRequest(400, "this is not an HTTP request")
+        raise BadRequestError(400, "this is not an HTTP request")
     method, target, version = parts
     if not version.startswith(b"HTTP/") or not all(0x21 <= byte <= 0x7E for byte in target):
-        raise BadRequest(400, "this is not an HTTP request")
+        raise BadRequestError(400, "this is not an HTTP request")
     if version not in (b"HTTP/1.0", b"HTTP/1.1"):
-        raise BadRequest(505, "only HTTP/1.0 and HTTP/1.1 are spoken here")
+        raise BadRequestError(505, "only HTTP/1.0 and HTTP/1.1 are spoken here")
     return method.decode("ascii"), target.decode("ascii"), version
 
 
@@ -153,26 +155,26 @@ def _path(target: str) -> str:
 def _host(target: str, header: str | None, version: bytes) -> str:
     """Return the host that a request is meant for; one in the target counts for more than the header."""
     if header is None and version != b"HTTP/1.0":
-        raise BadRequest(400, "the request does not say which host it is meant for")
+        raise BadRequestError(400, "the request does not say which host it is meant for")
     text = header or ""
     if target.lower().startswith(_ORIGIN):
         text = re.split("[/?#]", target[len(_ORIGIN) :], maxsplit=1)[0]
         if not text:
-            raise BadRequest(400, "the request does not say which host it is meant for")
+            raise BadRequestError(400, "the request does not say which host it is meant for")
     found = _HOST.fullmatch(text)
     if found is None:
-        raise BadRequest(400, "the name of the host in the request is malformed")
+        raise BadRequestError(400, "the name of the host in the request is malformed")
     return found[1].lower()
 
 
 def _parse_headers(lines: list[bytes]) -> dict[str, str]:
     if len(lines) > HEADERS_MAX:
-        raise BadRequest(431, f"there are more than {HEADERS_MAX} headers")
+        raise BadRequestError(431, f"there are more than {HEADERS_MAX} headers")
     headers: dict[str, str] = {}
     for line in lines:
         name, colon, value = line.partition(b":")
         if not colon or not name or not _TOKEN.issuperset(name) or b"\0" in value or b"\r" in value:
-            raise BadRequest(400, "a header is malformed")
+            raise BadRequestError(400, "a header is malformed")
         key, text = name.decode("ascii").lower(), value.strip(b" \t").decode("latin-1")
         headers[key] = f"{headers[key]}, {text}" if key in headers else text
     return headers

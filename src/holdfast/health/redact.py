@@ -1,4 +1,4 @@
-"""Redaction: what is shown to strangers carries no secrets, whoever put them in. Pure."""
+"""Redaction: hides secrets in data that is shown to other users. Pure."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""The health server, the agent's side: starts the porter, tells it when the agent moved, answers its questions.
+"""The health server, the agent's side: starts the health process, reports progress to it, answers its questions.
 
-`HealthCheckServer` has TorchElastic's shape, where it is a stub to be extended: a class of your own overrides `start`
-and `stop` and serves as it likes. This one serves HTTP by itself.
+`HealthCheckServer` has TorchElastic's shape, where it is a stub to extend: a class of your own overrides `start` and
+`stop`. This one serves HTTP by itself.
 
-Two kinds of thread serve the porter here. One asks the alive callbacks at a steady pace and sends what they say; it
-runs nothing else, so that nothing but the agent itself can make it late. Each question of the porter is answered by a
-short-lived thread of its own, at most one of a kind at a time, so that a callback that hangs costs only its own
-endpoint.
+Two kinds of thread serve the health process here. One calls the alive callbacks at a steady pace and sends what they
+return; it runs nothing else, so that only the agent itself can make it late. Each question of the health process is
+answered by a short-lived thread of its own, at most one of a kind at a time, so that a callback that hangs blocks only
+its own endpoint.
 """
 
 from __future__ import annotations
@@ -20,33 +20,30 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from holdfast.errors import Unavailable
+from holdfast.errors import UnavailableError
 from holdfast.facts import Fact, facts
-from holdfast.health.address import HOST_DEFAULT
-from holdfast.health.desk import NO_METRICS, Policy
-from holdfast.health.hosts import known_names
+from holdfast.health.address import HOST_DEFAULT, known_names, listen
+from holdfast.health.handle import ProcessHandle
 from holdfast.health.http import JSON
-from holdfast.health.limits import Limits
-from holdfast.health.listening import listen
-from holdfast.health.process import PorterProcess
+from holdfast.health.liveness import Liveness, Part
+from holdfast.health.protocol import NO_METRICS, Limits, Policy
 from holdfast.health.redact import redact
-from holdfast.health.vitals import Part, Vitals
 from holdfast.wire.address import Endpoint
 
 AliveCallback = Callable[[], float]
 
-#: How often the alive callbacks are asked; faster where the timeout is short.
+#: How often the alive callbacks are called; faster where the timeout is short.
 LOOK_S_MAX, LOOK_S_MIN = 1.0, 0.05
 LOOKS_PER_TIMEOUT = 4
-#: A porter that is killed is replaced; one that dies so often within so long cannot live, and is given up.
+#: A health process that dies is replaced; one that dies this often within this time is given up.
 DEATHS_MAX, DEATHS_WITHIN_S = 5, 60.0
-#: The first is replaced at once; before each further one the pause doubles.
+#: The first is replaced at once; the pause before each further one doubles.
 BACKOFF_S = 0.1
 JOIN_TIMEOUT_S = 1.0
 
 
 class HealthCheckServer:
-    """Tells over HTTP whether the agent is alive: `alive_callback` says when it last was, in seconds of `time.time()`.
+    """Reports over HTTP whether the agent is alive: `alive_callback` returns when it last was, as `time.time()` does.
 
     Override `start` and `stop` to serve in another way; `alive_callback`, `port` and `timeout` are there for that.
     """
@@ -79,14 +76,14 @@ class HealthCheckServer:
         #: Further parts that must move, by name: "the watchdog".
         self._watched = {"the agent's loop": alive_callback, **(watched or {})}
         self._limits = limits
-        self._porter: PorterProcess | None = None
+        self._handle: ProcessHandle | None = None
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         self._reported: set[str] = set()
 
     @property
     def alive_callback(self) -> AliveCallback:
-        """What says when the agent was last known alive."""
+        """The callback that returns when the agent was last alive."""
         return self._alive_callback
 
     @property
@@ -106,11 +103,11 @@ class HealthCheckServer:
 
     @property
     def look_every_s(self) -> float:
-        """How often the alive callbacks are asked; a loop that beats should come round as often."""
+        """How often the alive callbacks are called; a loop should beat as often."""
         return max(LOOK_S_MIN, min(LOOK_S_MAX, self._timeout / LOOKS_PER_TIMEOUT))
 
     def start(self) -> None:
-        """Begin to answer; raises `Unavailable` where the port is taken. Does nothing if it is started already."""
+        """Start serving; raises `UnavailableError` if the port is taken. Does nothing if it is started already."""
         if self._thread is not None:
             return
         listener = listen(self._host, self._port)
@@ -119,26 +116,26 @@ class HealthCheckServer:
             policy = Policy(
                 frozenset(self._questions()), frozenset(known_names(self._host, self._names)), self._no_metrics
             )
-            porter = PorterProcess(listener, self._timeout, policy, self._limits)
+            handle = ProcessHandle(listener, self._timeout, policy, self._limits)
         except BaseException:
             listener.close()
             raise
-        self._porter = porter
+        self._handle = handle
         self._stopping.clear()
-        self._thread = threading.Thread(target=self._run, args=(porter,), name="holdfast-health", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(handle,), name="holdfast-health", daemon=True)
         self._thread.start()
         facts.publish(Fact("health_started", f"health at http://{self.endpoint}/", {"endpoint": str(self.endpoint)}))
 
     def stop(self) -> None:
-        """Answer no more and leave nothing behind; does nothing if it is not started."""
-        porter, self._porter = self._porter, None
+        """Stop serving and leave nothing behind; does nothing if it is not started."""
+        handle, self._handle = self._handle, None
         thread, self._thread = self._thread, None
-        if porter is None or thread is None:
+        if handle is None or thread is None:
             return
         self._stopping.set()
-        porter.hang_up()
+        handle.end()
         thread.join(JOIN_TIMEOUT_S)  # it may be inside an alive callback that hangs; then it ends when that does
-        porter.close()
+        handle.close()
 
     def __enter__(self) -> Self:
         """Start."""
@@ -153,38 +150,38 @@ class HealthCheckServer:
 
     # -- on its own thread -----------------------------------------------------------------------------------------
 
-    def _run(self, porter: PorterProcess) -> None:
-        """Serve until the end. Whatever goes wrong is told, and the porter replaced, as long as that helps."""
+    def _run(self, handle: ProcessHandle) -> None:
+        """Serve until the end. Errors are reported and the health process is replaced, as long as that helps."""
         deaths: deque[float] = deque()
         while True:
             try:
-                self._tell(porter)
-                words = porter.last_words()
-            except (Exception, SystemExit):  # noqa: BLE001 - a thread must not end without a word
+                self._tell(handle)
+                words = handle.last_output()
+            except (Exception, SystemExit):  # noqa: BLE001 - a thread must not end silently
                 words = traceback.format_exc()
-            if porter.ended or not self._replace(porter, deaths, words.strip()):
+            if handle.ended or not self._replace(handle, deaths, words.strip()):
                 return
 
-    def _tell(self, porter: PorterProcess) -> None:
-        """Tell the porter how the agent is, at a steady pace and whenever it asks something, until it is gone."""
-        porter.send({"parts": self._parts()})
-        while (words := porter.wait_words(self.look_every_s)) is not None:
+    def _tell(self, handle: ProcessHandle) -> None:
+        """Report the agent's progress at a steady pace and after each question, until the health process is gone."""
+        handle.send({"parts": self._parts()})
+        while (words := handle.wait_frames(self.look_every_s)) is not None:
             for head in words:
                 if "ask" in head:
-                    self._answer_soon(porter, str(head["ask"]))
+                    self._answer_soon(handle, str(head["ask"]))
                 else:
                     self._report_mistake(str(head.get("mistake", head)))
-            porter.send({"parts": self._parts()})
+            handle.send({"parts": self._parts()})
 
-    def _replace(self, porter: PorterProcess, deaths: deque[float], words: str) -> bool:
-        """Replace a porter that is gone, unless it was sent home or cannot live; says whether there is one again."""
+    def _replace(self, handle: ProcessHandle, deaths: deque[float], words: str) -> bool:
+        """Replace a health process that is gone, unless it was ended or dies too often; return whether one runs."""
         trouble = f":\n{words}" if words else ""
         while True:
             deaths.append(time.monotonic())
             while deaths[-1] - deaths[0] > DEATHS_WITHIN_S:
                 deaths.popleft()
             if len(deaths) == DEATHS_MAX:
-                porter.hang_up()
+                handle.end()
                 facts.warn(
                     "health_lost", f"the health server's process cannot live; nothing answers at its port{trouble}"
                 )
@@ -192,8 +189,8 @@ class HealthCheckServer:
             if self._stopping.wait(BACKOFF_S * (2 ** (len(deaths) - 1) - 1)):
                 return False
             try:
-                replaced = porter.replace()
-            except Unavailable as error:  # no process could be started: perhaps one can be in a moment
+                replaced = handle.replace()
+            except UnavailableError as error:  # no process could be started: perhaps one can be in a moment
                 trouble = f": {error}"
                 continue
             if replaced:
@@ -204,7 +201,7 @@ class HealthCheckServer:
         return [self._part(name, callback) for name, callback in self._watched.items()]
 
     def _part(self, name: str, callback: AliveCallback) -> Part:
-        """Ask when a part last moved; turned into monotonic time at once, so that only this moment's clock matters."""
+        """Call an alive callback; its time becomes monotonic at once: a clock that is set later does not matter."""
         now = time.monotonic()
         try:
             silent_s = max(0.0, time.time() - float(callback()))
@@ -219,22 +216,22 @@ class HealthCheckServer:
         given = {"ready": self._ready, "metrics": self._metrics}
         return ["status", *(kind for kind, callback in given.items() if callback is not None)]
 
-    def _answer_soon(self, porter: PorterProcess, kind: str) -> None:
-        thread = threading.Thread(target=self._answer, args=(porter, kind), name=f"holdfast-health-{kind}", daemon=True)
+    def _answer_soon(self, handle: ProcessHandle, kind: str) -> None:
+        thread = threading.Thread(target=self._answer, args=(handle, kind), name=f"holdfast-health-{kind}", daemon=True)
         try:
             thread.start()
         except RuntimeError as error:  # this process may start no more threads
-            self._refuse(porter, kind, error)
+            self._refuse(handle, kind, error)
 
-    def _answer(self, porter: PorterProcess, kind: str) -> None:
+    def _answer(self, handle: ProcessHandle, kind: str) -> None:
         try:
             head, body = self._ask(kind)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's callback may raise anything
-            self._refuse(porter, kind, error)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's callback may raise anything
+            self._refuse(handle, kind, error)
             return
         if len(body) > self._limits.answer_bytes_max:
             head, body = {"error": f"the answer is over the limit of {self._limits.answer_bytes_max} bytes"}, b""
-        porter.send({"answer": kind, **head}, body)
+        handle.send({"answer": kind, **head}, body)
 
     def _ask(self, kind: str) -> tuple[dict[str, Any], bytes]:
         if kind == "ready" and self._ready is not None:
@@ -246,15 +243,15 @@ class HealthCheckServer:
         return {"type": JSON}, json.dumps(self._whole_status(), indent=2).encode() + b"\n"
 
     def _whole_status(self) -> dict[str, Any]:
-        vitals, now = Vitals(tuple(self._parts()), self._timeout), time.monotonic()
-        ours = {"alive": not vitals.trouble(now), "health": vitals.sentence(now)}
+        liveness, now = Liveness(tuple(self._parts()), self._timeout), time.monotonic()
+        ours = {"alive": not liveness.trouble(now), "health": liveness.sentence(now)}
         theirs = redact(dict(self._status())) if self._status is not None else {}
         return {**ours, **theirs, **ours}  # ours come first and are not overruled
 
-    def _refuse(self, porter: PorterProcess, kind: str, error: BaseException) -> None:
-        """Tell the client only the kind of error: its text may hold anything."""
+    def _refuse(self, handle: ProcessHandle, kind: str, error: BaseException) -> None:
+        """Show the client only the type of the error: its text may hold secrets."""
         self._report(f"the {kind} callback", error)
-        porter.send(
+        handle.send(
             {"answer": kind, "error": f"the {kind} callback raised {type(error).__name__}; see the agent's log"}
         )
 

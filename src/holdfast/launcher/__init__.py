@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from holdfast.lazy import attach
 
 if TYPE_CHECKING:
-    from holdfast.launcher.api import LaunchConfig, LaunchReport, elastic_launch, launch_agent, run_agent
-
-__all__ = ["LaunchConfig", "LaunchReport", "elastic_launch", "launch_agent", "run_agent"]
-
-
-def __getattr__(name: str) -> Any:
-    """Import the agent only for a launch: a component needs no more than the table of flags."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.api"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+    from holdfast.launcher.api import LaunchConfig as LaunchConfig
+    from holdfast.launcher.api import LaunchReport as LaunchReport
+    from holdfast.launcher.api import elastic_launch as elastic_launch
+    from holdfast.launcher.api import launch_agent as launch_agent
+    from holdfast.launcher.api import run_agent as run_agent
+else:
+    # A component needs the table of flags and not the agent.
+    __getattr__, __dir__, __all__ = attach(
+        __name__,
+        api="LaunchConfig LaunchReport elastic_launch launch_agent run_agent",
+    )

@@ -14,18 +14,17 @@ from holdfast.agent.driver import Agent
 from holdfast.agent.local import LocalOptions, LocalSettings, LocalWorkers, make_local_agent
 from holdfast.agent.machine import Outcome
 from holdfast.agent.round_source import RoundSource
-from holdfast.errors import UsageError
+from holdfast.errors import SignalError, UsageError
 from holdfast.events import close_all as close_events
 from holdfast.facts import facts
 from holdfast.failures import ChildFailedError, ProcessFailure
 from holdfast.failures.failure import Failure, Kind
 from holdfast.failures.verdict import Verdict
 from holdfast.launcher.check import check
-from holdfast.metrics.choose import configure_from
-from holdfast.metrics.chosen import Metrics
+from holdfast.metrics.chosen import Metrics, configure_from
 from holdfast.quantities import parse_duration
 from holdfast.rendezvous import RendezvousHandler, RendezvousParameters, get_rendezvous_handler
-from holdfast.workers import DefaultLogsSpecs, LogsSpecs, Module, NumaOptions, Program, Script, SignalException
+from holdfast.workers import DefaultLogsSpecs, LogsSpecs, Module, NumaOptions, Program, Script
 from holdfast.workers.pump import wait_output
 
 SHUTDOWN_TIMEOUT_S = 30.0
@@ -123,7 +122,7 @@ def launch_agent(
 ) -> dict[int, Any]:
     """Run one node's agent to its end and return its workers' results by global rank.
 
-    Raises `ChildFailedError` where workers failed, and `SignalException` where a signal ended it.
+    Raises `ChildFailedError` where workers failed, and `SignalError` where a signal ended it.
     """
     return results_of(run_agent(config, entrypoint, args, health_check_server), _name(entrypoint))
 
@@ -133,7 +132,7 @@ def results_of(report: LaunchReport, name: str) -> dict[int, Any]:
     if report.outcome.signal:
         import signal
 
-        raise SignalException(report.outcome.reason, signal.Signals(report.outcome.signal))
+        raise SignalError(report.outcome.reason, signal.Signals(report.outcome.signal))
     if report.result.is_failed():
         raise ChildFailedError(name, report.result.failures or _failures(report))
     return report.result.return_values
@@ -153,7 +152,7 @@ def run_agent(
         workers.warm_up()
         try:
             result = agent.run()
-        except SignalException as exception:
+        except SignalError as exception:
             outcome = Outcome(succeeded=False, reason=str(exception), signal=int(exception.sigval))
             return LaunchReport(RunResult(WorkerState.STOPPED), outcome, logs=log_folder(config.logs_specs))
         outcome = agent.outcome or Outcome(succeeded=not result.is_failed(), reason="left")

@@ -16,13 +16,13 @@ from holdfast.agent.health import HEALTH_TIMEOUT_S
 from holdfast.agent.local import LocalOptions
 from holdfast.agent.signals import parse_signals
 from holdfast.errors import UsageError
-from holdfast.events.choose import spec_from
+from holdfast.events.recording import spec_from
 from holdfast.facts import facts
 from holdfast.health import parse_health_port
-from holdfast.launcher.api import LaunchConfig
+from holdfast.launcher.api import Entrypoint, LaunchConfig
 from holdfast.launcher.invitation import invitation
 from holdfast.launcher.options import OPTIONS, LaunchOptions
-from holdfast.metrics.choose import check as check_metrics
+from holdfast.metrics.chosen import check as check_metrics
 from holdfast.metrics.source import METRICS_VARIABLE
 from holdfast.quantities import parse_duration
 from holdfast.rendezvous.settings import SETTINGS, parse_admit
@@ -57,42 +57,44 @@ LOGS_SPECS_GROUP = "torchrun.logs_specs"
 
 def config_from_options(options: LaunchOptions) -> tuple[LaunchConfig, Script | Module | Program]:
     """Turn flags into what an agent needs; raises `UsageError` that names the flag."""
-    low, high = parse_nnodes(options.nnodes)
     entry = entrypoint(options)
+    return make_config(options, entry), entry
+
+
+def make_config(options: LaunchOptions, entry: Entrypoint) -> LaunchConfig:
+    """Make the config of a launch from its flags; raises `UsageError` that names the flag."""
+    low, high = parse_nnodes(options.nnodes)
     metrics = options.metrics or tuple(filter(None, [os.environ.get(METRICS_VARIABLE, "")]))
-    if any(spec.sink == "prometheus" for spec in check_metrics(metrics)) and not options.health_port:
+    if any(choice.name == "prometheus" for choice in check_metrics(metrics)) and not options.health_port:
         facts.warn("unscraped", "--metrics prometheus is scraped from the health port: give --health-port as well")
     backend, endpoint, run_id = meeting_place(options, low, high)
     named_place = options.standalone or options.rdzv_endpoint or options.master_addr
     invite = "" if high == 1 or named_place else _invitation(options, backend, parse_endpoint(endpoint), high)
-    return (
-        LaunchConfig(
-            min_nodes=low,
-            max_nodes=high,
-            nproc_per_node=local_world_size(options.nproc_per_node),
-            logs_specs=_logs_specs(options),
-            run_id=run_id,
-            role=options.role,
-            rdzv_endpoint=endpoint,
-            rdzv_backend=backend,
-            rdzv_configs=_rendezvous_settings(options),
-            max_restarts=options.max_restarts,
-            monitor_interval=options.monitor_interval,
-            start_method=options.start_method,
-            log_line_prefix_template=options.log_prefix,
-            local_addr=options.local_addr,
-            event_log_handler=spec_from(options.event_log_handler),
-            metrics=tuple(metrics),
-            numa_options=_numa(options.numa_binding),
-            signals_to_handle=options.signals_to_handle,
-            duplicate_stdout_filters=split_filters(options.duplicate_stdout_filters),
-            duplicate_stderr_filters=split_filters(options.duplicate_stderr_filters),
-            virtual_local_rank=options.virtual_local_rank,
-            shutdown_timeout=options.shutdown_timeout,
-            exit_barrier_timeout=_time("--exit-barrier-timeout", options.exit_barrier_timeout),
-            local_options=replace(_local_options(options, entry), invitation=invite),
-        ),
-        entry,
+    return LaunchConfig(
+        min_nodes=low,
+        max_nodes=high,
+        nproc_per_node=local_world_size(options.nproc_per_node),
+        logs_specs=_logs_specs(options),
+        run_id=run_id,
+        role=options.role,
+        rdzv_endpoint=endpoint,
+        rdzv_backend=backend,
+        rdzv_configs=_rendezvous_settings(options),
+        max_restarts=options.max_restarts,
+        monitor_interval=options.monitor_interval,
+        start_method=options.start_method,
+        log_line_prefix_template=options.log_prefix,
+        local_addr=options.local_addr,
+        event_log_handler=spec_from(options.event_log_handler),
+        metrics=tuple(metrics),
+        numa_options=_numa(options.numa_binding),
+        signals_to_handle=options.signals_to_handle,
+        duplicate_stdout_filters=split_filters(options.duplicate_stdout_filters),
+        duplicate_stderr_filters=split_filters(options.duplicate_stderr_filters),
+        virtual_local_rank=options.virtual_local_rank,
+        shutdown_timeout=options.shutdown_timeout,
+        exit_barrier_timeout=_time("--exit-barrier-timeout", options.exit_barrier_timeout),
+        local_options=replace(_local_options(options, entry), invitation=invite),
     )
 
 
@@ -177,7 +179,7 @@ def split_filters(text: str) -> list[str] | None:
     return [part.replace("\0", ",") for part in text.replace(",,", "\0").split(",") if part]
 
 
-def parse_preload(text: str, entry: Script | Module | Program) -> tuple[str, ...]:
+def parse_preload(text: str, entry: Entrypoint) -> tuple[str, ...]:
     """Read `auto`, `none`, or names of modules; `auto` looks at the script's own imports."""
     text = text.strip()
     if text.lower() in ("none", "off", ""):
@@ -270,13 +272,19 @@ def _logs_specs(options: LaunchOptions) -> LogsSpecs:
         "tee": Std.from_str(options.tee),
         "local_ranks_filter": ranks,
     }
-    if options.logs_specs in (None, "default"):  # torch, where it is installed, registers its own under that name
-        return DefaultLogsSpecs(**arguments)  # type: ignore[arg-type]
+    made: LogsSpecs = logs_specs_class(options.logs_specs)(**arguments)  # type: ignore[arg-type]
+    return made
+
+
+def logs_specs_class(name: str | None) -> type[LogsSpecs]:
+    """Return the class that says where logs go, by the name of its entry point."""
+    if name in (None, "default"):  # torch, where it is installed, registers its own under that name
+        return DefaultLogsSpecs
     found = {plugin.name: plugin for plugin in plugins.find(LOGS_SPECS_GROUP)}
-    if options.logs_specs not in found:
+    if name not in found:
         known = ", ".join(sorted(found)) or "none is installed"
-        raise UsageError(f"--logs-specs '{options.logs_specs}' is not an entry point of {LOGS_SPECS_GROUP}: {known}")
-    made: LogsSpecs = found[options.logs_specs].load()(**arguments)
+        raise UsageError(f"--logs-specs '{name}' is not an entry point of {LOGS_SPECS_GROUP}: {known}")
+    made: type[LogsSpecs] = found[name].load()
     return made
 
 
@@ -299,7 +307,7 @@ def _numa(text: str | None) -> NumaOptions | None:
         raise UsageError(f"--numa-binding '{text}' must be one of {modes}") from None
 
 
-def _local_options(options: LaunchOptions, entry: Script | Module | Program) -> LocalOptions:
+def _local_options(options: LaunchOptions, entry: Entrypoint) -> LocalOptions:
     backoff = (
         [_time("--restart-backoff", part) for part in options.restart_backoff.split(":")]
         if options.restart_backoff

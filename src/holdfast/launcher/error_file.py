@@ -1,7 +1,7 @@
-"""The launcher's own error file: the root cause of the job, in the form that workers use.
+"""The launcher's own error file: the root cause of a failed job, in the form that workers use.
 
-A scheduler that reads its replicas' error files then knows the exception that ended the job, and not just that
-`holdfast launch` exited with 1. Every node writes the same cause, wherever it was.
+A scheduler that reads the error files of its replicas then knows the exception that ended the job, and not only that
+`holdfast launch` exited with 1. Every node writes the same, wherever the cause was.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from holdfast.failures.failure import Failure
 from holdfast.launcher.api import LaunchReport
 
 
-def leave(report: LaunchReport, environ: Mapping[str, str] = os.environ) -> bool:
-    """Write the root cause of a job that failed to our own error file, where we have one; says whether it did."""
+def write(report: LaunchReport, environ: Mapping[str, str] = os.environ) -> bool:
+    """Write the root cause of a failed job to our own error file, if there is one; return whether it was written."""
     path = environ.get(errorfile.ERROR_FILE_VARIABLE)
     if not path or report.outcome.signal or not report.result.is_failed():
         return False
@@ -25,14 +25,14 @@ def leave(report: LaunchReport, environ: Mapping[str, str] = os.environ) -> bool
     return errorfile.write(path, describe(cause, report.outcome.reason, report.exit_code, time.time()))
 
 
-def leave_sentence(sentence: str, exit_code: int, environ: Mapping[str, str] = os.environ) -> bool:
-    """Write why nothing could be run at all to our own error file, where we have one; says whether it did."""
+def write_sentence(sentence: str, exit_code: int, environ: Mapping[str, str] = os.environ) -> bool:
+    """Write why nothing could be run to our own error file, if there is one; return whether it was written."""
     path = environ.get(errorfile.ERROR_FILE_VARIABLE)
     return bool(path) and errorfile.write(str(path), describe(None, sentence, exit_code, time.time()))
 
 
 def describe(cause: Failure | None, reason: str, exit_code: int, now: float) -> dict[str, Any]:
-    """Make the content of the error file; where no failure is known, the reason stands for it."""
+    """Return the content of the error file; without a known failure it holds the reason."""
     if cause is None:
         message, extra = reason, {"py_callstack": "", "timestamp": str(int(now))}
     else:

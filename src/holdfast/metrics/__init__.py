@@ -1,13 +1,13 @@
-"""Metrics: values over time, by group and name, handed to whatever sinks were chosen.
+"""Metrics: values over time, by group and name, sent to the sinks that the program or the launch chose.
 
     import holdfast.metrics as metrics
 
     metrics.configure(metrics.ConsoleMetricHandler(), group="my_app")
     metrics.getStream("my_app").add_value("loss", 0.25)
 
-By default nobody listens and a value costs next to nothing. A program chooses in code with `configure`; the flag
-`--metrics` of `holdfast launch` and the variable `HOLDFAST_METRICS` choose for the agent and all its workers
-(`holdfast.metrics.choose`).
+By default values go nowhere and cost next to nothing. A program chooses with `configure`; the flag `--metrics` of
+`holdfast launch` and the variable `HOLDFAST_METRICS` choose for the agent and all its workers
+(`holdfast.metrics.chosen`).
 """
 
 from holdfast.metrics.api import (

@@ -1,12 +1,12 @@
-"""What programs use: streams to add values to, handlers that take them, and `configure`, which joins the two.
+"""The API for programs: streams to add values to, handlers that take them, and `configure`, which connects the two.
 
-Two parties choose where values go. The *program* does with `configure`, for one group or for all. The *launch* does
-with `--metrics` or `HOLDFAST_METRICS`; in a worker that is looked at when the first value is added. What the program
-says about a group holds; the launch decides about the rest. `_routes` holds both choices and is replaced as a whole, so
-a stream knows by one comparison whether the handler it remembers is still the right one.
+Where values go is decided in two places. The *program* calls `configure`, for one group or for all. The *launch* has
+`--metrics` or `HOLDFAST_METRICS`, which a worker reads when it adds its first value. The program's choice for a group
+comes first. `_routes` holds both choices and is replaced as a whole, so a stream knows by one comparison whether the
+handler that it remembers is still the right one.
 
-A program's handler is called at once, on the thread that adds the value. If it raises, that is reported once and
-goes no further: telling about a training must never disturb it.
+A program's handler is called on the thread that adds the value. Its first exception is reported and none of them
+reaches the caller: metrics must never disturb training.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypeVar, overload
+
+if TYPE_CHECKING:
+    from holdfast.sinks import Guarded
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: The group of what the platform itself measures.
+#: The group of the platform's own metrics.
 PLATFORM_GROUP = "torchelastic"
 
 
@@ -40,8 +43,8 @@ class MetricData(NamedTuple):
 class MetricHandler(ABC):
     """Takes the values of the groups that it is configured for.
 
-    A handler may also have `flush()`, to send what it has gathered, and `close()`; both are called only where a handler
-    was chosen by name, never where a program configured it.
+    A handler may also have `flush()`, to send what it has gathered, and `close()`; both are called only if the handler
+    was chosen by name, never if a program configured it.
     """
 
     @abstractmethod
@@ -50,7 +53,7 @@ class MetricHandler(ABC):
 
 
 class NullMetricHandler(MetricHandler):
-    """Forgets every value."""
+    """Drops every value."""
 
     def emit(self, metric_data: MetricData) -> None:
         """Do nothing."""
@@ -60,7 +63,6 @@ class ConsoleMetricHandler(MetricHandler):
     """Prints every value to standard output as `[timestamp][group]: name=value`."""
 
     def emit(self, metric_data: MetricData) -> None:
-        """Print one line, in one piece, at once."""
         timestamp, group, name, value = metric_data
         sys.stdout.write(f"[{timestamp}][{group}]: {name}={value}\n")
         sys.stdout.flush()
@@ -80,9 +82,9 @@ class MetricsConfig:
 
 
 class MetricStream:
-    """Adds values to one group; follows every later `configure`.
+    """Adds values to one group; every later `configure` takes effect.
 
-    With a handler of its own it stays with that one.
+    A stream that was given a handler always uses that one.
     """
 
     __slots__ = ("_own", "_route", "group_name")
@@ -108,7 +110,7 @@ class MetricStream:
 
 
 def configure(handler: MetricHandler, group: str | None = None) -> None:
-    """Hand the values of `group` to `handler`, or those of every group that has no handler of its own."""
+    """Send the values of `group`, or of every group without a handler, to `handler`."""
     global _routes
     guarded = _guarded(handler)
     with _changing:
@@ -125,7 +127,7 @@ def getStream(group: str) -> MetricStream:
 
 def put_metric(metric_name: str, metric_value: float, metric_group: str = PLATFORM_GROUP) -> None:
     """Add one value to a group."""
-    MetricStream(metric_group).add_value(metric_name, metric_value)
+    getStream(metric_group).add_value(metric_name, metric_value)
 
 
 def publish_metric(metric_group: str, metric_name: str, metric_value: float) -> None:
@@ -161,11 +163,11 @@ def profile(group: str | None = None) -> Callable[[Callable[P, R]], Callable[P, 
 
 
 def initialize_metrics(cfg: MetricsConfig | None = None) -> None:
-    """Choose sinks for a launcher of one's own: those of `cfg.params["sinks"]`, else of `HOLDFAST_METRICS`."""
+    """Choose sinks in a launcher of your own: those of `cfg.params["sinks"]`, else of `HOLDFAST_METRICS`."""
     sinks = cfg.params.get("sinks", "") if cfg is not None else ""
     sinks = sinks or os.environ.get("HOLDFAST_METRICS", "")
     if sinks:
-        from holdfast.metrics.choose import configure_from
+        from holdfast.metrics.chosen import configure_from
 
         configure_from([sinks])
 
@@ -173,16 +175,14 @@ def initialize_metrics(cfg: MetricsConfig | None = None) -> None:
 # -- measuring calls -----------------------------------------------------------------------------------------
 
 
-def _metric_name(function: Callable[..., Any]) -> str:
-    qualified = function.__qualname__
-    if "." in qualified or not function.__module__:
+def _metric_name(fn: Callable[..., Any]) -> str:
+    qualified = fn.__qualname__
+    if "." in qualified or not fn.__module__:
         return qualified
-    return f"{function.__module__.rpartition('.')[2]}.{qualified}"
+    return f"{fn.__module__.rpartition('.')[2]}.{qualified}"
 
 
 def _measured(function: Callable[P, R], name: str, group: str) -> Callable[P, R]:
-    stream = getStream(group)
-
     @wraps(function)
     def measured(*args: P.args, **kwargs: P.kwargs) -> R:
         start = time.monotonic()
@@ -192,8 +192,8 @@ def _measured(function: Callable[P, R], name: str, group: str) -> Callable[P, R]
             outcome = "success"
             return result
         finally:
-            stream.add_value(f"{name}.{outcome}", 1)
-            stream.add_value(f"{name}.duration.ms", int((time.monotonic() - start) * 1000))
+            put_metric(f"{name}.{outcome}", 1, group)
+            put_metric(f"{name}.duration.ms", int((time.monotonic() - start) * 1000), group)
 
     return measured
 
@@ -203,39 +203,21 @@ def _measured(function: Callable[P, R], name: str, group: str) -> Callable[P, R]
 _Emit = Callable[[MetricData], None]
 
 
-class _Guarded:
-    """A program's handler; what it raises is reported once and goes no further."""
-
-    __slots__ = ("_emit", "_reported", "handler")
-
-    def __init__(self, handler: MetricHandler) -> None:
-        self.handler = handler
-        self._emit = handler.emit
-        self._reported = False
-
-    def __call__(self, data: MetricData) -> None:
-        try:
-            self._emit(data)
-        except Exception as error:  # noqa: BLE001 - a stranger's handler may raise anything
-            if not self._reported:
-                self._reported = True
-                name = type(self.handler).__name__
-                _warn(f"the metric handler {name} raised {error!r}; it goes on being called and is not reported again")
-
-
 class _Routes:
-    """Who gets the values of which group; never changed, only replaced."""
+    """Which handler gets the values of which group; never changed, only replaced."""
 
     __slots__ = ("default", "groups", "launch")
 
-    def __init__(self, groups: dict[str, _Guarded], default: _Guarded | None, launch: Launch | None) -> None:
+    def __init__(
+        self, groups: dict[str, Guarded[MetricData]], default: Guarded[MetricData] | None, launch: Launch | None
+    ) -> None:
         self.groups = groups
         self.default = default
-        #: What the launch chose; None while nobody has looked.
+        #: The sinks of the launch; None until the environment was read.
         self.launch = launch
 
     def emit_for(self, group: str) -> _Emit | None:
-        """Return what takes the values of a group, or None where they are forgotten."""
+        """Return what takes the values of a group, or None if they are dropped."""
         own = self.groups.get(group, self.default)
         if own is not None:
             return None if type(own.handler) is NullMetricHandler else own
@@ -249,56 +231,59 @@ _changing = threading.RLock()
 _routes = _Routes({}, None, None)
 
 
-def _guarded(handler: MetricHandler) -> _Guarded:
-    """Return the guard of a handler; one handler has one, so that it is reported once whatever it is configured for."""
+def _guarded(handler: MetricHandler) -> Guarded[MetricData]:
+    """Return the guard of a handler; each handler has one, so that it is reported once for all its groups."""
+    from holdfast.sinks import Guarded  # a program that configures nothing does not need it
+
     known = (*_routes.groups.values(), _routes.default)
-    return next((guard for guard in known if guard is not None and guard.handler is handler), None) or _Guarded(handler)
+    found = (guard for guard in known if guard is not None and guard.handler is handler)
+    return next(found, None) or Guarded("metric handler", handler, handler.emit)
 
 
 class Launch(Protocol):
-    """What a launch chose, as `holdfast.metrics.chosen.Metrics` does."""
+    """The sinks of a launch, such as `holdfast.metrics.chosen.Metrics`."""
 
     def handler_for(self, group: str) -> MetricHandler | None:
-        """Return what takes the values of a group, or None if nobody does."""
+        """Return the handler of a group's values, or None if there is none."""
 
 
-class _Nobody:
+class _NoSinks:
     def handler_for(self, group: str) -> None:
-        """Return None: nobody listens."""
+        """Return None."""
 
 
-#: A launch that chose nothing.
-NOBODY: Launch = _Nobody()
+#: A launch without sinks.
+NO_SINKS: Launch = _NoSinks()
 
 
 def install(launch: Launch | None) -> None:
-    """Put what a launch chose behind what the program configures; None: look at the environment when next needed."""
+    """Use the sinks of a launch for groups that the program did not configure; None: read the environment again."""
     global _routes
     with _changing:
         _routes = _Routes(_routes.groups, _routes.default, launch)
 
 
 def installed() -> Launch | None:
-    """Return what the launch chose, or None if nobody has looked yet."""
+    """Return the sinks of the launch, or None if the environment was not read yet."""
     return _routes.launch
 
 
 def _emit_first(data: MetricData) -> None:
-    """Take the very first value: look at what the launch chose for this process, and hand the value on."""
+    """Take the first value: read which sinks the launch chose for this process, and pass the value on."""
     trouble = ""
     with _changing:
         if _routes.launch is None:
             launch: Launch | None = None
             if "HOLDFAST_METRICS" in os.environ:
                 try:
-                    from holdfast.metrics.worker import chosen_for_worker
+                    from holdfast.metrics.chosen import chosen_for_worker
 
                     launch = chosen_for_worker()
-                except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on
+                except Exception as error:  # noqa: BLE001 - any error: training goes on
                     trouble = f"HOLDFAST_METRICS cannot be read, so no metrics are kept: {error}"
-            install(launch or NOBODY)
+            install(launch or NO_SINKS)
     if trouble:
-        _warn(trouble)  # after all is settled, because whoever hears it may add values too
+        _warn(trouble)  # after the routes are set, because a listener may add values too
     emit = _routes.emit_for(data.group_name)
     if emit is not None:
         emit(data)
@@ -311,7 +296,7 @@ def _warn(sentence: str) -> None:
 
 
 def _forget_launch() -> None:
-    """In a forked child: the parent's sinks are the parent's, and the environment may be about to change."""
+    """In a forked child, forget the parent's sinks; the environment is read again with the next value."""
     global _changing
     _changing = threading.RLock()
     install(None)

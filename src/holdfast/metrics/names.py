@@ -1,4 +1,4 @@
-"""Names and values as sinks want them. Pure."""
+"""Names and values in the forms that sinks need. Pure."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from holdfast.errors import UsageError
 
 NAME_MAX = 255
 
-#: Everything of ours starts with this in Prometheus, where all programs share one space of names.
+#: Our prefix in Prometheus, where all programs share one namespace.
 PROMETHEUS_PREFIX = "holdfast_"
 
-#: The limits of the buckets that durations are counted in: a millisecond to an hour.
+#: The bounds of the histogram buckets for durations: a millisecond to an hour.
 BUCKETS_MS = (1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000, 3_600_000)
 
 
 def is_duration(name: str) -> bool:
-    """Whether a metric says how long something took, in milliseconds: then every value counts, not only the last."""
+    """Whether a metric is a duration in milliseconds: then every value counts, not only the last."""
     return name.endswith((".ms", "_ms", "duration"))
 
 
@@ -44,5 +44,5 @@ def otel_name(name: str) -> str:
 
 
 def statsd_name(group: str, name: str) -> str:
-    """Return `group.name` without the characters that mean something to StatsD."""
+    """Return `group.name` without the characters that are special in StatsD."""
     return re.sub(r"[:|@#\s/]", "_", f"{group}.{name}")[:NAME_MAX]

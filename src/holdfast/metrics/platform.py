@@ -25,12 +25,12 @@ class PlatformMetrics:
         self._stop: Callable[[], None] | None = None
 
     def start(self) -> None:
-        """Listen from now on."""
+        """Start listening."""
         if self._stop is None:
             self._stop = self._book.listen(self.take)
 
     def stop(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         if self._stop is not None:
             self._stop()
             self._stop = None

@@ -1,8 +1,8 @@
-"""The relay: workers hand their values to the agent, which Prometheus can reach as it cannot reach them.
+"""The relay: workers send their values to the agent, because Prometheus can scrape the agent but not the workers.
 
 One datagram over a unix socket holds many values: `[version, rank, [[timestamp, group, name, value], ...]]` in
-MessagePack. Both sides are bounded: a worker's thread waits a moment for an agent that does not keep up and then drops
-the batch, and the agent counts and ignores what is too long or not ours. Nobody ever waits in the training itself.
+MessagePack. Both sides are bounded: a background thread of the worker waits a moment for an agent that does not keep up
+and then drops the batch; the agent counts and ignores datagrams that are too long or not ours. Training never waits.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _decoder = msgspec.msgpack.Decoder(Batch)
 
 
 def encode(rank: int, values: list[MetricData]) -> bytes:
-    """Write values as one datagram."""
+    """Encode values as one datagram."""
     return msgspec.msgpack.encode(Batch(VERSION, rank, [tuple(data) for data in values]))  # type: ignore[misc]
 
 
@@ -62,7 +62,7 @@ def decode(datagram: bytes) -> Batch | None:
 
 
 class Relay:
-    """The agent's side: a thread that hands what workers send to `deliver(data, rank)`.
+    """The agent's side: a thread that passes the values of workers to `deliver(data, rank)`.
 
     Without a path it makes a folder that only this user can enter, and removes it when closed.
     """
@@ -94,7 +94,7 @@ class Relay:
             return
         self._closing = True
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as waker:
-            # An empty datagram is no batch; it stands behind all that has arrived.
+            # An empty datagram is no batch; it comes after all that has arrived.
             waker.settimeout(SEND_TIMEOUT_S)
             waker.sendto(b"", str(self.path))
         self._thread.join(SEND_TIMEOUT_S * 4)
@@ -115,13 +115,15 @@ class Relay:
                 if self._closing:
                     return
                 self._note(error)
-                time.sleep(SEND_TIMEOUT_S)  # no memory for a moment, say; workers drop what they cannot send
+                time.sleep(
+                    SEND_TIMEOUT_S
+                )  # out of memory for a moment, for example; workers drop what they cannot send
                 continue
             if not datagram and self._closing:
                 return
             try:
                 self._take(datagram, truncated=bool(flags & socket.MSG_TRUNC))
-            except Exception as error:  # noqa: BLE001 - without the thread no worker's metric would arrive any more
+            except Exception as error:  # noqa: BLE001 - without the thread no worker's metrics would arrive
                 facts.unexpected("the metrics relay", error, "it goes on with the next values")
 
     def _take(self, datagram: bytes, *, truncated: bool) -> None:
@@ -136,7 +138,7 @@ class Relay:
         try:
             self._deliver(data, rank)
             self.taken += 1
-        except Exception as error:  # noqa: BLE001 - whatever a value does to the receiver, the others are to arrive
+        except Exception as error:  # noqa: BLE001 - one bad value must not stop the others
             self._note(error)
 
     def _note(self, error: Exception) -> None:
@@ -156,7 +158,7 @@ class RelayHandler(MetricHandler):
         self._socket.settimeout(SEND_TIMEOUT_S)
 
     def emit(self, metric_data: MetricData) -> None:
-        """Keep one value for the next datagram; what the agent would not take is refused here, alone."""
+        """Keep one value for the next datagram; raises for a value that the agent would refuse with its whole batch."""
         if max(len(metric_data.group_name), len(metric_data.name)) > NAME_CHARACTERS_MAX:
             raise UsageError(f"a metric's group and name have at most {NAME_CHARACTERS_MAX} characters each")
         self._values.append(metric_data._replace(value=number(metric_data.value)))
@@ -164,13 +166,13 @@ class RelayHandler(MetricHandler):
             self.flush()
 
     def flush(self) -> None:
-        """Send what was gathered; an agent that is gone or does not keep up costs us the values and nothing else."""
+        """Send the gathered values; if the agent is gone or does not keep up, they are lost."""
         values, self._values = self._values, []
         if values:
             self._send(current_rank() or 0, values)
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send the rest."""
         try:
             self.flush()
         finally:

@@ -1,6 +1,6 @@
-"""Who speaks: the run, host and rank that sinks put beside every value.
+"""The source of values: the run, host and rank that sinks put beside every value.
 
-A worker learns it from the environment that its agent gave it; an agent says it once with `announce`.
+A worker reads it from the environment that its agent gave it; an agent sets it with `announce`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _announced: tuple[int, Source] | None = None
 
 
 def announce(run_id: str = "", role: str = "", node: str = "") -> None:
-    """Say which run this process, an agent, belongs to; processes forked from it are somebody else."""
+    """Set the source of this process, an agent; processes that are forked from it do not inherit it."""
     global _announced
     _announced = (os.getpid(), Source(run_id, socket.gethostname(), role, node))
 
 
 def current() -> Source:
-    """Return who this process is."""
+    """Return the source of this process."""
     if _announced is not None and _announced[0] == os.getpid():
         return _announced[1]
     return of_worker(os.environ, socket.gethostname())
@@ -49,7 +49,7 @@ def current_rank() -> int | None:
 
 
 def of_worker(environ: Mapping[str, str], host: str) -> Source:
-    """Read who a worker is from the environment that its agent gave it."""
+    """Return the source of a worker, from the environment that its agent gave it."""
     return Source(
         run_id=environ.get("TORCHELASTIC_RUN_ID", ""),
         host=host,
@@ -60,7 +60,7 @@ def of_worker(environ: Mapping[str, str], host: str) -> Source:
 
 
 def is_worker(environ: Mapping[str, str]) -> bool:
-    """Whether an environment is that of a worker whose launch chose sinks."""
+    """Whether this is the environment of a worker whose launch chose sinks."""
     return bool(environ.get(METRICS_VARIABLE)) and _rank(environ) is not None
 
 

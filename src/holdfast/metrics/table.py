@@ -1,7 +1,7 @@
-"""What the platform measures: which fact gives which metrics of the group `torchelastic`. Pure.
+"""The platform's metrics: which fact gives which values of the group `torchelastic`. Pure.
 
 Names under `workers.<role>.` and their values are TorchElastic's; the rest is ours. A row marked as a count gives how
-often something has happened in the life of this agent, so that the last value alone tells all.
+often something has happened in the life of this agent, so that its last value is the total.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Data = Mapping[str, Any]
 class Row:
     """One metric: the fact it comes from, its name (`{key}` is filled from the fact), its value, what it means.
 
-    A value of None means that this fact says nothing about it.
+    None as value means that this fact has none.
     """
 
     fact: str
@@ -35,7 +35,7 @@ def metrics_of(fact: Fact, role: str = "default") -> list[tuple[str, float]]:
 
 
 def rows_of(fact: Fact, role: str = "default") -> list[tuple[str, float, Row]]:
-    """Return the metrics that a fact gives, each with its row; `role` is for facts that name none."""
+    """Return the metrics that a fact gives, each with its row; `role` is for facts without one."""
     data = {"role": role, **fact.data}
     found = []
     for row in _BY_FACT.get(fact.kind, ()):
@@ -46,7 +46,7 @@ def rows_of(fact: Fact, role: str = "default") -> list[tuple[str, float, Row]]:
 
 
 class _Named(dict[str, Any]):
-    """A fact's data for filling names; what is missing or empty is called `unknown`."""
+    """A fact's data for filling names; missing and empty values are `unknown`."""
 
     def __getitem__(self, key: str) -> str:
         return str(self.get(key) or "unknown")
@@ -64,7 +64,7 @@ def _number(key: str) -> Callable[[Data], float | None]:
 
 
 def _where(condition: str, key: str) -> Callable[[Data], float | None]:
-    """Take a number only from facts where something else is true."""
+    """Take a number only from facts where `condition` is true."""
     number = _number(key)
     return lambda data: number(data) if data.get(condition) else None
 
@@ -78,7 +78,7 @@ def _ranks(data: Data) -> float:
 
 
 def _ended(*, failed: bool, retried: bool) -> Callable[[Data], float | None]:
-    """Say 1 if the run ended in this way and 0 if in another; a run that was cut short says nothing."""
+    """Return 1 if the run ended in this way, 0 if in another; None for a run that was cut short."""
 
     def value(data: Data) -> float | None:
         if not _is_over(data):
@@ -105,7 +105,7 @@ def _remaining(data: Data) -> float | None:
 
 
 def flakiness(data: Data) -> float | None:
-    """Return 100 for a failed run, else how much of its chances, the first start included, it needed, in percent."""
+    """Return 100 for a failed run, else the percentage of its starts, the first included, that it used up."""
     if data.get("outcome") == "failed":
         return 100
     remaining = _remaining(data)

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 
 from holdfast.coordinator.driver import EMBEDDED, Coordinator
 from holdfast.coordinator.messages import CODEC
-from holdfast.errors import FrameError, HandshakeError, HoldfastError, PeerError, Unavailable
+from holdfast.errors import FrameError, HandshakeError, HoldfastError, PeerError, UnavailableError
 from holdfast.facts import facts
 from holdfast.machine import Tick
 from holdfast.rendezvous.machine import (
@@ -81,7 +81,7 @@ class Host:
         try:
             context = self._tls.server_context() if self._tls else None
             opened = await coordinator.open(self._bound, context)
-        except Unavailable:
+        except UnavailableError:
             if self._required:
                 raise
             return False

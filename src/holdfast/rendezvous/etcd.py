@@ -24,7 +24,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from holdfast.errors import Unavailable, UsageError
+from holdfast.errors import UnavailableError, UsageError
 from holdfast.facts import facts
 from holdfast.rendezvous.api import RendezvousParameters
 from holdfast.rendezvous.driver import Host
@@ -66,10 +66,10 @@ class EtcdFollower(Host):
         self._key = f"{PREFIX}{run}"
 
     async def try_open(self) -> bool:
-        """Find which node carries the coordinator; raises `Unavailable` where none does for now."""
+        """Find which node carries the coordinator; raises `UnavailableError` where none does for now."""
         found = await asyncio.to_thread(self._etcd.read, self._key)
         if found is None:
-            raise Unavailable(f"etcd at {self._etcd.endpoint} has not elected a coordinator yet")
+            raise UnavailableError(f"etcd at {self._etcd.endpoint} has not elected a coordinator yet")
         self.endpoint = _address(found[0])
         return False
 
@@ -82,7 +82,7 @@ class _Trouble:
     since: float | None = None
     tries: int = field(default=0)
 
-    def note(self, error: Unavailable) -> None:
+    def note(self, error: UnavailableError) -> None:
         self.tries += 1
         if self.since is None:
             self.since = time.monotonic()
@@ -211,7 +211,7 @@ class EtcdHost(EtcdFollower):
                 found = await asyncio.to_thread(self._etcd.read, self._key)
                 if found is None and seconds == 0:
                     await self._put_back()
-            except Unavailable as error:
+            except UnavailableError as error:
                 self._trouble.note(error)
                 return None
             self._trouble.is_over()
@@ -254,7 +254,7 @@ class EtcdHost(EtcdFollower):
             await self._revoke(lease)
 
     async def _revoke(self, lease: int) -> None:
-        with contextlib.suppress(Unavailable, TimeoutError):  # it runs out by itself
+        with contextlib.suppress(UnavailableError, TimeoutError):  # it runs out by itself
             await asyncio.wait_for(asyncio.to_thread(self._etcd.revoke, lease), REVOKE_S)
 
     def _on_crash(self, coordinator: Coordinator) -> None:
@@ -314,7 +314,7 @@ def _address(value: bytes) -> Endpoint:
     try:
         return parse_endpoint(text)
     except UsageError as error:
-        raise Unavailable(f"etcd holds no address of a coordinator: {error}") from error
+        raise UnavailableError(f"etcd holds no address of a coordinator: {error}") from error
 
 
 def _now() -> float:

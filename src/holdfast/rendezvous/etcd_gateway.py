@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from holdfast.errors import Unavailable
+from holdfast.errors import UnavailableError
 from holdfast.wire.address import Endpoint
 
 DEFAULT_PORT = 2379
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Gateway:
-    """Asks one etcd server. Blocking; raises `Unavailable`, also where the answer is not one that etcd gives."""
+    """Asks one etcd server. Blocking; raises `UnavailableError`, also where the answer is not one that etcd gives."""
 
     def __init__(self, endpoint: Endpoint, timeout_s: float = TIMEOUT_S) -> None:
         self.endpoint = endpoint
@@ -82,7 +82,7 @@ class Gateway:
             with socket.create_connection((self.endpoint.host, self.endpoint.port), self._timeout_s) as connection:
                 return str(connection.getsockname()[0])
         except OSError as error:
-            raise Unavailable(f"no etcd at {self.endpoint}: {error}") from error
+            raise UnavailableError(f"no etcd at {self.endpoint}: {error}") from error
 
     def _ask(self, what: str, body: dict[str, Any], read: Callable[[dict[str, Any]], T]) -> T:
         connection = http.client.HTTPConnection(self.endpoint.host, self.endpoint.port, timeout=self._timeout_s)
@@ -91,16 +91,16 @@ class Gateway:
             reply = connection.getresponse()
             text = reply.read()
         except (OSError, http.client.HTTPException) as error:
-            raise Unavailable(f"no etcd at {self.endpoint}: {error}") from error
+            raise UnavailableError(f"no etcd at {self.endpoint}: {error}") from error
         finally:
             connection.close()
         shown = text[:200].decode(errors="backslashreplace")
         if reply.status != http.client.OK:
-            raise Unavailable(f"etcd at {self.endpoint} refused {what}: {shown}")
+            raise UnavailableError(f"etcd at {self.endpoint} refused {what}: {shown}")
         try:
             return read(json.loads(text))
         except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
-            raise Unavailable(
+            raise UnavailableError(
                 f"{self.endpoint} does not answer like etcd: {what} gave '{shown}' ({error!r}); check the address"
             ) from error
 

@@ -50,9 +50,10 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """End the run for all nodes."""
+    """End the run for all nodes; `failed` where its work cannot be done any more."""
 
     reason: str
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

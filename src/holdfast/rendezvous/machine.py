@@ -147,7 +147,7 @@ class MemberMachine:
         self.note = ""
         self._cause: Cause | None = None
         #: Why the owner wants the run to end; said again until the coordinator says that it has.
-        self._close_reason: str | None = None
+        self._close: Close | None = None
         self._deadline: float | None = None
         self._linked = False
         #: Whether a connection is wanted, and being made or waited for.
@@ -183,7 +183,7 @@ class MemberMachine:
                 self._on_leave(event.reason)
             case Close():
                 if self.state is not State.ENDED:
-                    self._close_reason = event.reason
+                    self._close = event
                     self._say_close()
             case PeerCall():
                 self._say(wire.Call(event.call, event.topic, event.body))
@@ -231,6 +231,11 @@ class MemberMachine:
             "ask": self._ask,
             "nodes_waiting": self.nodes_waiting,
         }
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether there is a connection to the coordinator."""
+        return self._linked
 
     def describe(self, **changes: Any) -> None:
         """Change what this node says of itself; counts from its next `Join` on."""
@@ -454,8 +459,8 @@ class MemberMachine:
         )
 
     def _say_close(self) -> None:
-        if self._close_reason is not None:
-            self._say(wire.Close(self._next_seq(), self._close_reason))
+        if self._close is not None:
+            self._say(wire.Close(self._next_seq(), self._close.reason, self._close.failed))
 
     def _say(self, message: Message) -> None:
         if self._linked:

@@ -109,6 +109,8 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         #: Why the coordinator turned this node away when it only looked at the run.
         self._refused: str | None = None
         self._left = False
+        #: Whether this node has closed the run: then it is over, whether or not the answer came before this node left.
+        self._closed = False
         self._host = self._find_host(asked)
         self._endpoint = self._host.endpoint if self._host is not None else asked
         self._member = self._make_member(params)
@@ -130,11 +132,16 @@ class HoldfastRendezvousHandler(RendezvousHandler):
 
     def is_closed(self) -> bool:
         """Say whether the run is over."""
-        return self._ended is not None
+        return self._closed or self._ended is not None
 
     def set_closed(self) -> None:
         """End the run for all nodes."""
-        self._post(Close(f"closed by {self._spec.host}"))
+        self.close(f"closed by {self._spec.host}")
+
+    def close(self, reason: str, *, failed: bool = False) -> None:
+        """End the run for all nodes, with the reason; `failed` where its work cannot be done any more."""
+        self._closed = True
+        self._post(Close(reason, failed))
 
     def num_nodes_waiting(self) -> int:
         """Return how many nodes want into the round; at least one when the round is broken and must be formed anew."""
@@ -214,6 +221,11 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         """How the run ended, once it has."""
         return self._ended
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether the coordinator can be reached at present."""
+        return self._member.machine.is_linked
+
     def sentence(self) -> str:
         """Say what this node is waiting for."""
         return self._member.machine.sentence()
@@ -259,7 +271,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
             return
         if self._held is not None:
             self._held.close()
-        self._held = HeldPort()
+        self._held = HeldPort(self._node.master_port)
         deadline = time.monotonic() + self._node.join_timeout_s
         self._io.call(self._ask_on_loop, Ask(self._held.port, deadline, cause, number))
 

@@ -90,7 +90,7 @@ class _GlobalRegistry(RendezvousHandlerRegistry):
         except Exception as error:  # noqa: BLE001 - a plugin may fail in any way
             self._broken[plugin.name] = (
                 str(error)
-                if isinstance(error, plugins.PluginBroken)
+                if isinstance(error, plugins.PluginBrokenError)
                 else f"the rendezvous plugin '{plugin.name}' ({plugin.value}) cannot be used: {error!r}"
             )
 

@@ -40,6 +40,8 @@ class NodeSettings:
     insecure: bool
     #: Whether no other node or command needs to find this run.
     standalone: bool
+    #: Where the workers meet if this node has rank 0; 0 for a free port in each round.
+    master_port: int
     tls: TlsFiles | None
 
 
@@ -81,6 +83,7 @@ def node_settings(params: RendezvousParameters) -> NodeSettings:
         require_secret=bool(params.get_as_bool("require_secret", False)),
         insecure=bool(params.get_as_bool("insecure", False)),
         standalone=bool(params.get_as_bool("standalone", params.max_nodes == 1)),
+        master_port=params.get_as_int("master_port", 0) or 0,
         tls=_tls(params),
     )
 

@@ -3,6 +3,10 @@
 It is the native rendezvous with nothing left to choose: all nodes must come, rank 0 carries the coordinator at the
 master's endpoint, and the ranks are binding. What torchrun's static backend lacks comes with it: peers are told of a
 failure, and every restart gets fresh names and a fresh port.
+
+One node alone needs no place to meet others. There the port is the workers' own, so that their
+`init_process_group(init_method="tcp://localhost:PORT")` works. With several nodes the coordinator has the port, and
+workers use `env://`.
 """
 
 from __future__ import annotations
@@ -40,6 +44,9 @@ class StaticTCPRendezvous(HoldfastRendezvousHandler):
 def _fixed(params: RendezvousParameters, where: Endpoint, rank: int) -> RendezvousParameters:
     """Leave nothing to choose: where to meet, and as which rank."""
     config = {"is_host": rank == 0, **params.config, "node_rank": rank, "fixed_ranks": True}
+    if params.max_nodes == 1 and where.port:
+        config["master_port"] = where.port
+        where = Endpoint("localhost", 0)
     return RendezvousParameters(
         backend=params.backend,
         endpoint=str(where),

@@ -7,30 +7,19 @@ with get_runner() as runner:
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from holdfast.lazy import attach
 
 if TYPE_CHECKING:
-    from holdfast.runner.aio import AsyncRunner
-    from holdfast.runner.api import Runner, get_runner
-    from holdfast.runner.errors import JobTimeoutError
-
-#: Each name and where it lives: a scheduler that only ships a workspace should not pay for the rest.
-_HOMES = {
-    "AsyncRunner": "aio",
-    "JobTimeoutError": "errors",
-    "Runner": "api",
-    "get_runner": "api",
-}
-
-__all__ = ["AsyncRunner", "JobTimeoutError", "Runner", "get_runner"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+    from holdfast.runner.aio import AsyncRunner as AsyncRunner
+    from holdfast.runner.api import Runner as Runner
+    from holdfast.runner.api import get_runner as get_runner
+    from holdfast.runner.api import run as run
+else:
+    # A scheduler that only ships a workspace does not import the rest.
+    __getattr__, __dir__, __all__ = attach(
+        __name__,
+        aio="AsyncRunner",
+        api="Runner get_runner run",
+    )

@@ -11,9 +11,9 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import UsageError
+from holdfast.errors import JobTimeoutError, UnavailableError, UsageError
+from holdfast.quantities import to_seconds
 from holdfast.runner.check import check_app
-from holdfast.runner.errors import JobTimeoutError
 from holdfast.runner.trackers import tracker_variables
 from holdfast.schedulers.api import list_jobs, log_entries, validate, wait_news
 from holdfast.specs import (
@@ -22,8 +22,8 @@ from holdfast.specs import (
     AppHandle,
     CfgVal,
     ParsedAppHandle,
-    UnknownAppException,
-    UnknownSchedulerException,
+    UnknownAppError,
+    UnknownSchedulerError,
     macros,
     make_app_handle,
     parse_app_handle,
@@ -31,7 +31,7 @@ from holdfast.specs import (
 )
 
 if TYPE_CHECKING:
-    from datetime import datetime
+    from datetime import datetime, timedelta
 
     from holdfast.schedulers import ListAppResponse, Scheduler, Stream
     from holdfast.specs import AppStatus
@@ -98,22 +98,31 @@ class Runner:
     ) -> AppDryRunInfo[Any]:
         """Make the scheduler's own request for an app and return it without submitting it."""
         check_app(app)
-        backend = self._scheduler(scheduler)
         ours = copy.deepcopy(app)
+        for role in ours.roles:
+            if workspace and role.workspace is None:
+                role.workspace = workspace if isinstance(workspace, str) else dict(workspace)
+        self._label(ours, scheduler, parent_run_id)
+        return self._make_request(ours, scheduler, cfg)
+
+    def _label(self, app: AppDef, scheduler: str, parent_run_id: str | None) -> None:
+        """Tell the processes of an app which job they are, which one it came from, and which trackers they have."""
         # The id is known only to the scheduler, which puts it in place of the macro.
         handle = make_app_handle(scheduler, self._name, macros.app_id)
         trackers = tracker_variables(os.environ)
-        for role in ours.roles:
+        for role in app.roles:
             role.env = {**trackers, **role.env, "HOLDFAST_JOB_ID": handle, "TORCHX_JOB_ID": handle}
             if parent_run_id:
                 role.env |= {"HOLDFAST_PARENT_RUN_ID": parent_run_id, "TORCHX_PARENT_RUN_ID": parent_run_id}
-            if workspace and role.workspace is None:
-                role.workspace = workspace if isinstance(workspace, str) else dict(workspace)
-        options = dict(cfg or {})
-        if any(role.workspace for role in ours.roles):
-            _build_workspaces(backend, scheduler, ours, options)
-        validate(backend, ours, options)
-        info = backend.submit_dryrun(ours, options)
+
+    def _make_request(self, app: AppDef, scheduler: str, cfg: Cfg | None) -> AppDryRunInfo[Any]:
+        """Have the scheduler build the workspaces, check the app and make its request."""
+        backend = self._scheduler(scheduler)
+        options = backend.run_opts().resolve(cfg or {})
+        if any(role.workspace for role in app.roles):
+            _build_workspaces(backend, scheduler, app, options)
+        validate(backend, app, options)
+        info = backend.submit_dryrun(app, options)
         info._scheduler = scheduler
         return info
 
@@ -184,14 +193,17 @@ class Runner:
             ended_at=getattr(found, "ended_at", None),
         )
 
-    def wait(self, app_handle: AppHandle, wait_interval: float = 1.0, timeout: float | None = None) -> AppStatus | None:
+    def wait(
+        self, app_handle: AppHandle, wait_interval: float = 1.0, timeout: float | timedelta | None = None
+    ) -> AppStatus | None:
         """Wait until a job has ended and return its status; None where the job is gone.
 
         It is looked at often at first and then less and less, every `wait_interval` seconds in the end. Raises
-        `JobTimeoutError` when `timeout` seconds have passed.
+        `JobTimeoutError` after `timeout` (seconds or a timedelta).
         """
         where, scheduler = self._find(app_handle)
-        deadline = None if timeout is None else time.monotonic() + timeout
+        timeout_s = None if timeout is None else to_seconds(timeout)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         pause = min(FIRST_POLL_S, wait_interval)
         while True:
             status = self.status(app_handle)
@@ -199,7 +211,7 @@ class Runner:
                 return status
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
-                raise JobTimeoutError(f"{app_handle} is still {status.state.name} after {timeout:g} s; it goes on")
+                raise JobTimeoutError(f"{app_handle} is still {status.state.name} after {timeout_s:g} s; it goes on")
             wait_news(scheduler, where.app_id, pause if left is None else min(pause, left))
             pause = min(pause * POLL_GROWTH, wait_interval)
 
@@ -330,7 +342,7 @@ class Runner:
                 raise UsageError(f"'{regex}' is no regular expression: {error}") from None
         where, scheduler = self._find(app_handle)
         if not scheduler.exists(where.app_id):
-            raise UnknownAppException(app_handle)
+            raise UnknownAppError(app_handle)
         return where, scheduler
 
     def _scheduler(self, scheduler: str) -> Scheduler[Any]:
@@ -345,7 +357,7 @@ class Runner:
 
             return create_scheduler(name, self._name, **self._params)
         if name not in self._factories:
-            raise UnknownSchedulerException(name)
+            raise UnknownSchedulerError(name)
         return self._factories[name](self._name, **self._params)
 
 
@@ -356,6 +368,36 @@ def get_runner(
 ) -> Runner:
     """Return a runner over every installed scheduler; use it as a context manager, or close it."""
     return Runner(name or SESSION, None, component_defaults, scheduler_params)
+
+
+def run(
+    app: AppDef | str,
+    args: Sequence[str] | Mapping[str, Any] = (),
+    *,
+    scheduler: str = "local",
+    cfg: Cfg | None = None,
+    workspace: str | Mapping[str, str] | None = None,
+    timeout: float | timedelta | None = None,
+) -> AppStatus:
+    """Submit an app, or the component of that name with its `args`, wait for the job's end and return its status.
+
+        status = holdfast.run("dist.ddp", ["--script", "train.py", "-j", "1x2"])
+        status.raise_for_status()      # raises AppStatusError unless the job succeeded
+
+    `args` are those of the component, as on a command line or by name. Raises `JobTimeoutError` after `timeout`, in
+    seconds or as a timedelta; the job goes on. `get_runner` submits jobs without waiting, follows and cancels them.
+    """
+    with get_runner() as runner:
+        if isinstance(app, str):
+            handle = runner.run_component(app, args, scheduler, cfg, workspace)
+        elif args:
+            raise UsageError("an AppDef takes no args: only a component does")
+        else:
+            handle = runner.run(app, scheduler, cfg, workspace)
+        status = runner.wait(handle, timeout=timeout)
+    if status is None:
+        raise UnavailableError(f"{handle} was deleted before it ended")
+    return status
 
 
 def _params_from_environment() -> dict[str, object]:

@@ -6,70 +6,30 @@ TorchX.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from holdfast.lazy import attach
 
 if TYPE_CHECKING:
-    from holdfast.schedulers.api import (
-        DescribeAppResponse,
-        ListAppResponse,
-        Scheduler,
-        Stream,
-        list_jobs,
-        log_entries,
-        validate,
-        wait_news,
+    from holdfast.schedulers.api import DescribeAppResponse as DescribeAppResponse
+    from holdfast.schedulers.api import ListAppResponse as ListAppResponse
+    from holdfast.schedulers.api import Scheduler as Scheduler
+    from holdfast.schedulers.api import Stream as Stream
+    from holdfast.schedulers.api import list_jobs as list_jobs
+    from holdfast.schedulers.api import log_entries as log_entries
+    from holdfast.schedulers.api import validate as validate
+    from holdfast.schedulers.api import wait_news as wait_news
+    from holdfast.schedulers.installed import SchedulerFactory as SchedulerFactory
+    from holdfast.schedulers.installed import aliases as aliases
+    from holdfast.schedulers.installed import conflicts as conflicts
+    from holdfast.schedulers.installed import create_scheduler as create_scheduler
+    from holdfast.schedulers.installed import get_default_scheduler_name as get_default_scheduler_name
+    from holdfast.schedulers.installed import get_scheduler_factories as get_scheduler_factories
+else:
+    # The process that supervises a local job needs none of them.
+    __getattr__, __dir__, __all__ = attach(
+        __name__,
+        api="DescribeAppResponse ListAppResponse Scheduler Stream list_jobs log_entries validate wait_news",
+        installed="SchedulerFactory aliases conflicts create_scheduler get_default_scheduler_name "
+        "get_scheduler_factories",
     )
-    from holdfast.schedulers.installed import (
-        SchedulerFactory,
-        aliases,
-        conflicts,
-        create_scheduler,
-        get_default_scheduler_name,
-        get_scheduler_factories,
-    )
-
-#: Each name and where it lives: the process that looks after a local job needs none of them.
-_HOMES = {
-    "DescribeAppResponse": "api",
-    "ListAppResponse": "api",
-    "Scheduler": "api",
-    "Stream": "api",
-    "list_jobs": "api",
-    "log_entries": "api",
-    "validate": "api",
-    "wait_news": "api",
-    "SchedulerFactory": "installed",
-    "aliases": "installed",
-    "conflicts": "installed",
-    "create_scheduler": "installed",
-    "get_default_scheduler_name": "installed",
-    "get_scheduler_factories": "installed",
-}
-
-__all__ = [
-    "DescribeAppResponse",
-    "ListAppResponse",
-    "Scheduler",
-    "SchedulerFactory",
-    "Stream",
-    "aliases",
-    "conflicts",
-    "create_scheduler",
-    "get_default_scheduler_name",
-    "get_scheduler_factories",
-    "list_jobs",
-    "log_entries",
-    "validate",
-    "wait_news",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__

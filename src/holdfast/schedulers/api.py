@@ -129,13 +129,13 @@ class Scheduler(ABC, Generic[T]):
             if role.resource == NULL_RESOURCE:
                 raise UsageError(f"the role '{role.name}' does not say what resources it needs")
 
-    def wait_news(self, app_id: str, timeout_s: float) -> None:
-        """Return when the job's state may have changed, at the latest after `timeout_s`.
+    def wait_news(self, app_id: str, timeout: float) -> None:
+        """Return when the job's state may have changed, at the latest after `timeout` seconds.
 
         A scheduler that is told of changes overrides this; the others just wait.
         """
         del app_id
-        time.sleep(timeout_s)
+        time.sleep(timeout)
 
     def close(self) -> None:
         """Give back what the scheduler holds; jobs go on."""
@@ -143,10 +143,16 @@ class Scheduler(ABC, Generic[T]):
     # -- what every scheduler does ---------------------------------------------------------------------------------
 
     def submit(self, app: AppDef, cfg: Mapping[str, CfgVal], workspace: str | None = None) -> str:
-        """Make the request and submit it; returns the job's id."""
-        if workspace is not None and app.roles:
+        """Make the request and submit it; returns the job's id.
+
+        A workspace goes to the first role of the app, which then names what was built of it.
+        """
+        resolved = self.run_opts().resolve(cfg)
+        build = getattr(self, "build_workspaces", None)  # of schedulers that ship code
+        if workspace is not None and app.roles and build is not None:
             app.roles[0].workspace = workspace
-        return self.schedule(self.submit_dryrun(app, cfg))
+            build(app.roles[:1], resolved)
+        return self.schedule(self.submit_dryrun(app, resolved))
 
     def submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[T]:
         """Make the request with all options filled in, and let each role change it."""
@@ -202,13 +208,13 @@ def list_jobs(scheduler: Scheduler[Any], cfg: Mapping[str, CfgVal] | None = None
     return scheduler.list(cfg) if _takes(scheduler.list, cfg) else scheduler.list()
 
 
-def wait_news(scheduler: Scheduler[Any], app_id: str, timeout_s: float) -> None:
+def wait_news(scheduler: Scheduler[Any], app_id: str, timeout: float) -> None:
     """Wait until a job's state may have changed, also with a scheduler that only can be asked again."""
     wait = getattr(scheduler, "wait_news", None)
     if wait is None:
-        time.sleep(timeout_s)
+        time.sleep(timeout)
     else:
-        wait(app_id, timeout_s)
+        wait(app_id, timeout)
 
 
 def log_entries(

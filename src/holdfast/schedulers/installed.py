@@ -25,7 +25,7 @@ SchedulerFactory = Callable[..., Scheduler[Any]]
 
 @dataclass(frozen=True)
 class LazyFactory:
-    """Loads a scheduler's own factory when it is called; raises `PluginBroken` where that cannot be."""
+    """Loads a scheduler's own factory when it is called; raises `PluginBrokenError` where that cannot be."""
 
     plugin: plugins.Plugin
 
@@ -37,7 +37,7 @@ class LazyFactory:
         except HoldfastError:
             raise
         except (Exception, SystemExit) as error:  # a stranger's code may fail in any way
-            raise plugins.PluginBroken(f"{_name(self)} cannot be made: {type(error).__name__}: {error}") from error
+            raise plugins.PluginBrokenError(f"{_name(self)} cannot be made: {type(error).__name__}: {error}") from error
         return scheduler
 
 
@@ -107,10 +107,10 @@ def _conflict(other: LazyFactory, owner: LazyFactory) -> str:
 def _unknown(name: str, known: list[str]) -> HoldfastError:
     import difflib
 
-    from holdfast.specs import UnknownSchedulerException
+    from holdfast.specs import UnknownSchedulerError
 
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean '{close[0]}'? " if close else ""
-    error = UnknownSchedulerException(name)
+    error = UnknownSchedulerError(name)
     error.args = (f"there is no scheduler '{name}'; {hint}installed are: {', '.join(sorted(known)) or 'none'}",)
     return error

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import Unavailable
+from holdfast.errors import LogUnwrittenError
 
 if TYPE_CHECKING:
     from holdfast.schedulers.api import Scheduler
@@ -33,10 +33,6 @@ def filter_regex(regex: str, data: Iterable[str]) -> Iterator[str]:
     """Yield the lines in which an expression is found."""
     wanted = re.compile(regex)
     return (line for line in data if wanted.search(line))
-
-
-class LogEndedUnwritten(Unavailable, RuntimeError):
-    """A job has ended and the file that was to hold its output was never there."""
 
 
 class LogIterator:
@@ -64,7 +60,7 @@ class LogIterator:
         ended = self._has_ended()
         while not self._log_file.is_file():
             if ended:
-                raise LogEndedUnwritten(f"app: {self._app_id} finished without writing: {self._log_file}")
+                raise LogUnwrittenError(f"app: {self._app_id} finished without writing: {self._log_file}")
             time.sleep(PAUSE_S)
             ended = self._has_ended()
         with self._log_file.open(newline="\n", errors="replace") as file:

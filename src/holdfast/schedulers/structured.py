@@ -25,8 +25,9 @@ import typing
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
+from holdfast.errors import InvalidRunConfigError
 from holdfast.specs.cfg import CfgVal
-from holdfast.specs.runopts import InvalidRunConfigException, runopts
+from holdfast.specs.runopts import runopts
 
 Self = TypeVar("Self", bound="StructuredOpts")
 
@@ -68,7 +69,7 @@ class StructuredOpts(Mapping[str, CfgVal]):
             if given:
                 found[field.name] = cfg[given[0]]
             elif _default(field) is dataclasses.MISSING:
-                raise InvalidRunConfigException(f"the run option '{key}' is required", key, cfg)
+                raise InvalidRunConfigError(f"the run option '{key}' is required", key, cfg)
         return cls(**found)
 
     def __getitem__(self, key: str) -> CfgVal:

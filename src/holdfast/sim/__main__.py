@@ -8,12 +8,13 @@ import sys
 import time
 from collections.abc import Sequence
 
-from holdfast.sim.batch import Summary, run_seeds
-from holdfast.sim.scenario import Scenario, make_scenario
+from holdfast.sim.batch import Summary, make, run_seeds
+from holdfast.sim.scenario import Scenario
 from holdfast.sim.shrink import SWITCHES, Keep, apply, keep_all, shrink
 from holdfast.sim.simulation import Outcome, Simulation
 
 NODES_DEFAULT = (5, 64)
+WORKERS_DEFAULT = (2, 8)
 #: Of a failed simulation's story, the last so many lines are printed.
 _LINES_TOLD = 120
 _PROGRESS_S = 1.0
@@ -22,16 +23,18 @@ _PROGRESS_S = 1.0
 def main(argv: Sequence[str] | None = None) -> int:
     """Run what the command line asks for; returns 1 when a check has failed."""
     options = _parser().parse_args(argv)
+    options.nodes = options.nodes or (WORKERS_DEFAULT if options.training else NODES_DEFAULT)
     if options.seed is not None:
         return _replay(options)
     nodes_min, nodes_max = options.nodes
     seeds = range(options.start, options.start + options.seeds)
-    summary = run_seeds(seeds, nodes_min, nodes_max, options.jobs, _Progress(options.seeds))
+    progress = _Progress(options.seeds)
+    summary = run_seeds(seeds, nodes_min, nodes_max, options.jobs, progress, training=options.training)
     print(summary.describe())
     for outcome in summary.failures:
         print(f"seed {outcome.seed} failed: {outcome.check}: {outcome.sentence}")
     if summary.failures:
-        _explain(summary.failures[0], options.nodes)
+        _explain(summary.failures[0], options)
     return 1 if summary.failed else 0
 
 
@@ -39,7 +42,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m holdfast.sim", description=__doc__)
     parser.add_argument("--seeds", type=int, default=100, help="how many seeds to run")
     parser.add_argument("--start", type=int, default=0, help="the first seed")
-    parser.add_argument("--nodes", type=_range, default=NODES_DEFAULT, metavar="MIN:MAX", help="nodes per simulation")
+    parser.add_argument("--nodes", type=_range, metavar="MIN:MAX", help="nodes, or workers, per simulation")
+    parser.add_argument("--training", action="store_true", help="workers that train in process, not nodes")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes to run them on")
     one = parser.add_argument_group("one seed")
     one.add_argument("--seed", type=int, help="replay this seed")
@@ -61,7 +65,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _replay(options: argparse.Namespace) -> int:
-    scenario = make_scenario(options.seed, *options.nodes)
+    scenario = make(options.seed, *options.nodes, training=options.training)
     keep = keep_all(scenario)
     min_nodes, max_nodes = options.limits or (keep.min_nodes, keep.max_nodes)
     faults = keep.faults if options.keep_faults is None else tuple(map(int, options.keep_faults))
@@ -83,10 +87,11 @@ def _replay(options: argparse.Namespace) -> int:
     return 0
 
 
-def _explain(outcome: Outcome, nodes: tuple[int, int]) -> None:
+def _explain(outcome: Outcome, options: argparse.Namespace) -> None:
     """Shrink a failure, tell its story and say how to see it again."""
     assert outcome.check is not None
-    scenario = make_scenario(outcome.seed, *nodes)
+    nodes = options.nodes
+    scenario = make(outcome.seed, *nodes, training=options.training)
     keep = shrink(scenario, outcome.check)
     small = apply(scenario, keep)
     simulation = Simulation(small, story=True)
@@ -95,7 +100,9 @@ def _explain(outcome: Outcome, nodes: tuple[int, int]) -> None:
     print(f"\nseed {outcome.seed}, shrunk:\n{_opening(small)}")
     print("\n".join(simulation.story.lines[-_LINES_TOLD:]))
     print(f"failed: {again.check}: {again.sentence}\n{again.trace}")
-    span = "" if nodes == NODES_DEFAULT else f" --nodes {nodes[0]}:{nodes[1]}"
+    span = " --training" if options.training else ""
+    if nodes != (WORKERS_DEFAULT if options.training else NODES_DEFAULT):
+        span += f" --nodes {nodes[0]}:{nodes[1]}"
     command = f"python -m holdfast.sim --seed {outcome.seed}{span} --transcript"
     print(f"replay it whole:  {command}\nreplay it shrunk: {command} {keep.flags()}")
 
@@ -107,6 +114,7 @@ def _opening(scenario: Scenario) -> str:
         f"lease {scenario.lease_s:g} s, admit {settings.admit}, recovery {settings.recovery_s:g} s",
         f"weather {scenario.weather}",
         *(f"node {node.name} on {node.host}, {node.workers} x {node.role}" for node in scenario.nodes),
+        *([f"training {scenario.training}"] if scenario.training is not None else []),
         *(f"{fault.at:9.3f}  {fault}" for fault in scenario.faults),
         "",
     ]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from holdfast.sim.scenario import make_scenario
+from holdfast.sim.scenario import Scenario, make_scenario, make_training
 from holdfast.sim.simulation import Outcome, simulate
 
 #: So many failing seeds are remembered.
@@ -55,18 +55,31 @@ class Summary:
         )
 
 
-def run_seed(seed: int, nodes_min: int, nodes_max: int) -> Outcome:
+def make(seed: int, nodes_min: int, nodes_max: int, *, training: bool = False) -> Scenario:
+    """Draw what a seed stands for: nodes with workers, or workers that train in process."""
+    draw = make_training if training else make_scenario
+    return draw(seed, nodes_min, nodes_max)
+
+
+def run_seed(seed: int, nodes_min: int, nodes_max: int, *, training: bool = False) -> Outcome:
     """Simulate one seed."""
-    return simulate(make_scenario(seed, nodes_min, nodes_max))
+    return simulate(make(seed, nodes_min, nodes_max, training=training))
 
 
 def run_seeds(
-    seeds: range, nodes_min: int, nodes_max: int, jobs: int, progress: Callable[[Summary], None] | None = None
+    seeds: range,
+    nodes_min: int,
+    nodes_max: int,
+    jobs: int,
+    progress: Callable[[Summary], None] | None = None,
+    *,
+    training: bool = False,
 ) -> Summary:
     """Simulate many seeds, on `jobs` processes."""
     summary = Summary()
     began = time.monotonic()
-    for outcome in _outcomes(seeds, partial(run_seed, nodes_min=nodes_min, nodes_max=nodes_max), jobs):
+    run = partial(run_seed, nodes_min=nodes_min, nodes_max=nodes_max, training=training)
+    for outcome in _outcomes(seeds, run, jobs):
         summary.add(outcome)
         summary.real_s = time.monotonic() - began
         if progress is not None:

@@ -71,6 +71,13 @@ class Faults:
                 self._come_back(fault, node)
             case FaultKind.CLOSE:
                 node.close("asked to end")
+            case FaultKind.CUT_RING:
+                node.cut_ring()  # type: ignore[attr-defined]
+            case FaultKind.CRASH_BOTH:
+                if not node.plan.hosts_coordinator:
+                    node.crash(silent=fault.how is How.SILENT)
+                    self._come_back(fault, node)
+                self._down(fault)
             case _:
                 raise AssertionError(f"{fault.kind} does not befall a node")
 
@@ -86,6 +93,9 @@ class Faults:
             case FaultKind.SLOW_COORDINATOR:
                 coordinator.slow_s = _SLOW_S
                 self._end_after(fault.seconds, lambda: _speed_up(coordinator))
+            case FaultKind.LOSE_CHECKPOINTS:
+                self._sim.disk.readable = False
+                self._end_after(fault.seconds, self._find_checkpoints)
             case FaultKind.RESTART_COORDINATOR:
                 if fault.how is How.MIDWAY:
                     coordinator.dies_midway = lambda: self._down(fault)
@@ -93,6 +103,9 @@ class Faults:
                     self._down(fault)
             case _:
                 raise AssertionError(f"{fault.kind} needs nodes")
+
+    def _find_checkpoints(self) -> None:
+        self._sim.disk.readable = True
 
     def _down(self, fault: Fault) -> None:
         """Let the coordinator die now and come back later."""

@@ -15,6 +15,8 @@ from holdfast.rendezvous.machine import State
 if TYPE_CHECKING:
     from holdfast.sim.coordinator import CoordinatorHost
     from holdfast.sim.nodes import SimNode
+    from holdfast.sim.training import TrainingSafety
+    from holdfast.sim.workers import SimWorker
 
 
 def unsettled(coordinator: CoordinatorHost, nodes: list[SimNode]) -> str | None:
@@ -82,4 +84,15 @@ def _unsettled_wait(run: RunMachine, asking: list[SimNode], now: float) -> str |
         return f"{len(asking)} nodes ask, {run.waiting} are counted: {sentence}"
     if f"waiting for {missing} more" not in sentence:
         return f"{missing} more nodes are needed, but the reason given is: {sentence}"
+    return None
+
+
+def unfinished(safety: TrainingSafety, workers: list[SimWorker]) -> str | None:
+    """Say what is missing until a training in process is done, or None when it is."""
+    left = next((worker for worker in workers if not worker.ended), None)
+    if left is not None:
+        return f"{left.id} is {left.trainer.stage} at step {left.model.step} of {left.training.steps}"
+    steps = next((worker.training.steps for worker in workers), 0)
+    if safety.failed_for is None and safety.steps_done < steps:
+        return f"all workers have ended after {safety.steps_done} of {steps} steps"
     return None

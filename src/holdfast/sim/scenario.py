@@ -31,6 +31,10 @@ class FaultKind(enum.StrEnum):
     PAUSE_COORDINATOR = "pause coordinator"
     SLOW_COORDINATOR = "slow coordinator"
     RESTART_COORDINATOR = "restart coordinator"
+    # Only where workers train in process:
+    CUT_RING = "cut ring"  # nothing passes between a worker and the others of its round any more
+    LOSE_CHECKPOINTS = "lose checkpoints"  # none can be read for a while
+    CRASH_BOTH = "crash both"  # a worker and the coordinator die at the same moment
 
 
 class How(enum.StrEnum):
@@ -95,6 +99,27 @@ class NodePlan(msgspec.Struct, frozen=True):
     preload_s: float = 0.0
 
 
+class TrainingPlan(msgspec.Struct, frozen=True):
+    """What workers train in process."""
+
+    steps: int = 40
+    step_s: float = 0.3
+    #: Whether a step's data depends on how many workers there are.
+    scale_batch: bool = False
+    #: Whose collectives sum gradients: an error of "ring" says that the round is over, one of "gloo" does not.
+    library: str = "gloo"
+    #: Whether workers talk to each other once more after the state was changed.
+    late_collective: bool = False
+    #: The share of steps that can be undone after they have changed the state.
+    undo: float = 1.0
+    #: Save a checkpoint after so many steps; 0 for never. Reading and writing one takes so long.
+    save_every: int = 0
+    disk_s: float = 0.1
+    collective_timeout_s: float = 20.0
+    #: An agent starts another worker within this time after one has died.
+    replace_s: float = 0.5
+
+
 class Scenario(msgspec.Struct, frozen=True):
     """All that happens in one simulation, except what the network draws per message and the nodes per action."""
 
@@ -115,6 +140,8 @@ class Scenario(msgspec.Struct, frozen=True):
     coordinator_rate: float = 1.0
     coordinator_offset_s: float = 0.0
     timers_first: bool = False
+    #: Set where the nodes are workers that train in process.
+    training: TrainingPlan | None = None
     #: Whether workers train in process: they outlive each other and their round.
     in_process: bool = False
     #: The agent's loop takes what is left for it up to so much later.
@@ -125,6 +152,8 @@ class Scenario(msgspec.Struct, frozen=True):
         waits = self.settings
         # A silent lease twice (a node that is found dead late, a coordinator that was late itself), a connect that
         # has just begun to time out, and every wait that the run's own settings ask for.
+        if self.training is not None:
+            return self._training_bound_s(self.training)
         return (
             3 * self.lease_s
             + 12.0
@@ -135,6 +164,12 @@ class Scenario(msgspec.Struct, frozen=True):
             + max((node.preload_s for node in self.nodes), default=0.0)
             + 3.0
         ) * 1.2
+
+    def _training_bound_s(self, training: TrainingPlan) -> float:
+        """All steps, and a few rounds that come about in the slowest way."""
+        waits = self.settings
+        round_s = 3 * self.lease_s + 12.0 + waits.recovery_s + waits.last_call_s + training.collective_timeout_s * 1.2
+        return training.steps * (training.step_s + 0.2) * 1.5 + 4 * round_s
 
 
 # -- the swarm -----------------------------------------------------------------------------------------------
@@ -244,7 +279,7 @@ def _draw_rate(rng: Random) -> float:
 
 def _make_faults(rng: Random, nodes: tuple[NodePlan, ...], lease_s: float, heal_at: float) -> tuple[Fault, ...]:
     names = [node.name for node in nodes]
-    kinds = [kind for kind in FaultKind if rng.random() < _CHANCES.get(kind, 0.5)]
+    kinds = [kind for kind in FaultKind if kind not in _TRAINING and rng.random() < _CHANCES.get(kind, 0.5)]
     variants = {kind: [how for how in hows if rng.random() < 0.6] or [How.PLAIN] for kind, hows in _HOWS.items()}
     faults: list[Fault] = []
     for kind in kinds:
@@ -268,6 +303,7 @@ _GLOBAL = (
     FaultKind.SLOW_COORDINATOR,
     FaultKind.RESTART_COORDINATOR,
 )
+_TRAINING = (FaultKind.CUT_RING, FaultKind.LOSE_CHECKPOINTS, FaultKind.CRASH_BOTH)
 _CHANCES = {FaultKind.FINISH: 0.15, FaultKind.CLOSE: 0.05}
 _COUNTS = {FaultKind.FINISH: 1, FaultKind.CLOSE: 1, FaultKind.SLOW_COORDINATOR: 1, FaultKind.FAIL: 6}
 _HOWS = {
@@ -293,3 +329,95 @@ def _draw_seconds(rng: Random, kind: FaultKind, lease_s: float) -> float:
         return rng.choice([0.0, 2.0])
     # Shorter than a lease, around it, and longer.
     return rng.choice([rng.uniform(0.01, lease_s / 2), rng.uniform(0.5, 1.5) * lease_s, rng.uniform(1.5, 4) * lease_s])
+
+
+# -- training in process -----------------------------------------------------------------------------------------------
+
+_TRAINING_KINDS = (
+    FaultKind.CRASH,
+    FaultKind.CRASH,
+    FaultKind.PAUSE,
+    FaultKind.CUT,
+    FaultKind.BREAK,
+    FaultKind.FAIL,
+    FaultKind.LEAVE,
+    FaultKind.PAUSE_COORDINATOR,
+    FaultKind.RESTART_COORDINATOR,
+    *_TRAINING,
+)
+_TRAINING_GLOBAL = (*_GLOBAL, FaultKind.LOSE_CHECKPOINTS)
+#: A first gathering waits this long for all workers that are expected.
+GATHER_S = 10.0
+
+
+def make_training(seed: int, workers_min: int = 2, workers_max: int = 8) -> Scenario:
+    """Draw a training in process: its workers, what they train, and what happens to them."""
+    rng = Random(f"training {seed}")
+    size = rng.randint(workers_min, workers_max)
+    lease_s = rng.choice([1.0, 2.0, 5.0])
+    training = TrainingPlan(
+        steps=rng.choice([20, 60, 100]),
+        step_s=rng.choice([0.05, 0.2, 0.5]),
+        scale_batch=rng.random() < 0.5,
+        library=rng.choice(["gloo", "gloo", "ring"]),
+        late_collective=rng.random() < 0.3,
+        undo=rng.choice([1.0, 1.0, 0.5, 0.0]),
+        save_every=rng.choice([0, 0, 1, 5]),
+        disk_s=rng.choice([0.01, 0.5]),
+        collective_timeout_s=rng.choice([5.0, 20.0]),
+        replace_s=rng.choice([0.1, 2.0]),
+    )
+    heal_at = rng.uniform(0.3, 1.0) * training.steps * training.step_s + 2 * lease_s
+    per_host = rng.choice([1, 1, 2])
+    hosting = rng.randrange(size) if rng.random() < 0.5 else -1
+    nodes = tuple(
+        NodePlan(
+            name=f"w{index}",
+            host=f"h{index // per_host}",
+            arrives_at=rng.uniform(0, 0.5),
+            node_rank=index,
+            clock_rate=_draw_rate(rng),
+            clock_offset_s=rng.uniform(0, 1e6),
+            timers_first=rng.random() < 0.5,
+            hosts_coordinator=index == hosting,
+        )
+        for index in range(size)
+    )
+    return Scenario(
+        seed=seed,
+        settings=RunSettings(
+            min_nodes=1,
+            max_nodes=size,
+            expected=size,
+            max_restarts=1_000_000,
+            last_call_s=GATHER_S,
+            quiet_s=GATHER_S,
+            admit=Admit.RESTART,
+            recovery_s=rng.choice([3.0, 10.0]),
+            drop_grace_s=0.0,
+        ),
+        weather=Weather(delay_s=rng.choice([0.0002, 0.002, 0.05])),
+        nodes=nodes,
+        faults=_training_faults(rng, nodes, lease_s, heal_at),
+        lease_s=lease_s,
+        heal_at=heal_at,
+        coordinator_rate=_draw_rate(rng),
+        coordinator_offset_s=rng.uniform(0, 1e6),
+        timers_first=rng.random() < 0.5,
+        training=training,
+    )
+
+
+def _training_faults(rng: Random, nodes: tuple[NodePlan, ...], lease_s: float, heal_at: float) -> tuple[Fault, ...]:
+    names = [node.name for node in nodes]
+    kinds = [kind for kind in _TRAINING_KINDS if rng.random() < 0.3] or [FaultKind.CRASH]
+    faults: list[Fault] = []
+    for kind in kinds:
+        for _ in range(rng.randint(1, 3)):
+            how = rng.choice([How.PLAIN, *_HOWS.get(kind, [])])
+            if how in (How.VICTIM, How.DISK_LOST):
+                how = How.PLAIN
+            seconds = max(_draw_seconds(rng, kind, lease_s), 0.05)
+            targets = () if kind in _TRAINING_GLOBAL else tuple(_draw_targets(rng, kind, names))
+            faults.append(Fault(round(rng.uniform(0.5, heal_at), 3), kind, targets, round(seconds, 3), how))
+    return tuple(sorted(faults, key=lambda fault: fault.at))

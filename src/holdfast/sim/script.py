@@ -103,7 +103,9 @@ class Script:
 
     def node(self, name: str) -> SimNode:
         """Return the present life of a node."""
-        return self._world.current[name]
+        node = self._world.current[name]
+        assert isinstance(node, SimNode)
+        return node
 
     @property
     def _world(self) -> Simulation:

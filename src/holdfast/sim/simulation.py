@@ -9,6 +9,7 @@ from __future__ import annotations
 import traceback
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 from holdfast.coordinator.messages import RoundId
 from holdfast.sim import liveness
@@ -19,7 +20,9 @@ from holdfast.sim.nodes import SimNode
 from holdfast.sim.safety import Safety
 from holdfast.sim.scenario import NodePlan, Scenario, Weather
 from holdfast.sim.story import Story
+from holdfast.sim.training import Disk, TrainingSafety
 from holdfast.sim.violation import Violation
+from holdfast.sim.workers import SimWorker
 from holdfast.sim.world import Clock, World
 
 #: How often the liveness phase looks whether all is at rest.
@@ -55,12 +58,13 @@ class Simulation:
         self.scenario = scenario
         self.world = World()
         self.story = Story(self.world) if story else None
-        #: Every life of every node that ever was, by its id.
-        self.nodes: dict[str, SimNode] = {}
+        #: Every life of every node, or of every worker that trains in process, by its id.
+        self.nodes: dict[str, Any] = {}
         #: The present life of every node, by its name.
-        self.current: dict[str, SimNode] = {}
+        self.current: dict[str, Any] = {}
         self.plans: dict[str, NodePlan] = {plan.name: plan for plan in scenario.nodes}
-        self.safety = Safety(self.nodes, len(scenario.nodes))
+        self.disk = Disk(self.world)
+        self.safety = self._make_safety()
         self.network = Network(self.world, scenario.weather, Random(f"network {scenario.seed}"))
         self.coordinator = CoordinatorHost(
             self.world,
@@ -83,12 +87,35 @@ class Simulation:
     def arrive(self, name: str) -> None:
         """Start a node's process: a new life with a new id."""
         self._lives[name] = self._lives.get(name, 0) + 1
-        node = SimNode(
-            self.world, self.plans[name], self._lives[name], self.scenario, self.network, self.safety, self.story
-        )
-        node.on_death = self._spread
+        node = self._make_node(self.plans[name], self._lives[name])
         self.nodes[node.id] = self.current[name] = node
         node.begin()
+
+    def _make_safety(self) -> Safety:
+        if self.scenario.training is None:
+            return Safety(self.nodes, len(self.scenario.nodes))
+        rng = Random(f"collectives {self.scenario.seed}")
+        return TrainingSafety(self.nodes, len(self.scenario.nodes), self.world, rng, self.disk)
+
+    def _make_node(self, plan: NodePlan, life: int) -> SimNode | SimWorker:
+        if isinstance(self.safety, TrainingSafety):
+            worker = SimWorker(self.world, plan, life, self.scenario, self.network, self.safety, self.story, self.disk)
+            worker.on_exit = self._replace
+            return worker
+        node = SimNode(self.world, plan, life, self.scenario, self.network, self.safety, self.story)
+        node.on_death = self._spread
+        return node
+
+    def _replace(self, worker: SimWorker) -> None:
+        """Start another worker in place of one that has ended by an error, as its agent does."""
+        training = self.scenario.training
+        lost = isinstance(self.safety, TrainingSafety) and self.safety.failed_for is not None
+        if training is not None and not lost and not worker.ended_well and self.current[worker.name] is worker:
+            self.world.after(worker.rng.random() * training.replace_s, self._start_again, worker)
+
+    def _start_again(self, worker: SimWorker) -> None:
+        if self.current[worker.name] is worker:
+            self.arrive(worker.name)
 
     def _spread(self, source: SimNode, round_id: RoundId) -> None:
         """Let the workers of other nodes fail because those of one node have died."""
@@ -148,7 +175,10 @@ class Simulation:
 
     def unsettled(self) -> str | None:
         """Say what has not come to rest yet."""
-        return liveness.unsettled(self.coordinator, [node for node in self.current.values() if node.alive])
+        nodes = [node for node in self.current.values() if node.alive]
+        if isinstance(self.safety, TrainingSafety):
+            return liveness.unfinished(self.safety, nodes)
+        return liveness.unsettled(self.coordinator, nodes)
 
     def _settle(self, deadline: float) -> None:
         """Run until all has been at rest, in one and the same round, for a few leases."""

@@ -4,30 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from holdfast.errors import (
+    AppStatusError,
+    InvalidRunConfigError,
+    MalformedAppHandleError,
+    UnknownAppError,
+    UnknownSchedulerError,
+)
 from holdfast.specs.app import ALL, MISSING, NONE, UNKNOWN, AppDef, AppDryRunInfo, RetryPolicy, Role
 from holdfast.specs.builders import parse_mounts
 from holdfast.specs.catalog import get_named_resources, named_resources, register_named_resource, resource
 from holdfast.specs.cfg import CfgVal
-from holdfast.specs.handles import (
-    AppHandle,
-    MalformedAppHandleException,
-    ParsedAppHandle,
-    UnknownAppException,
-    UnknownSchedulerException,
-    make_app_handle,
-    parse_app_handle,
-)
+from holdfast.specs.handles import AppHandle, ParsedAppHandle, make_app_handle, parse_app_handle
 from holdfast.specs.macros import macros
 from holdfast.specs.mounts import BindMount, DeviceMount, MountType, VolumeMount
 from holdfast.specs.resource import NULL_RESOURCE, GiB, Resource
-from holdfast.specs.runopts import InvalidRunConfigException, runopt, runopts
+from holdfast.specs.runopts import runopt, runopts
 
 if TYPE_CHECKING:
     from holdfast.specs.instance_types import ResourceFactory
     from holdfast.specs.states import (
         AppState,
         AppStatus,
-        AppStatusError,
         ReplicaState,
         ReplicaStatus,
         RoleStatus,
@@ -68,8 +66,8 @@ __all__ = [
     "CfgVal",
     "DeviceMount",
     "GiB",
-    "InvalidRunConfigException",
-    "MalformedAppHandleException",
+    "InvalidRunConfigError",
+    "MalformedAppHandleError",
     "MountType",
     "ParsedAppHandle",
     "ReplicaState",
@@ -78,8 +76,8 @@ __all__ = [
     "RetryPolicy",
     "Role",
     "RoleStatus",
-    "UnknownAppException",
-    "UnknownSchedulerException",
+    "UnknownAppError",
+    "UnknownSchedulerError",
     "VolumeMount",
     "get_named_resources",
     "is_started",

@@ -31,6 +31,12 @@ _NEEDS = {
 }
 
 
+class MountError(UsageError, KeyError):
+    """An option of a mount is unknown, missing, or without a mount that it belongs to."""
+
+    __str__ = Exception.__str__  # a `KeyError` puts its text in quotes
+
+
 def parse_mounts(opts: list[str]) -> list[BindMount | VolumeMount | DeviceMount]:
     """Read mounts from a flat list of words; each mount begins at its `type=`.
 
@@ -44,13 +50,13 @@ def parse_mounts(opts: list[str]) -> list[BindMount | VolumeMount | DeviceMount]
         key, has_value, value = word.strip().partition("=")
         option = _OPTIONS.get(key)
         if option is None:
-            raise UsageError(f"'{word}' is no option of a mount; these are: {', '.join(_OPTIONS)}")
+            raise MountError(f"'{word}' is no option of a mount; these are: {', '.join(_OPTIONS)}")
         if not has_value and option != "readonly":
             raise UsageError(f"'{word}' of a mount needs a value: write {word}=...")
         if option == "type":
             mounts.append({})
         elif not mounts:
-            raise UsageError(f"'{word}' belongs to no mount: each mount begins with type={_one_of(MountType)}")
+            raise MountError(f"'{word}' belongs to no mount: each mount begins with type={_one_of(MountType)}")
         if option in mounts[-1]:
             raise UsageError(f"a mount has '{key}' twice ({mounts[-1][option]} and {value}); begin each with type=...")
         mounts[-1][option] = value
@@ -64,7 +70,7 @@ def _mount(type: str, **options: str) -> BindMount | VolumeMount | DeviceMount: 
     if surplus := [option for option in options if option not in _TAKES[kind]]:
         raise UsageError(f"a mount of type={kind} takes no '{surplus[0]}'")
     if missing := [option for option in _NEEDS[kind] if not options.get(option)]:
-        raise UsageError(f"a mount of type={kind} needs {missing[0]}=...")
+        raise MountError(f"a mount of type={kind} needs {missing[0]}=...")
     src, dst = options["src"], options.get("dst", "")
     match kind:
         case MountType.BIND:

@@ -6,16 +6,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from holdfast import specs
-from holdfast.errors import HoldfastError, UsageError
+from holdfast.errors import HoldfastError, UnknownResourceError, UsageError
 from holdfast.facts import facts
 from holdfast.specs.instance_types import ResourceFactory
 from holdfast.specs.resource import Resource
-
-
-class UnknownResource(UsageError, KeyError):
-    """There is no named resource of this name."""
-
-    __str__ = UsageError.__str__  # a KeyError would show its message in quotes
 
 
 class NamedResources:
@@ -24,7 +18,7 @@ class NamedResources:
     def __getitem__(self, name: str) -> Resource:
         factory = _factories().get(name)
         if factory is None:
-            raise UnknownResource(_unknown(name, _factories()))
+            raise UnknownResourceError(_unknown(name, _factories()))
         return _own(name, factory())
 
     def __contains__(self, name: object) -> bool:
@@ -66,7 +60,7 @@ named_resources = NamedResources()
 
 
 def get_named_resources(res: str) -> Resource:
-    """Return the resource of this name; raises `UnknownResource`, a KeyError, with a close match."""
+    """Return the resource of this name; raises `UnknownResourceError`, a KeyError, with a close match."""
     return named_resources[res]
 
 

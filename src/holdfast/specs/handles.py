@@ -5,35 +5,11 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from holdfast.errors import UsageError
+from holdfast.errors import MalformedAppHandleError
 
 AppHandle = str
 
 _HANDLE = re.compile(r"(?P<scheduler>[^:/]+)://(?P<session>[^/]*)/(?P<app>[^/]+)")
-
-
-class MalformedAppHandleException(UsageError):
-    """This is no handle; the message shows what one looks like."""
-
-    def __init__(self, app_handle: str) -> None:
-        super().__init__(
-            f"'{app_handle}' is no handle of a job; one looks like local://holdfast/echo-x7k2 "
-            "(`holdfast list` shows yours)"
-        )
-
-
-class UnknownSchedulerException(UsageError):
-    """There is no scheduler of this name."""
-
-    def __init__(self, scheduler_backend: str) -> None:
-        super().__init__(f"there is no scheduler '{scheduler_backend}'; `holdfast runopts` shows those there are")
-
-
-class UnknownAppException(UsageError):
-    """There is no job of this handle, or there is none any more."""
-
-    def __init__(self, app_handle: str) -> None:
-        super().__init__(f"there is no job {app_handle}; `holdfast list` shows those there are")
 
 
 class ParsedAppHandle(NamedTuple):
@@ -50,8 +26,8 @@ def make_app_handle(scheduler_backend: str, session_name: str, app_id: str) -> A
 
 
 def parse_app_handle(app_handle: AppHandle) -> ParsedAppHandle:
-    """Take a handle apart; raises `MalformedAppHandleException`."""
+    """Take a handle apart; raises `MalformedAppHandleError`."""
     match = _HANDLE.fullmatch(app_handle)
     if match is None:
-        raise MalformedAppHandleException(app_handle)
+        raise MalformedAppHandleError(app_handle)
     return ParsedAppHandle(match["scheduler"], match["session"], match["app"])

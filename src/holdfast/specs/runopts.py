@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from types import GenericAlias, NoneType
 from typing import Any, Literal, get_args, get_origin
 
-from holdfast.errors import UsageError
+from holdfast.errors import InvalidRunConfigError, UsageError, WrongDefaultError
 from holdfast.facts import facts
 from holdfast.specs import cfg as grammar
 from holdfast.specs.cfg import CfgVal
 
-__all__ = ["CfgVal", "InvalidRunConfigException", "get_type_name", "runopt", "runopts"]
+__all__ = ["CfgVal", "InvalidRunConfigError", "get_type_name", "runopt", "runopts"]
 
 
 def get_type_name(tp: Any) -> str:
@@ -20,17 +20,10 @@ def get_type_name(tp: Any) -> str:
     return str(tp.__name__ if isinstance(tp, type | GenericAlias) else tp)
 
 
-class InvalidRunConfigException(UsageError):
-    """A run option is missing or has a wrong value; `cfg_key` names it."""
+class _Resolved(dict[str, CfgVal]):
+    """Options whose unknown keys have been reported."""
 
-    def __init__(self, invalid_reason: str, cfg_key: str = "", cfg: Mapping[str, Any] | str | None = None) -> None:
-        super().__init__(invalid_reason)
-        self.cfg_key = cfg_key
-        self.cfg = cfg
-
-
-class WrongDefault(UsageError, TypeError):
-    """The default of a run option is not of its type."""
+    __slots__ = ()
 
 
 @dataclass
@@ -120,8 +113,8 @@ class runopts:  # noqa: N801 - the name that schedulers are written with
         option = runopt(default, type_, required, help)
         if required and default is not None:
             raise UsageError(f"the run option '{cfg_key}' is required, so it cannot have the default {default!r}")
-        if default is not None and not option.accepts(default):
-            raise WrongDefault(
+        if default not in (None, [], {}) and not option.accepts(default):  # `[]` and `{}` mean the same to many
+            raise WrongDefaultError(
                 f"the default {default!r} of the run option '{cfg_key}' is not of type {option.type_name}"
             )
         self._opts[cfg_key] = option
@@ -142,22 +135,23 @@ class runopts:  # noqa: N801 - the name that schedulers are written with
     def resolve(self, cfg: Mapping[str, CfgVal]) -> dict[str, CfgVal]:
         """Check the values and fill in defaults; keys that are not known pass through with a warning.
 
-        Raises `InvalidRunConfigException` where a value is missing or of another type.
+        Raises `InvalidRunConfigError` where a value is missing or of another type.
         """
-        self._warn_of_unknown(cfg)
-        resolved = dict(cfg)
+        if not isinstance(cfg, _Resolved):
+            self._warn_of_unknown(cfg)
+        resolved = _Resolved(cfg)
         for key, option in self._opts.items():
             value = resolved.get(key)
             if value is None:
                 if option.is_required:
-                    raise InvalidRunConfigException(
+                    raise InvalidRunConfigError(
                         f"the run option '{key}' is required: give it as {key}={_example(option)} ({option.help})",
                         key,
                         cfg,
                     )
                 resolved[key] = option.default
-            elif not option.accepts(value):
-                raise InvalidRunConfigException(
+            elif value not in ([], {}) and not option.accepts(value):
+                raise InvalidRunConfigError(
                     f"the run option '{key}' is {value!r} ({type(value).__name__}) but must be {option.type_name}",
                     key,
                     cfg,
@@ -167,12 +161,12 @@ class runopts:  # noqa: N801 - the name that schedulers are written with
     def cfg_from_str(self, cfg_str: str) -> dict[str, CfgVal]:
         """Read options from one line, as in `queue=gpu,tags=a,b`; those that are not known stay text.
 
-        Raises `InvalidRunConfigException` where a value does not fit.
+        Raises `InvalidRunConfigError` where a value does not fit.
         """
         try:
             pairs = grammar.split_pairs(cfg_str)
         except ValueError as error:
-            raise InvalidRunConfigException(
+            raise InvalidRunConfigError(
                 f"{error}: write run options as key=value, separated by commas", cfg_str, cfg_str
             ) from None
         found: dict[str, CfgVal] = {}
@@ -182,7 +176,7 @@ class runopts:  # noqa: N801 - the name that schedulers are written with
                 found[key] = grammar.unquote(text) if option is None else option.cast_to_type(text)
             except ValueError as error:
                 assert option is not None
-                raise InvalidRunConfigException(
+                raise InvalidRunConfigError(
                     f"the run option '{key}' must be {option.type_name}, and {error}", key, cfg_str
                 ) from None
         return found
@@ -194,9 +188,9 @@ class runopts:  # noqa: N801 - the name that schedulers are written with
         try:
             data = json.loads(json_repr)
         except ValueError as error:
-            raise InvalidRunConfigException(f"the run options are not JSON: {error}", "", json_repr) from None
+            raise InvalidRunConfigError(f"the run options are not JSON: {error}", "", json_repr) from None
         if not isinstance(data, dict):
-            raise InvalidRunConfigException(
+            raise InvalidRunConfigError(
                 f"the run options must be a JSON object, not {type(data).__name__}", "", json_repr
             )
         return {key: self._from_json(key, value, data) for key, value in data.items()}
@@ -212,7 +206,7 @@ class runopts:  # noqa: N801 - the name that schedulers are written with
         try:
             return option.cast_to_type(str(value))
         except ValueError as error:
-            raise InvalidRunConfigException(
+            raise InvalidRunConfigError(
                 f"the run option '{key}' must be {option.type_name}, and {error}", key, cfg
             ) from None
 

@@ -11,8 +11,9 @@ import os
 from collections.abc import Mapping
 
 from holdfast import plugins
+from holdfast.errors import PluginBrokenError
 from holdfast.facts import facts
-from holdfast.plugins import Plugin, PluginBroken
+from holdfast.plugins import Plugin
 from holdfast.specs import (
     named_resources_aws,
     named_resources_azure,
@@ -41,7 +42,7 @@ def load() -> dict[str, ResourceFactory]:
 
 
 class _PluginFactory:
-    """Loads a plugin when its resource is wanted; raises `PluginBroken`."""
+    """Loads a plugin when its resource is wanted; raises `PluginBrokenError`."""
 
     def __init__(self, plugin: Plugin) -> None:
         self._plugin = plugin
@@ -51,7 +52,7 @@ class _PluginFactory:
         try:
             return factory()  # type: ignore[no-any-return]
         except Exception as error:
-            raise PluginBroken(
+            raise PluginBrokenError(
                 f"the named resource '{self._plugin.name}' of {self._plugin.package or 'an unknown package'} "
                 f"({self._plugin.value}) fails: {type(error).__name__}: {error}"
             ) from error

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import AppStatusError
 from holdfast.specs.app import NONE
 
 
@@ -67,6 +67,10 @@ class ReplicaStatus:
     ended_at: float | None = None
     #: Why it ended as it did, in a sentence; empty when all is well.
     cause: str = ""
+    #: The part of the cause that the exit code does not say; None where the scheduler gives only `cause`.
+    reason: str | None = None
+    #: The last line that it wrote, where it left no error.
+    last_line: str = ""
     #: How often it was started again.
     restarts: int = 0
 
@@ -193,11 +197,3 @@ def _span(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {round(seconds) % 60} s"
     return f"{minutes // 60} h {minutes % 60} min"
-
-
-class AppStatusError(HoldfastError):
-    """The job did not succeed; `status` says how it is doing."""
-
-    def __init__(self, status: AppStatus, *args: object) -> None:
-        super().__init__(*args)
-        self.status = status

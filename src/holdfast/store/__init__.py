@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from holdfast.lazy import attach
 
 if TYPE_CHECKING:
-    from holdfast.store.api import Store
-    from holdfast.store.client import StoreClient
-    from holdfast.store.environ import from_environ
-    from holdfast.store.keys import StoreLimits
-    from holdfast.store.machine import StoreMachine
-    from holdfast.store.memory import MemoryStore
-    from holdfast.store.prefix import PrefixStore
-
-__all__ = ["MemoryStore", "PrefixStore", "Store", "StoreClient", "StoreLimits", "StoreMachine", "from_environ"]
-
-_HOMES = {
-    "MemoryStore": "memory",
-    "PrefixStore": "prefix",
-    "Store": "api",
-    "StoreClient": "client",
-    "StoreLimits": "keys",
-    "StoreMachine": "machine",
-    "from_environ": "environ",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import what is asked for, and only that."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+    from holdfast.store.api import Store as Store
+    from holdfast.store.client import StoreClient as StoreClient
+    from holdfast.store.environ import from_environ as from_environ
+    from holdfast.store.keys import StoreLimits as StoreLimits
+    from holdfast.store.machine import StoreMachine as StoreMachine
+    from holdfast.store.memory import MemoryStore as MemoryStore
+    from holdfast.store.prefix import PrefixStore as PrefixStore
+else:
+    __getattr__, __dir__, __all__ = attach(
+        __name__,
+        api="Store",
+        client="StoreClient",
+        environ="from_environ",
+        keys="StoreLimits",
+        machine="StoreMachine",
+        memory="MemoryStore",
+        prefix="PrefixStore",
+    )

@@ -1,6 +1,6 @@
-"""Agreements through any store: everybody's data for everybody, and a barrier that can name who is missing.
+"""Agreements through any store: all-gather, and a barrier that can name the ranks that are missing.
 
-The names and keys are TorchElastic's, so agents of both kinds meet at the same barrier. A store is anything with `set`,
+The names and keys are TorchElastic's, so agents of both kinds use the same barrier. A store is anything with `set`,
 `get`, `add`, `wait` and `set_timeout`: ours, or one of torch's.
 """
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-#: The first so many missing ranks are named.
+#: How many missing ranks are named.
 MISSING_NAMED_MAX = 16
 
 _COUNT, _LAST, _HERE, _KNOWN = "/num_members", "/last_member", "/TRACE", "/TRACING_GATE"
@@ -19,7 +19,7 @@ _COUNT, _LAST, _HERE, _KNOWN = "/num_members", "/last_member", "/TRACE", "/TRACI
 
 @contextmanager
 def store_timeout(store: Any, timeout: float) -> Iterator[None]:
-    """Give a store another timeout, in seconds, for the time being."""
+    """Set another timeout of a store, in seconds, for the time being."""
     before = store.timeout
     store.set_timeout(timedelta(seconds=timeout))
     try:
@@ -29,18 +29,18 @@ def store_timeout(store: Any, timeout: float) -> Iterator[None]:
 
 
 def get_all(store: Any, rank: int, prefix: str, world_size: int) -> list[bytes]:
-    """Return what every rank has put under `prefix` and its number; rank 0 stays until all have read."""
+    """Return the value of every rank under `prefix`; rank 0 waits until all have read."""
     data: list[bytes] = store.multi_get([f"{prefix}{each}" for each in range(world_size)])
     last = _check_in(store, world_size, f"{prefix}/finished")
     if rank == 0:
-        store.wait([last])  # it may carry the store, and must not leave with it
+        store.wait([last])  # it may host the store, which must not end yet
     return data
 
 
 def synchronize(
     store: Any, data: bytes, rank: int, world_size: int, key_prefix: str, timeout: float = 300
 ) -> list[bytes]:
-    """Give everybody's data to everybody; returns it by rank."""
+    """Send each rank's data to all ranks; return it by rank."""
     with store_timeout(store, timeout):
         store.set(f"{key_prefix}{rank}", data)
         return get_all(store, rank, key_prefix, world_size)
@@ -55,9 +55,9 @@ def barrier(
     rank_tracing_decoder: Callable[[int], str] | None = None,
     trace_timeout: float = 10,
 ) -> None:
-    """Wait until `world_size` callers have come; raises what the store raises when time is up.
+    """Wait until `world_size` callers have arrived; raises the store's timeout error.
 
-    With a rank given, the error names the ranks that did not come: rank 0 finds out, the others refer to it.
+    With a rank given, the error names the ranks that did not arrive: rank 0 finds out, the others refer to it.
     """
     last = _check_in(store, world_size, key_prefix)
     with store_timeout(store, barrier_timeout):
@@ -77,7 +77,7 @@ def barrier(
 
 
 def _check_in(store: Any, world_size: int, prefix: str) -> str:
-    """Be counted; returns the key that is there once all are."""
+    """Count this caller; return the key that exists once all have arrived."""
     if store.add(f"{prefix}{_COUNT}", 1) == world_size:
         store.set(f"{prefix}{_LAST}", "<val_ignored>")
     return f"{prefix}{_LAST}"
@@ -86,14 +86,14 @@ def _check_in(store: Any, world_size: int, prefix: str) -> str:
 def _find_missing(
     store: Any, world_size: int, prefix: str, rank: int, decode: Callable[[int], str], timeout_s: float
 ) -> str | None:
-    """Say who is missing, or nothing where rank 0 itself does not answer."""
+    """Return which ranks are missing; empty if rank 0 itself does not answer."""
     store.set(f"{prefix}{rank}{_HERE}", "<val_ignored>")
     if rank != 0:
         came = _is_there(store, f"{prefix}{_KNOWN}", store.timeout.total_seconds())
         return f"[<check rank 0 ({decode(0)}) for missing rank info>]" if came else None
     missing: list[str] = []
     for each in range(1, world_size):
-        # Those who are late by the same cause are late together: only the first is waited for.
+        # Ranks that are late for the same reason are late together: wait only for the first.
         if not _is_there(store, f"{prefix}{each}{_HERE}", 0.001 if missing else timeout_s):
             missing.append(decode(each))
         if len(missing) == MISSING_NAMED_MAX:

@@ -1,4 +1,4 @@
-"""What every store answers to: shared keys, under the names that `torch.distributed.Store` gave them."""
+"""The interface of every store: shared keys, with the method names of `torch.distributed.Store`."""
 
 from __future__ import annotations
 
@@ -7,22 +7,20 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from holdfast.errors import UsageError
+from holdfast.quantities import to_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 #: torch's default as well.
 TIMEOUT_S = 300.0
-#: Longer timeouts are this long: what sockets can still count.
-TIMEOUT_S_MAX = 1e9
 
 
 class Store(ABC):
     """Keys shared by the processes of a run; values are bytes, and text given for one is stored as UTF-8.
 
-    What waits for a key gives up with `StoreTimeoutError` after the store's `timeout`, or after the one given
-    with the call: a `timedelta` or seconds, where 0 means not to wait at all. Every method may be called from
-    any thread.
+    A call that waits for a key raises `StoreTimeoutError` after the store's `timeout`, or after its own: a
+    `timedelta` or seconds, where 0 means not to wait at all. Every method may be called from any thread.
     """
 
     def __init__(self, timeout: timedelta | float = TIMEOUT_S) -> None:
@@ -30,18 +28,18 @@ class Store(ABC):
 
     @property
     def timeout(self) -> timedelta:
-        """How long a call waits when it is not told."""
+        """How long a call waits by default."""
         return timedelta(seconds=self._timeout_s)
 
     def set_timeout(self, timeout: timedelta | float) -> None:
-        """Change how long calls on this object wait when they are not told."""
+        """Change how long calls on this object wait by default."""
         self._timeout_s = to_seconds(timeout)
 
     # -- one key --------------------------------------------------------------------------------------------
 
     @abstractmethod
     def set(self, key: str, value: str | bytes) -> None:
-        """Give a key a value, in place of the one it may have."""
+        """Set or replace the value of a key."""
 
     @abstractmethod
     def get(self, key: str, timeout: timedelta | float | None = None) -> bytes:
@@ -55,7 +53,7 @@ class Store(ABC):
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
         """Set a key that holds `expected`, or that is missing while `expected` is empty.
 
-        Returns what the key holds now; or `expected`, where the key is missing and was not set.
+        Returns the value of the key now; or `expected`, if the key is missing and was not set.
         """
 
     @abstractmethod
@@ -64,7 +62,7 @@ class Store(ABC):
 
     @abstractmethod
     def delete_key(self, key: str) -> bool:
-        """Remove a key and say whether it was there; a queue of that name stays."""
+        """Delete a key; return whether it was there. A queue of that name stays."""
 
     # -- several keys ---------------------------------------------------------------------------------------
 
@@ -74,15 +72,15 @@ class Store(ABC):
 
     @abstractmethod
     def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
-        """Set all keys or, where a limit forbids it, none."""
+        """Set all keys or, if a limit forbids it, none."""
 
     @abstractmethod
     def wait(self, keys: Sequence[str], timeout: timedelta | float | None = None) -> None:
-        """Return once every key is there; a queue that holds something counts too."""
+        """Return once every key is there; a queue that is not empty counts too."""
 
     @abstractmethod
     def check(self, keys: Sequence[str]) -> bool:
-        """Say at once whether every key is there; a queue that holds something counts too."""
+        """Return at once whether every key is there; a queue that is not empty counts too."""
 
     @abstractmethod
     def num_keys(self, prefix: str = "") -> int:
@@ -90,7 +88,7 @@ class Store(ABC):
 
     @abstractmethod
     def list_keys(self, prefix: str = "") -> list[str]:
-        """Name the keys that start with `prefix`, oldest first; queues are no keys."""
+        """List the keys that start with `prefix`, oldest first; queues are no keys."""
 
     # -- queues ---------------------------------------------------------------------------------------------
 
@@ -100,7 +98,7 @@ class Store(ABC):
 
     @abstractmethod
     def queue_pop(self, key: str, block: bool = True, timeout: timedelta | float | None = None) -> bytes:
-        """Take the oldest value of a queue; an empty one is waited for, unless `block` is false."""
+        """Take the oldest value of a queue; waits if it is empty, unless `block` is false."""
 
     @abstractmethod
     def queue_len(self, key: str) -> int:
@@ -109,14 +107,14 @@ class Store(ABC):
     # -- the rest -------------------------------------------------------------------------------------------
 
     def barrier(self, key: str, world_size: int, timeout: timedelta | float | None = None) -> None:
-        """Return once `world_size` callers have come; the same key serves again for their next meeting."""
+        """Return once `world_size` callers have arrived; the same key can be used for their next barrier."""
         if world_size < 1:
             raise UsageError(f"a barrier is for one caller or more, not {world_size}")
         arrived = self.add(f"{key}/arrived", 1)
         meeting = (arrived - 1) // world_size
         if arrived % world_size == 0:
             self.set(f"{key}/{meeting}", b"")
-            if meeting > 0:  # whoever comes to this meeting has left the one before
+            if meeting > 0:  # a caller that arrives here has left the barrier before
                 self.delete_key(f"{key}/{meeting - 1}")
         else:
             self.wait([f"{key}/{meeting}"], timeout)
@@ -126,16 +124,8 @@ class Store(ABC):
         """Return another object for the same keys, with a timeout of its own."""
 
     def has_extended_api(self) -> bool:
-        """Say that `append`, `multi_get` and `multi_set` work, as they do in every store of ours."""
+        """Return True: `append`, `multi_get` and `multi_set` work in every store of ours."""
         return True
-
-
-def to_seconds(timeout: timedelta | float) -> float:
-    """Return a timeout in seconds; raises `UsageError` where it is negative or not a number."""
-    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
-    if not seconds >= 0:
-        raise UsageError(f"a timeout is zero or more seconds, not {seconds}")
-    return min(seconds, TIMEOUT_S_MAX)
 
 
 def to_bytes(value: str | bytes) -> bytes:
@@ -146,7 +136,7 @@ def to_bytes(value: str | bytes) -> bytes:
         try:
             return value.encode()
         except UnicodeEncodeError:
-            raise UsageError("a text value must be valid UTF-8; give bytes where it is not") from None
+            raise UsageError("a text value must be valid UTF-8; give bytes if it is not") from None
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     raise UsageError(f"a value is bytes or text, not {type(value).__name__}")

@@ -1,4 +1,4 @@
-"""A store made of questions: every method becomes one request, and one method gets it answered."""
+"""A store made of requests: every method becomes one request, and one method gets its answer."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from holdfast.errors import (
     PeerError,
     StoreLimitError,
     StoreTimeoutError,
-    Unavailable,
+    UnavailableError,
     UsageError,
 )
-from holdfast.store.api import TIMEOUT_S, Store, to_bytes, to_seconds
+from holdfast.quantities import to_seconds
+from holdfast.store.api import TIMEOUT_S, Store, to_bytes
 from holdfast.store.messages import (
     REQUEST_BYTES_MAX,
     Fault,
@@ -45,7 +46,7 @@ _ERRORS: dict[Fault, type[HoldfastError]] = {
     Fault.TIMEOUT: StoreTimeoutError,
     Fault.LIMIT: StoreLimitError,
     Fault.USAGE: UsageError,
-    Fault.DROPPED: Unavailable,
+    Fault.DROPPED: UnavailableError,
     Fault.PROTOCOL: PeerError,
 }
 
@@ -59,84 +60,69 @@ class AskingStore(Store):
 
     @abstractmethod
     def _ask(self, timeout_s: float, kind: Any, *fields: Any) -> Any:
-        """Have `kind(id, space, *fields)` answered and return the reply, or raise what `failure` makes of it.
+        """Send `kind(id, space, *fields)` and return the reply, or raise the error that `failure` makes of it.
 
-        A waiting question has its timeout as the last field too.
+        A request that waits has its timeout as the last field too.
         """
 
     def set(self, key: str, value: str | bytes) -> None:
-        """Give a key a value, in place of the one it may have."""
         self._ask(self._timeout_s, StoreSet, _key(key), _fitting(value))
 
     def get(self, key: str, timeout: timedelta | float | None = None) -> bytes:
-        """Return a key's value, waiting until it has one."""
         timeout_s = self._timeout_s if timeout is None else to_seconds(timeout)
         return self._ask(timeout_s, StoreGet, _key(key), timeout_s).value  # type: ignore[no-any-return]
 
     def add(self, key: str, amount: int) -> int:
-        """Add to the number that a key holds as decimal text, 0 if it is missing, and return the sum."""
         reply = self._ask(self._timeout_s, StoreAdd, _key(key), _int64(amount))
         return reply.number  # type: ignore[no-any-return]
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        """Set a key that holds `expected`, or is missing while that is empty; return what is there now."""
         reply = self._ask(self._timeout_s, StoreCompareSet, _key(key), *_all_fitting([expected, desired]))
         return reply.value  # type: ignore[no-any-return]
 
     def append(self, key: str, value: str | bytes) -> None:
-        """Add to the end of a key's value; a missing key counts as empty."""
         self._ask(self._timeout_s, StoreAppend, _key(key), _fitting(value))
 
     def delete_key(self, key: str) -> bool:
-        """Remove a key and say whether it was there; a queue of that name stays."""
         return bool(self._ask(self._timeout_s, StoreDelete, _key(key)).number)
 
     def multi_get(self, keys: Sequence[str], timeout: timedelta | float | None = None) -> list[bytes]:
-        """Return the values of all keys in their order, waiting until every one is there."""
         timeout_s = self._timeout_s if timeout is None else to_seconds(timeout)
         reply = self._ask(timeout_s, StoreMultiGet, _listed(keys), timeout_s)
         return reply.values  # type: ignore[no-any-return]
 
     def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
-        """Set all keys or, where a limit forbids it, none."""
         if len(keys) != len(values):
             raise UsageError(f"{len(keys)} keys and {len(values)} values were given; there must be as many of each")
         self._ask(self._timeout_s, StoreMultiSet, _listed(keys), _all_fitting(values))
 
     def wait(self, keys: Sequence[str], timeout: timedelta | float | None = None) -> None:
-        """Return once every key is there; a queue that holds something counts too."""
         timeout_s = self._timeout_s if timeout is None else to_seconds(timeout)
         self._ask(timeout_s, StoreWait, _listed(keys), timeout_s)
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Say at once whether every key is there; a queue that holds something counts too."""
         return bool(self._ask(self._timeout_s, StoreCheck, _listed(keys)).number)
 
     def num_keys(self, prefix: str = "") -> int:
-        """Count the keys that start with `prefix`; queues are no keys."""
         return self._ask(self._timeout_s, StoreNumKeys, _key(prefix)).number  # type: ignore[no-any-return]
 
     def list_keys(self, prefix: str = "") -> list[str]:
-        """Name the keys that start with `prefix`, oldest first; queues are no keys."""
         return self._ask(self._timeout_s, StoreListKeys, _key(prefix)).keys  # type: ignore[no-any-return]
 
     def queue_push(self, key: str, value: str | bytes) -> None:
-        """Add a value to the end of a queue."""
         self._ask(self._timeout_s, StoreQueuePush, _key(key), _fitting(value))
 
     def queue_pop(self, key: str, block: bool = True, timeout: timedelta | float | None = None) -> bytes:
-        """Take the oldest value of a queue; an empty one is waited for, unless `block` is false."""
         timeout_s = self._timeout_s if timeout is None else to_seconds(timeout)
         reply = self._ask(timeout_s, StoreQueuePop, _key(key), timeout_s if block else 0.0)
         return reply.value  # type: ignore[no-any-return]
 
     def queue_len(self, key: str) -> int:
-        """Count the values in a queue."""
         return self._ask(self._timeout_s, StoreQueueLen, _key(key)).number  # type: ignore[no-any-return]
 
 
 def failure(reply: StoreFailed) -> HoldfastError:
-    """Return the error that a refusal stands for."""
+    """Return the error for a refusal."""
     return _ERRORS[reply.fault](reply.reason)
 
 
@@ -169,7 +155,7 @@ def _fitting(value: str | bytes) -> bytes:
 
 
 def _all_fitting(values: Sequence[str | bytes]) -> list[bytes]:
-    # Whoever sends many values sends bytes; then one look is enough for all.
+    # Many values are usually bytes; then one check is enough for all.
     plain = set(map(type, values)) == {bytes}
     fitting = cast("list[bytes]", list(values)) if plain else list(map(to_bytes, values))
     size = sum(map(len, fitting)) + 5 * len(fitting)

@@ -1,4 +1,4 @@
-"""The channels of a store: who is connected, and what those who are not were last answered. Pure."""
+"""The channels of a store: which are connected, and the last answers of those that are not. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Channel:
-    """One client's line of questions."""
+    """One client's requests."""
 
     __slots__ = ("answered_id", "name", "peer", "reply", "waiter")
 
@@ -23,7 +23,7 @@ class Channel:
         #: The last write that was answered, and the answer while it may still be asked for.
         self.answered_id = 0
         self.reply: Reply | None = None
-        #: The question that waits, if one does; only with a connection.
+        #: The request that waits, if there is one; only with a connection.
         self.waiter: Waiter | None = None
 
 
@@ -34,7 +34,7 @@ class Channels:
         self.away_max = away_max
         self.connected: dict[Hashable, Channel] = {}
         self._named: dict[str, Channel] = {}
-        #: Channels without a connection, longest gone first.
+        #: Channels without a connection, the oldest first.
         self._away: dict[str, None] = {}
 
     def named(self, name: str) -> Channel | None:
@@ -53,7 +53,7 @@ class Channels:
         self.connected[peer] = channel
 
     def detach(self, channel: Channel) -> None:
-        """Part a channel from its connection; where too many are parted, the longest parted is forgotten."""
+        """Disconnect a channel; if too many are disconnected, the oldest of them is forgotten."""
         assert channel.waiter is None
         del self.connected[channel.peer]
         channel.peer = None

@@ -1,9 +1,9 @@
-"""The store's client: blocking, for guest code. It starts no thread and no event loop.
+"""The store's client: blocking, for user code. It starts no thread and no event loop.
 
-Each thread that asks takes a line from a pool, so one that waits holds up nobody. A line that lost its
-connection connects again, with growing pauses until the caller's time is up, and asks its open question
-again; the coordinator remembers what it answered last, so a question that changes something changes it once.
-A forked child opens lines of its own.
+Each calling thread takes a connection from a pool, so a thread that waits blocks no other. A connection that
+broke is opened again, with growing pauses until the caller's timeout, and its request is sent again; the
+coordinator remembers its last answer, so a request that changes something changes it once. A forked child
+opens its own connections.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.errors import ConnectionLost, PeerError, Unavailable, UsageError
+from holdfast.errors import ConnectionLostError, PeerError, UnavailableError, UsageError
 from holdfast.store.api import TIMEOUT_S
 from holdfast.store.asking import AskingStore, failure
 from holdfast.store.messages import (
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import ssl
     from datetime import timedelta
 
-#: Connects and holds the handshake within the seconds given.
+#: Connects and completes the handshake within the seconds given.
 Connect = Callable[[float], Channel[Message]]
 
 CONNECT_TIMEOUT_S = 10.0
@@ -93,13 +93,13 @@ class _Line:
     def leave(self) -> None:
         """Say that this line will not be used again, if it can be said, and drop the connection."""
         if self.channel is not None:
-            with contextlib.suppress(ConnectionLost):
+            with contextlib.suppress(ConnectionLostError):
                 self.channel.send(StoreBye(), time.monotonic() + 0.5)
             self.close()
 
 
 class _Pool:
-    """The lines of a client and its clones; without a lock, which somebody might hold during a fork."""
+    """The lines of a client and its clones; without a lock, which another thread might hold during a fork."""
 
     def __init__(self, connect: Connect) -> None:
         self.connect = connect
@@ -135,7 +135,7 @@ class _Pool:
             self.discard(self.idle.pop())
 
     def forget(self) -> None:
-        """Let go of the parent's connections in a forked child, without a word on them."""
+        """Close the parent's connections in a forked child, without sending anything."""
         self.idle.clear()
         for line in list(self.lines):
             line.close()
@@ -145,10 +145,10 @@ class _Pool:
 class StoreClient(AskingStore):
     """A coordinator's keys of one namespace.
 
-    Raises `StoreTimeoutError` where keys did not appear in time, `StoreLimitError` where the store is full or
-    a value too large, `ConnectionLost` where the coordinator could not be reached for the whole timeout, and
-    `Unavailable` where it was restarted and nobody can tell whether an `add`, `append`, `compare_set` or
-    queue operation was done.
+    Raises `StoreTimeoutError` if keys did not appear in time, `StoreLimitError` if the store is full or a value is
+    too large, `ConnectionLostError` if the coordinator could not be reached for the whole timeout, and
+    `UnavailableError` if it was restarted and it is unknown whether an `add`, `append`, `compare_set` or queue
+    operation was done.
     """
 
     def __init__(self, connect: Connect, space: str, timeout: timedelta | float = TIMEOUT_S) -> None:
@@ -166,7 +166,7 @@ class StoreClient(AskingStore):
         timeout: timedelta | float = TIMEOUT_S,
         codec: Codec[Message] = STORE_CODEC,
     ) -> StoreClient:
-        """Return a client of the coordinator at `endpoint`; the first question connects.
+        """Return a client of the coordinator at `endpoint`; the first request connects.
 
         Without a secret, the one in the environment or else this user's own is used.
         """
@@ -186,7 +186,7 @@ class StoreClient(AskingStore):
         return other
 
     def close(self) -> None:
-        """End the connections, which clones share; a question that is still open is answered first."""
+        """Close the connections, which clones share; a request in flight is answered first."""
         self._pool.close()
 
     def __enter__(self) -> StoreClient:
@@ -208,7 +208,7 @@ class StoreClient(AskingStore):
             else:
                 try:
                     reply = channel.ask(request, start + timeout_s + ANSWER_GRACE_S)
-                except ConnectionLost as error:
+                except ConnectionLostError as error:
                     reply = self._ask_anew(line, request, start + timeout_s, error)
             if type(reply) not in _REPLIES or reply.id != request.id:
                 raise PeerError(f"the coordinator answered {request} with {reply}")
@@ -220,25 +220,25 @@ class StoreClient(AskingStore):
             raise failure(reply)
         return reply
 
-    def _ask_anew(self, line: _Line, request: Any, give_up: float, lost: ConnectionLost | None) -> Any:
-        """Connect, as often as it takes until `give_up`, and ask; `lost` says how a first try ended."""
+    def _ask_anew(self, line: _Line, request: Any, give_up: float, lost: ConnectionLostError | None) -> Any:
+        """Connect, as often as it takes until `give_up`, and send the request; `lost` is how a first try ended."""
         asked = lost is not None
         for pause_s in _pauses():
             line.close()
             remaining_s = give_up - time.monotonic()
             if lost is not None and (remaining_s <= 0 or self._pool.closed):
-                raise ConnectionLost(str(lost))
+                raise ConnectionLostError(str(lost))
             try:
                 remembered = line.open(self._pool.connect, min(max(remaining_s, 1.0), CONNECT_TIMEOUT_S))
                 if asked and not remembered and type(request) in _ONCE:
-                    raise Unavailable(_unknown(request))
+                    raise UnavailableError(_unknown(request))
                 asked = True
                 remaining_s = max(give_up - time.monotonic(), 0.0)
                 if hasattr(request, "timeout_s"):
                     request = msgspec.structs.replace(request, timeout_s=min(request.timeout_s, remaining_s))
                 assert line.channel is not None
                 return line.channel.ask(request, time.monotonic() + remaining_s + ANSWER_GRACE_S)
-            except ConnectionLost as error:
+            except ConnectionLostError as error:
                 lost = error
             time.sleep(min(pause_s * random.uniform(0.5, 1.0), max(give_up - time.monotonic(), 0.0)))
         raise AssertionError("pauses have no end")

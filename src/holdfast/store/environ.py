@@ -1,4 +1,4 @@
-"""The store as a worker finds it: the agent leaves the way to it in the worker's environment."""
+"""The store of a worker, found through the environment that its agent gave it."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
 ENDPOINT_VARIABLE, SPACE_VARIABLE = "HOLDFAST_ENDPOINT", "HOLDFAST_STORE_SPACE"
-#: Where etcd is that elects the coordinator, where one does: the address in `ENDPOINT_VARIABLE` may change then.
+#: The etcd that elects the coordinator, if there is one: the address in `ENDPOINT_VARIABLE` may change then.
 ETCD_VARIABLE = "HOLDFAST_ETCD"
 #: How many workers the run may have if all nodes come.
 MAX_WORKERS_VARIABLE = "HOLDFAST_MAX_WORKERS"
 
 
 def from_environ(environ: Mapping[str, str] | None = None, *, timeout: timedelta | float = TIMEOUT_S) -> StoreClient:
-    """Return the store of this worker's round: its keys are shared by all workers of the round and nobody else.
+    """Return the store of this worker's round: only the workers of the round share its keys.
 
-    A later round starts with no keys. Raises `UsageError` where no agent of ours has started this process.
+    A later round starts without keys. Raises `UsageError` if no agent of ours started this process.
     """
     environ = os.environ if environ is None else environ
     endpoint, space = environ.get(ENDPOINT_VARIABLE), environ.get(SPACE_VARIABLE)

@@ -1,7 +1,6 @@
 """Shared keys in etcd, with the methods that TorchElastic's store over etcd has.
 
-For rendezvous backends that are plugged in; runs of our own keep their keys with the coordinator, which pushes. Here a
-wait is a look every so often.
+For rendezvous backends of plugins; our own runs keep their keys with the coordinator, which pushes. Here a wait polls.
 """
 
 from __future__ import annotations
@@ -12,7 +11,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from holdfast.errors import StoreTimeoutError
-from holdfast.store.api import to_bytes, to_seconds
+from holdfast.quantities import to_seconds
+from holdfast.store.api import to_bytes
 
 if TYPE_CHECKING:
     from holdfast.rendezvous.etcd_gateway import Gateway
@@ -60,7 +60,7 @@ class EtcdStore:
                 return total
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        """Set a key that has the value expected, or that is not there where nothing is; returns what it has then."""
+        """Set a key that has the expected value, or that is missing while none is expected; return its value then."""
         while True:
             found = self.client.read(self.prefix + key)
             value, revision = found if found is not None else (b"", 0)

@@ -1,7 +1,6 @@
-"""What a store holds: namespaces of keys and queues, counted, within limits. Pure.
+"""The content of a store: namespaces of keys and queues, counted, within limits. Pure.
 
-Whatever would grow beyond a limit is refused with a sentence that names the limit; nothing here raises or
-waits.
+A request beyond a limit is refused with a sentence that names the limit; nothing here raises or waits.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from holdfast.store.messages import REQUEST_BYTES_MAX
 
 @dataclass(frozen=True, slots=True)
 class StoreLimits:
-    """How much the store lets others make it hold."""
+    """How much clients may make the store hold."""
 
     #: Also the limit for the name of a namespace.
     key_bytes_max: int = 4096
@@ -36,8 +35,8 @@ class StoreLimits:
 class Space:
     """One namespace. None of its tables ever holds an empty entry.
 
-    `waiting` and `popping` belong to the machine: who waits for a key or a queue, by key and then by serial,
-    so that who came first is answered first.
+    `waiting` and `popping` belong to the machine: the requests that wait for a key or a queue, by key and then
+    by serial, so that the first is answered first.
     """
 
     __slots__ = ("name", "popping", "queues", "values", "waiting")
@@ -57,7 +56,7 @@ class Space:
 
 
 class Keys:
-    """Every namespace of a store. One that holds nothing and is waited for by nobody does not exist."""
+    """Every namespace of a store. An empty one in which no request waits does not exist."""
 
     def __init__(self, limits: StoreLimits) -> None:
         self.limits = limits
@@ -74,7 +73,7 @@ class Keys:
         return space
 
     def tidy(self, space: Space) -> None:
-        """Forget a namespace that holds nothing and is waited for by nobody."""
+        """Forget a namespace that is empty and in which no request waits."""
         if not (space.values or space.waiting or space.queues or space.popping):
             self.spaces.pop(space.name, None)
 
@@ -84,7 +83,7 @@ class Keys:
         return None if space is None else space.values.get(key)
 
     def put(self, name: str, key: str, value: bytes) -> str | None:
-        """Store a value, or say which limit forbids it."""
+        """Store a value, or return which limit forbids it."""
         old = self.value(name, key)
         growth = len(value) - len(old) if old is not None else len(value) + text_bytes(key)
         refusal = self._no_room(name, key, len(value), growth, is_new=old is None)
@@ -97,7 +96,7 @@ class Keys:
         return None
 
     def put_all(self, name: str, keys: list[str], values: list[bytes]) -> str | None:
-        """Store all values, or none and say which limit forbids it; of a key given twice the last value counts."""
+        """Store all values, or none and return which limit forbids it; of a key given twice the last value counts."""
         batch = dict(zip(keys, values, strict=True))
         if not batch:
             return None
@@ -115,7 +114,7 @@ class Keys:
         return None
 
     def delete(self, name: str, key: str) -> bool:
-        """Remove a value and say whether it was there."""
+        """Remove a value; return whether it was there."""
         space = self.spaces.get(name)
         value = None if space is None else space.values.pop(key, None)
         if space is None or value is None:
@@ -126,7 +125,7 @@ class Keys:
         return True
 
     def push(self, name: str, key: str, value: bytes) -> str | None:
-        """Add to the end of a queue, or say which limit forbids it."""
+        """Add to the end of a queue, or return which limit forbids it."""
         size = text_bytes(key) + len(value)
         refusal = self._no_room(name, key, len(value), size, is_new=True)
         if refusal is not None:
@@ -148,7 +147,7 @@ class Keys:
         return value
 
     def empty(self, space: Space) -> None:
-        """Remove everything from a namespace, but not who waits in it."""
+        """Remove everything from a namespace, but not the requests that wait in it."""
         entries, size = space.size()
         self.entries -= entries
         self.bytes -= size
@@ -173,7 +172,7 @@ class Keys:
     # -- limits ---------------------------------------------------------------------------------------------
 
     def key_too_long(self, key: str) -> str | None:
-        """Say that a key, or the name of a namespace, is over its limit, if it is."""
+        """Return a sentence if a key, or the name of a namespace, is over its limit."""
         size, limit = text_bytes(key), self.limits.key_bytes_max
         return f"the key '{shown(key)}' has {size} bytes, over the limit of {limit}" if size > limit else None
 

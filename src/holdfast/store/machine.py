@@ -1,20 +1,18 @@
-"""The store's machine: keys, queues, who waits for what, and what each channel was last answered. Pure.
+"""The store's machine: keys, queues, waiting requests, and the last answer of each channel. Pure.
 
-It decides what every question is answered with and when. It knows no clock and no socket: a peer is whatever
-the driver calls one, and the driver sends each `Answer` to its peer.
+It decides the answer to every request and when it is sent. It knows no clock and no socket: a peer is any
+object of the driver, which sends each `Answer` to its peer.
 
 The rules:
 
 - Namespaces do not see each other.
-- A question that waits is answered the moment what it waits for is there, or when its time is up, and it
-  vanishes with its peer. What it waits for must all be there at once: a key that came and went does not
-  count.
-- A write happens once. The last answer to a write is kept until its channel asks something else, so a client
-  that did not hear it may ask again, on a new connection too. Reads are not kept: asking them twice does no
-  harm.
-- A channel asks one question at a time.
-- Nothing grows without a limit, and a refusal says in a sentence which limit it met. No question makes this
-  raise.
+- A request that waits is answered the moment its keys are there, or when its time is up, and it vanishes
+  with its peer. All its keys must be there at once: a key that came and went does not count.
+- A write happens once. The last answer to a write is kept until the channel's next request, so a client that
+  did not receive it may ask again, on a new connection too. Answers to reads are not kept: reading twice does
+  no harm.
+- A channel has one request at a time.
+- Nothing grows without a limit, and a refusal names the limit in a sentence. No request makes this raise.
 """
 
 from __future__ import annotations
@@ -78,13 +76,13 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
 
 
 class PeerGone(msgspec.Struct, frozen=True, gc=False):
-    """A peer's connection has ended; what it said last is remembered for a while."""
+    """A peer's connection has ended; its last request is remembered for a while."""
 
     peer: Hashable
 
 
 class SpaceDropped(msgspec.Struct, frozen=True, gc=False):
-    """Every namespace that starts with `prefix` is over; whoever waits in one is told the reason."""
+    """Every namespace that starts with `prefix` is over; requests that wait in one get the reason."""
 
     prefix: str
     reason: str = "the keys were dropped: the run or the round that they belonged to is over"
@@ -109,7 +107,7 @@ class StoreMachine:
         self._keys = Keys(limits)
         self._channels = Channels(limits.channels_max)
         self._waiters = Waiters()
-        #: Answers to others that the event in hand has caused; empty between events.
+        #: Answers to other peers caused by the current event; empty between events.
         self._woken: list[Answer] = []
         self._answers: dict[type, Callable[[Channel, Any, float], Reply | None]] = {
             StoreGet: self._get,
@@ -147,7 +145,7 @@ class StoreMachine:
         return self._take_woken()
 
     def wakeup(self) -> float | None:
-        """Say when the next question runs out of time."""
+        """Return when the next request runs out of time."""
         first = self._waiters.first()
         return None if first is None else first.deadline
 
@@ -159,7 +157,7 @@ class StoreMachine:
         self._waiters.check(list(self._keys.spaces.values()))
 
     def snapshot(self) -> dict[str, Any]:
-        """Describe how much is held and who waits for what; values are not shown."""
+        """Describe how much is held and which requests wait for what; values are not shown."""
         return {
             "epoch": self.epoch,
             "keys": self._keys.entries,
@@ -228,12 +226,12 @@ class StoreMachine:
             self._part(channel)
         named = self._channels.named(name)
         if named is not None and named.peer is not None:
-            self._part(named)  # the client was faster than the news that its old connection broke
+            self._part(named)  # the client reconnected before we heard that its old connection broke
         self._channels.attach(name, peer)
         return StoreWelcome(self.epoch, known=named is not None)
 
     def _part(self, channel: Channel) -> None:
-        """Part a channel from its connection; its question waits no longer."""
+        """Disconnect a channel; its request no longer waits."""
         if channel.waiter is not None:
             self._leave(channel.waiter)
         self._channels.detach(channel)
@@ -288,7 +286,7 @@ class StoreMachine:
 
     @staticmethod
     def _missing(ask: StoreGet | StoreMultiGet | StoreWait, space: Space | None) -> list[str]:
-        """Return what a question still waits for, each key once."""
+        """Return the keys that a request still waits for, each once."""
         keys = dict.fromkeys([ask.key] if type(ask) is StoreGet else ask.keys)  # type: ignore[union-attr]
         if space is None:
             return list(keys)
@@ -298,9 +296,9 @@ class StoreMachine:
         return [key for key in keys if key not in values]
 
     def _enrol(self, channel: Channel, ask: Waiting, missing: list[str], now: float) -> Reply | None:
-        """Make a question wait for keys, or say why it may not."""
+        """Make a request wait for keys, or return why it may not."""
         timeout_s = ask.timeout_s
-        if not timeout_s > 0:  # also true of what is not a number
+        if not timeout_s > 0:  # also true of NaN
             return StoreFailed(ask.id, Fault.TIMEOUT, _not_there(ask, missing))
         limits = self.limits
         if self._waiters.keys + len(missing) > limits.waiters_max:
@@ -315,7 +313,7 @@ class StoreMachine:
         return None
 
     def _wake(self, space: Space, key: str) -> None:
-        """Answer everybody for whom this key was the last one missing."""
+        """Answer all requests for which this key was the last one missing."""
         for waiter in self._waiters.take(space, key):
             ask = waiter.request
             assert not isinstance(ask, StoreQueuePop)
@@ -330,7 +328,7 @@ class StoreMachine:
                 self._finish(waiter, StoreDone(ask.id))
 
     def _finish(self, waiter: Waiter, reply: Reply) -> None:
-        """Answer a question that waited."""
+        """Answer a request that waited."""
         channel = waiter.channel
         self._leave(waiter)
         if type(waiter.request) is StoreQueuePop:
@@ -436,7 +434,7 @@ class StoreMachine:
         return StoreDone(ask.id) if refusal is None else StoreFailed(ask.id, Fault.LIMIT, refusal)
 
     def _put(self, name: str, key: str, value: bytes) -> str | None:
-        """Store a value and wake who waits for it, or say which limit forbids it."""
+        """Store a value and answer the requests that wait for it, or return which limit forbids it."""
         refusal = self._keys.put(name, key, value)
         if refusal is None:
             space = self._keys.spaces[name]
@@ -461,7 +459,7 @@ class StoreMachine:
         return StoreDone(ask.id)
 
 
-#: What happens once however often it is asked.
+#: Requests that take effect once, however often they are sent.
 _REMEMBERED = frozenset(
     (
         StoreSet,
@@ -479,7 +477,7 @@ _REMEMBERED = frozenset(
 def _not_there(ask: Waiting, missing: list[str]) -> str:
     named = ", ".join(f"'{shown(key)}'" for key in missing[:NAMED_MAX])
     more = f" and {len(missing) - NAMED_MAX} more" if len(missing) > NAMED_MAX else ""
-    when = f"within {ask.timeout_s:.3g} s" if ask.timeout_s > 0 else "and the question was not to wait"
+    when = f"within {ask.timeout_s:.3g} s" if ask.timeout_s > 0 else "and the request was not to wait"
     if isinstance(ask, StoreQueuePop):
         return f"nothing was in the queue {named} {when}"
     if isinstance(ask, StoreGet) or len(ask.keys) == 1:

@@ -16,7 +16,7 @@ from holdfast.store.messages import StoreFailed, StoreHello
 if TYPE_CHECKING:
     from datetime import timedelta
 
-#: Seats kept for the next caller; only as many as there are callers at one time ever exist.
+#: Seats kept for the next callers; there are never more than callers at one time.
 SEATS_IDLE_MAX = 64
 
 
@@ -32,7 +32,7 @@ class _Seat:
 
 
 class _Hall:
-    """The machine and everybody who asks it, shared by a store and its clones."""
+    """The machine and its callers, shared by a store and its clones."""
 
     def __init__(self, machine: StoreMachine) -> None:
         self.machine = machine
@@ -41,7 +41,7 @@ class _Hall:
         self.seats = 0
 
     def tell(self, event: StoreEvent) -> None:
-        """Hand the machine an event and everybody their answers; the lock is held."""
+        """Hand the machine an event and deliver the answers; the lock is held."""
         answers: list[Answer] = self.machine.handle(event, time.monotonic())
         for answer in answers:
             seat: _Seat = answer.peer  # type: ignore[assignment]
@@ -72,7 +72,6 @@ class MemoryStore(AskingStore):
         self._hall = _Hall(StoreMachine("memory", limits))
 
     def clone(self) -> MemoryStore:
-        """Return another object for the same keys, with a timeout of its own."""
         return self.within(self.space)
 
     def within(self, space: str) -> MemoryStore:
@@ -83,16 +82,16 @@ class MemoryStore(AskingStore):
         return other
 
     def snapshot(self) -> dict[str, Any]:
-        """Describe how much is held and who waits for what."""
+        """Describe how much is held and which callers wait for what."""
         with self._hall.lock:
             return self._hall.machine.snapshot()
 
     def drop(self, prefix: str = "") -> None:
-        """Drop every namespace that starts with `prefix`; who waits in one gets `Unavailable`."""
+        """Drop every namespace that starts with `prefix`; callers that wait in one get `UnavailableError`."""
         with self._hall.lock:
             self._hall.tell(SpaceDropped(prefix))
 
-    def _ask(self, timeout_s: float, kind: Any, *fields: Any) -> Any:  # noqa: ARG002 - the fields tell it
+    def _ask(self, timeout_s: float, kind: Any, *fields: Any) -> Any:  # noqa: ARG002 - it is among the fields
         hall = self._hall
         with hall.lock:
             seat = hall.seat()
@@ -118,7 +117,7 @@ class MemoryStore(AskingStore):
         return reply
 
     def _wait_for(self, seat: _Seat) -> None:
-        """Sleep until the seat is answered or somebody's time is up, which is then told to the machine."""
+        """Sleep until the seat is answered or a request's time is up, which the machine is then told."""
         hall = self._hall
         with hall.lock:
             wakeup = hall.machine.wakeup()

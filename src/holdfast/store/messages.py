@@ -1,11 +1,11 @@
-"""What a store and its clients say to each other. Pure.
+"""The messages between a store and its clients. Pure.
 
-A client opens a channel with `StoreHello` and then asks one question at a time; every question gets one
-answer with the same `id`. The store remembers a channel's last answered write, so a client that lost its
-connection may open the channel again and resend the question it had no answer to: whatever it was, it happens
-once. `StoreBye` has no answer.
+A client opens a channel with `StoreHello` and then has one request at a time; every request gets one answer
+with the same `id`. The store remembers a channel's last answered write, so a client that lost its connection
+may open the channel again and resend the request without an answer: it takes effect once. `StoreBye` has no
+answer.
 
-`space` is the namespace that a question is about: a run, or a run and a round. The store gives it no meaning.
+`space` is the namespace of a request: a run, or a run and a round. The store gives it no meaning.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import enum
 from holdfast.wire.frames import FRAME_BYTES_MAX, Codec, Message
 from holdfast.wire.handshake import HANDSHAKE_TYPES
 
-#: What the keys, or the values, of one question or answer may take: one half of a frame is for either.
+#: The size limit for the keys, or the values, of one message: half a frame each.
 REQUEST_BYTES_MAX = FRAME_BYTES_MAX // 2 - 64 * 1024
 
 
@@ -24,9 +24,9 @@ class Fault(enum.Enum):
 
     TIMEOUT = "timeout"
     LIMIT = "limit"
-    #: The question makes no sense for what is stored, such as adding to a value that is no number.
+    #: The request does not fit the stored value, such as adding to a value that is no number.
     USAGE = "usage"
-    #: The namespace was dropped while the question waited.
+    #: The namespace was dropped while the request waited.
     DROPPED = "dropped"
     #: The channel broke the rules at the top of this file.
     PROTOCOL = "protocol"
@@ -200,7 +200,7 @@ class StoreWelcome(Message, frozen=True, tag=70):
 
 
 class StoreDone(Message, frozen=True, tag=71):
-    """It is done."""
+    """The request is done."""
 
     id: int
 
@@ -234,7 +234,7 @@ class StoreKeys(Message, frozen=True, tag=75):
 
 
 class StoreFailed(Message, frozen=True, tag=76):
-    """It was not done, for this reason."""
+    """The request was refused, for this reason."""
 
     id: int
     fault: Fault
@@ -277,5 +277,5 @@ STORE_REPLIES = (
 
 #: The store has no port of its own: a coordinator serves it beside its rounds.
 SERVICE = "coordinator"
-#: What a client needs; a coordinator's own codec knows these types among others, and the frames are the same.
+#: For clients; a coordinator's own codec has these types among others, and the frames are the same.
 STORE_CODEC: Codec[Message] = Codec(*HANDSHAKE_TYPES, *STORE_REQUESTS, *STORE_REPLIES, service=SERVICE)

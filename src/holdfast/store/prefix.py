@@ -1,4 +1,4 @@
-"""The prefix store: a part of another store, for those who must not step on each other's keys."""
+"""The prefix store: a part of another store, for programs that must not share keys."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 class PrefixStore(Store):
-    """A part of another store: every key is `prefix/key` there, and no other can be seen or counted here.
+    """A part of another store: every key is `prefix/key` there, and no other key is visible here.
 
-    Its timeout is the one of the store below until it is given its own.
+    Its timeout is that of the underlying store until it gets its own.
     """
 
     def __init__(self, prefix: str, store: Store) -> None:
@@ -25,76 +25,60 @@ class PrefixStore(Store):
 
     @property
     def timeout(self) -> timedelta:
-        """How long a call waits when it is not told."""
         return self.underlying_store.timeout if self._own_timeout is None else timedelta(seconds=self._timeout_s)
 
     def set_timeout(self, timeout: timedelta | float) -> None:
-        """Change how long calls through this prefix wait; the store below keeps its own timeout."""
+        """Change how long calls through this prefix wait; the underlying store keeps its own timeout."""
         super().set_timeout(timeout)
         self._own_timeout = self._timeout_s
 
     def set(self, key: str, value: str | bytes) -> None:
-        """Give a key a value, in place of the one it may have."""
         self.underlying_store.set(self._start + key, value)
 
     def get(self, key: str, timeout: timedelta | float | None = None) -> bytes:
-        """Return a key's value, waiting until it has one."""
         return self.underlying_store.get(self._start + key, self._or_own(timeout))
 
     def add(self, key: str, amount: int) -> int:
-        """Add to the number that a key holds and return the sum."""
         return self.underlying_store.add(self._start + key, amount)
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        """Set a key that holds `expected`, or that is missing while `expected` is empty."""
         return self.underlying_store.compare_set(self._start + key, expected, desired)
 
     def append(self, key: str, value: str | bytes) -> None:
-        """Add to the end of a key's value."""
         self.underlying_store.append(self._start + key, value)
 
     def delete_key(self, key: str) -> bool:
-        """Remove a key and say whether it was there."""
         return self.underlying_store.delete_key(self._start + key)
 
     def multi_get(self, keys: Sequence[str], timeout: timedelta | float | None = None) -> list[bytes]:
-        """Return the values of all keys in their order, waiting until every one is there."""
         return self.underlying_store.multi_get(self._joined(keys), self._or_own(timeout))
 
     def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
-        """Set all keys or, where a limit forbids it, none."""
         self.underlying_store.multi_set(self._joined(keys), values)
 
     def wait(self, keys: Sequence[str], timeout: timedelta | float | None = None) -> None:
-        """Return once every key is there."""
         self.underlying_store.wait(self._joined(keys), self._or_own(timeout))
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Say at once whether every key is there."""
         return self.underlying_store.check(self._joined(keys))
 
     def num_keys(self, prefix: str = "") -> int:
-        """Count the keys under this store's prefix."""
         return self.underlying_store.num_keys(self._start + prefix)
 
     def list_keys(self, prefix: str = "") -> list[str]:
-        """Name the keys under this store's prefix, without it."""
         return [key[len(self._start) :] for key in self.underlying_store.list_keys(self._start + prefix)]
 
     def queue_push(self, key: str, value: str | bytes) -> None:
-        """Add a value to the end of a queue."""
         self.underlying_store.queue_push(self._start + key, value)
 
     def queue_pop(self, key: str, block: bool = True, timeout: timedelta | float | None = None) -> bytes:
-        """Take the oldest value of a queue; an empty one is waited for, unless `block` is false."""
         return self.underlying_store.queue_pop(self._start + key, block, self._or_own(timeout))
 
     def queue_len(self, key: str) -> int:
-        """Count the values in a queue."""
         return self.underlying_store.queue_len(self._start + key)
 
     def clone(self) -> PrefixStore:
-        """Return the same prefix over a clone of the store below."""
+        """Return the same prefix over a clone of the underlying store."""
         copy = PrefixStore(self.prefix, self.underlying_store.clone())
         if self._own_timeout is not None:
             copy.set_timeout(self._own_timeout)

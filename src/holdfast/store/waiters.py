@@ -1,9 +1,9 @@
-"""The questions of a store that wait: for what, and until when. Pure.
+"""The waiting requests of a store: for which keys, and until when. Pure.
 
 A waiter is registered under every key that it misses, in the table of its namespace, and in a heap by
 deadline. Waking one costs one step for each key that it waits for; one that leaves early stays in the heap
-until it reaches the front or such leftovers outnumber the others, so the heap costs O(log n) and never grows
-beyond twice what waits.
+until it reaches the front or such leftovers outnumber the others, so the heap costs O(log n) and is never
+larger than twice the number of waiters.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from holdfast.store.keys import Space
     from holdfast.store.messages import Waiting
 
-#: Leftovers that the heap may hold whatever else it holds.
+#: How many leftovers the heap may always hold.
 _LEFTOVERS = 64
 
 
 class Waiter:
-    """One question that waits. `missing` are the keys under which it is registered."""
+    """One waiting request. `missing` are the keys under which it is registered."""
 
     __slots__ = ("channel", "deadline", "done", "missing", "request", "serial", "space")
 
@@ -45,17 +45,17 @@ class Waiter:
 
 
 class Waiters:
-    """Everybody who waits."""
+    """All waiting requests."""
 
     def __init__(self) -> None:
         self.count = 0
-        #: How many registrations there are: a question that misses three keys has three.
+        #: How many registrations there are: a request that misses three keys has three.
         self.keys = 0
         self._serial = 0
         self._heap: list[Waiter] = []
 
     def add(self, channel: Channel, request: Waiting, space: Space, missing: list[str], deadline: float) -> None:
-        """Let a question wait for the keys it misses."""
+        """Make a request wait for the keys it misses."""
         self._serial += 1
         waiter = Waiter(self._serial, channel, request, space, deadline)
         channel.waiter = waiter
@@ -64,7 +64,7 @@ class Waiters:
         self.register(waiter, missing)
 
     def register(self, waiter: Waiter, keys: list[str]) -> None:
-        """Have a waiter told of these keys."""
+        """Register a waiter under these keys."""
         table = waiter.table()
         for key in keys:
             waiter.missing[key] = None
@@ -72,7 +72,7 @@ class Waiters:
         self.keys += len(keys)
 
     def take(self, space: Space, key: str) -> list[Waiter]:
-        """Return who waited for nothing more than this key, first come first, still to be answered."""
+        """Return the waiters that missed only this key, in order of arrival; they are still to be answered."""
         waiters = space.waiting.pop(key)
         self.keys -= len(waiters)
         for waiter in waiters.values():
@@ -80,7 +80,7 @@ class Waiters:
         return [waiter for waiter in waiters.values() if not waiter.missing]
 
     def remove(self, waiter: Waiter) -> None:
-        """Stop a question from waiting."""
+        """Remove a waiting request."""
         table = waiter.table()
         for key in waiter.missing:
             waiters = table[key]
@@ -100,22 +100,24 @@ class Waiters:
             heapq.heapify(self._heap)
 
     def first(self) -> Waiter | None:
-        """Return whose time is up first."""
+        """Return the waiter whose time is up first."""
         return self._heap[0] if self._heap else None
 
     @staticmethod
     def within(space: Space) -> list[Waiter]:
-        """Return everybody who waits in a namespace, first come first."""
+        """Return all waiters in a namespace, in order of arrival."""
         waiters: dict[int, Waiter] = {}
         for by_serial in (*space.waiting.values(), *space.popping.values()):
             waiters.update(by_serial)
         return [waiters[serial] for serial in sorted(waiters)]
 
     def check(self, spaces: list[Space]) -> None:
-        """Assert that tables, heap and counts tell of the same waiters."""
+        """Assert that tables, heap and counts agree."""
         waiters = {waiter.serial: waiter for space in spaces for waiter in self.within(space)}
         for space in spaces:
-            assert not any(key in space.queues for key in space.popping), "somebody waits for a full queue"
+            assert not any(key in space.queues for key in space.popping), (
+                "a request waits for a queue that is not empty"
+            )
         for serial, waiter in waiters.items():
             assert waiter.channel.waiter is waiter
             assert all(waiter.table()[key][serial] is waiter for key in waiter.missing)

@@ -270,12 +270,12 @@ class MemoryScheduler(Scheduler[MemoryRequest]):
     def _is_over(self, app_id: str, job: _Job) -> bool:
         return is_terminal(job.state) or self.cluster.get(self.session_name, app_id) is not job
 
-    def wait_news(self, app_id: str, timeout_s: float) -> None:
+    def wait_news(self, app_id: str, timeout: float) -> None:
         """Return when the job has ended, or is gone, or the time is over."""
         job = self.cluster.get(self.session_name, app_id)
         if job is not None:
             with self.cluster.changed:
-                self.cluster.changed.wait_for(lambda: self._is_over(app_id, job), timeout_s)
+                self.cluster.changed.wait_for(lambda: self._is_over(app_id, job), timeout)
 
     def close(self) -> None:
         """Remember that it was closed."""
@@ -316,4 +316,4 @@ def _end(replica: _Replica, exit_code: int, state: AppState | None = None) -> No
     status = replica.status
     status.state = state or (AppState.SUCCEEDED if exit_code == 0 else AppState.FAILED)
     status.exit_code, status.ended_at = exit_code, time.time()
-    status.cause = "" if exit_code == 0 else f"exited with code {exit_code}"
+    status.cause, status.reason = "" if exit_code == 0 else f"exited with code {exit_code}", ""

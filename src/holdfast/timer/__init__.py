@@ -1,50 +1,34 @@
-"""Timers: code that must be done in time, and workers that are ended when it is not.
+"""Timers: a worker that does not finish a piece of code in time is killed.
 
 User code writes `with expires(after=60): ...`; the agent's watchdog does the rest. The names are TorchElastic's.
-Importing this costs a worker next to nothing; the servers are loaded when they are asked for.
+Importing this costs a worker next to nothing; the servers are loaded when they are first used.
 """
 
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
 
-from holdfast.timer.api import RequestQueue, TimerClient, TimerServer, configure, expires
-from holdfast.timer.requests import FileTimerRequest, TimerRequest
+from typing import TYPE_CHECKING
+
+from holdfast.lazy import attach
 
 if TYPE_CHECKING:
-    from holdfast.timer.file_client import FileTimerClient
-    from holdfast.timer.file_server import FileTimerServer
-    from holdfast.timer.local_timer import LocalTimerClient, LocalTimerServer, MultiprocessingRequestQueue
-
-_LAZY = {
-    "FileTimerClient": "file_client",
-    "FileTimerServer": "file_server",
-    "LocalTimerClient": "local_timer",
-    "LocalTimerServer": "local_timer",
-    "MultiprocessingRequestQueue": "local_timer",
-}
-
-__all__ = [
-    "FileTimerClient",
-    "FileTimerRequest",
-    "FileTimerServer",
-    "LocalTimerClient",
-    "LocalTimerServer",
-    "MultiprocessingRequestQueue",
-    "RequestQueue",
-    "TimerClient",
-    "TimerRequest",
-    "TimerServer",
-    "configure",
-    "expires",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+    from holdfast.timer.api import RequestQueue as RequestQueue
+    from holdfast.timer.api import TimerClient as TimerClient
+    from holdfast.timer.api import TimerServer as TimerServer
+    from holdfast.timer.api import configure as configure
+    from holdfast.timer.api import expires as expires
+    from holdfast.timer.file_client import FileTimerClient as FileTimerClient
+    from holdfast.timer.file_server import FileTimerServer as FileTimerServer
+    from holdfast.timer.local_timer import LocalTimerClient as LocalTimerClient
+    from holdfast.timer.local_timer import LocalTimerServer as LocalTimerServer
+    from holdfast.timer.local_timer import MultiprocessingRequestQueue as MultiprocessingRequestQueue
+    from holdfast.timer.requests import FileTimerRequest as FileTimerRequest
+    from holdfast.timer.requests import TimerRequest as TimerRequest
+else:
+    __getattr__, __dir__, __all__ = attach(
+        __name__,
+        api="RequestQueue TimerClient TimerServer configure expires",
+        file_client="FileTimerClient",
+        file_server="FileTimerServer",
+        local_timer="LocalTimerClient LocalTimerServer MultiprocessingRequestQueue",
+        requests="FileTimerRequest TimerRequest",
+    )

@@ -1,4 +1,4 @@
-"""Timers as user code sees them: `expires` around what must not take too long, and what stands behind it."""
+"""The API of timers: `expires` around code that must not take too long, and the classes behind it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from abc import ABC, abstractmethod
 from contextlib import ContextDecorator
 from typing import Any
 
-from holdfast.errors import UsageError
+from holdfast.errors import NoTimerClientError
 from holdfast.facts import facts
 from holdfast.timer.requests import TimerRequest
 
-#: Names the pipe of the agent's watchdog, where it has one.
+#: The variable that names the pipe of the agent's watchdog, if there is one.
 TIMER_FILE_VARIABLE = "TORCHELASTIC_TIMER_FILE"
 
 #: How long a server pauses after an unexpected exception.
@@ -26,19 +26,19 @@ class TimerClient(ABC):
 
     @abstractmethod
     def acquire(self, scope_id: str, expiration_time: float) -> None:
-        """Promise that this worker is done with the scope by `expiration_time`, on the wall clock."""
+        """Set a timer: this worker will leave the scope by `expiration_time`, on the wall clock."""
 
     @abstractmethod
     def release(self, scope_id: str) -> None:
-        """Say that this worker is done with the scope."""
+        """Release the timer: this worker has left the scope."""
 
 
 class RequestQueue(ABC):
-    """Where a server finds the requests of its clients."""
+    """The queue from which a server reads the requests of its clients."""
 
     @abstractmethod
     def size(self) -> int:
-        """How many requests are there at this moment; it only grows until `get` is called."""
+        """Return the number of waiting requests; it only grows until `get` is called."""
 
     @abstractmethod
     def get(self, size: int, timeout: float) -> list[TimerRequest]:
@@ -46,10 +46,10 @@ class RequestQueue(ABC):
 
 
 class TimerServer(ABC):
-    """Watches timers from a thread and ends the workers whose timers expire; fill in the four abstract methods.
+    """Watches timers from a thread and kills the workers whose timers expire; implement the four abstract methods.
 
-    Requests carry times of the wall clock. They are translated on arrival, so that a clock that is set forward or back
-    later ends nobody: what `register_timers` and `get_expired_timers` are given comes from one clock that never jumps.
+    Requests carry times of the wall clock. They are translated on arrival to a clock that never jumps, which
+    `register_timers` and `get_expired_timers` get: setting the wall clock kills no worker.
     """
 
     def __init__(self, request_queue: RequestQueue, max_interval: float, daemon: bool = True) -> None:
@@ -63,7 +63,7 @@ class TimerServer(ABC):
 
     @abstractmethod
     def register_timers(self, timer_requests: list[TimerRequest]) -> None:
-        """Take in requests; a negative expiration time releases."""
+        """Add requests; a negative expiration time releases a timer."""
 
     @abstractmethod
     def clear_timers(self, worker_ids: set[Any]) -> None:
@@ -75,10 +75,10 @@ class TimerServer(ABC):
 
     @abstractmethod
     def _reap_worker(self, worker_id: Any) -> bool:
-        """End a worker and say whether that worked; if not, it is tried again."""
+        """Kill a worker; return whether that worked. If not, it is tried again."""
 
     def start(self) -> None:
-        """Begin to watch, in a thread of its own."""
+        """Start to watch, in a thread of its own."""
         self._stop_signaled = False
         self._stopped.clear()
         self._watchdog_thread = threading.Thread(
@@ -87,7 +87,7 @@ class TimerServer(ABC):
         self._watchdog_thread.start()
 
     def stop(self) -> None:
-        """Stop watching; waits for the thread as long as one look may take."""
+        """Stop watching; waits up to `max_interval` for the thread."""
         self._stop_signaled = True
         self._stopped.set()
         if self._watchdog_thread is not None:
@@ -100,10 +100,10 @@ class TimerServer(ABC):
                 self._run_watchdog()
             except Exception as error:  # noqa: BLE001 - a subclass's method must not end the watch
                 facts.unexpected("the timer server", error, "it goes on watching")
-                self._stopped.wait(STUMBLE_S)  # what raises again and again must not keep a processor busy
+                self._stopped.wait(STUMBLE_S)  # an exception that repeats must not keep a processor busy
 
     def _run_watchdog(self) -> None:
-        """Take in what has come, then end whoever is late."""
+        """Add the requests that have come, then kill the workers that are late."""
         requests = self._request_queue.get(max(1, self._request_queue.size()), self._wait_s())
         self.register_timers([self._translated(request) for request in requests])
         reaped = {worker for worker in self.get_expired_timers(self._steady_time()) if self._reap_no_throw(worker)}
@@ -121,7 +121,7 @@ class TimerServer(ABC):
             return True
 
     def _steady_time(self) -> float:
-        """The wall clock as it was when this server was made, moved on by the time that has passed."""
+        """Return the wall clock as of the start of this server, plus the time since then."""
         return time.monotonic() + self._clock_offset
 
     def _translated(self, request: TimerRequest) -> TimerRequest:
@@ -130,27 +130,23 @@ class TimerServer(ABC):
         return request
 
 
-class NoTimerClient(UsageError, RuntimeError):
-    """A timer was set in a process where nobody watches; TorchElastic has it as a `RuntimeError`."""
-
-
 _client: TimerClient | None = None
 
 
 def configure(timer_client: TimerClient) -> None:
-    """Have `expires` use this client in this process."""
+    """Make `expires` use this client in this process."""
     global _client
     _client = timer_client
 
 
 class expires(ContextDecorator):  # noqa: N801 - the name that users know
-    """Ends this worker if what stands inside is not done `after` seconds; also a decorator of functions.
+    """Kills this worker if the code inside takes longer than `after` seconds; also a decorator of functions.
 
         with expires(after=60):
             all_reduce(...)
 
-    `scope` names the place in reports; by default it is `file#line`. Without `configure` the watchdog of this worker's
-    agent is used, where the agent was started with TORCHELASTIC_ENABLE_FILE_TIMER=1.
+    `scope` names the code in reports; by default it is `file#line`. Without `configure` the watchdog of this worker's
+    agent is used, if the agent was started with TORCHELASTIC_ENABLE_FILE_TIMER=1.
     """
 
     def __init__(self, after: float, scope: str | None = None, client: TimerClient | None = None) -> None:
@@ -179,7 +175,7 @@ class expires(ContextDecorator):  # noqa: N801 - the name that users know
 def _find_client() -> TimerClient:
     path = os.environ.get(TIMER_FILE_VARIABLE)
     if not path:
-        raise NoTimerClient(
+        raise NoTimerClientError(
             "there is no timer client: call holdfast.timer.configure(client) first, or start the agent with "
             "TORCHELASTIC_ENABLE_FILE_TIMER=1"
         )

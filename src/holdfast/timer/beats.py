@@ -1,8 +1,7 @@
-"""The agent's side of the heartbeat: makes the file that workers write their beats into, and reads it.
+"""The agent's side of the heartbeat: makes the file to which workers write their beats, and reads it.
 
-The file is locked for as long as the agent lives. The lock is the proof of life: agents in other containers that share
-the memory have their own process ids, so a process id in a name would prove nothing. Only a file that no process holds
-is swept.
+The agent holds a lock on the file for as long as it lives. Agents in other containers that share the memory have their
+own process ids, so a process id in the name would prove nothing: only a file without a lock is removed.
 """
 
 from __future__ import annotations
@@ -15,20 +14,20 @@ import secrets
 import tempfile
 from pathlib import Path
 
-from holdfast.errors import Unavailable, UsageError
+from holdfast.errors import UnavailableError, UsageError
 from holdfast.private import PrivateFolder, make_private, user_folder_name
 from holdfast.timer.hang import Beat
 from holdfast.timer.heartbeat import COUNT, FILE_VARIABLE, LAST, LONGEST, SLOT_BYTES, SLOT_NUMBERS, SLOT_VARIABLE, STEP
 
-#: Memory, where there is such a place: a beat must never wait for a disk.
+#: In memory, if there is such a file system: a beat must never wait for a disk.
 _MEMORY = Path("/dev/shm")
 _PREFIX = "beats-"
-#: How often to make another file where a sweep has taken the new one before it was locked.
+#: How often to try again if a sweep removes the new file before it is locked.
 TRIES_MAX = 10
 
 
 def _open_folder() -> PrivateFolder:
-    """Return this user's folder in memory, or a fresh one where that name is another user's."""
+    """Return this user's folder in memory, or a fresh one if another user has that name."""
     base = _MEMORY if os.access(_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
     try:
         return make_private(base, user_folder_name())
@@ -42,7 +41,7 @@ def sweep(folder: PrivateFolder) -> None:
     for name in folder.names():
         if not name.startswith(_PREFIX):
             continue
-        with contextlib.suppress(OSError):  # it is held, gone by now, or no file of ours
+        with contextlib.suppress(OSError):  # it is locked, gone, or not one of ours
             descriptor = folder.file(name, os.O_RDWR)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -63,7 +62,7 @@ def _create(size: int) -> tuple[PrivateFolder, str, int]:
         except FileNotFoundError:  # the last run of this user has just removed the folder
             continue
         try:
-            # A sweep may come between the two: then it has the lock, or the file has lost its name.
+            # A sweep in between either holds the lock or has removed the file.
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if folder.is_still(name, descriptor):
                 os.ftruncate(descriptor, size)
@@ -75,11 +74,11 @@ def _create(size: int) -> tuple[PrivateFolder, str, int]:
             folder.unlink(name)
             raise
         os.close(descriptor)
-    raise Unavailable("a file for heartbeats cannot be made: it is removed again and again")
+    raise UnavailableError("cannot make a file for heartbeats: another process keeps removing it")
 
 
 class BeatBook:
-    """One attempt's beats: a slot for each local rank, in a file that goes away with `close`."""
+    """The beats of one attempt: a slot for each local rank, in a file that `close` removes."""
 
     def __init__(self, size: int) -> None:
         self._folder, self._name, self._descriptor = _create(size * SLOT_BYTES)
@@ -88,21 +87,21 @@ class BeatBook:
         self._numbers = memoryview(self._memory).cast("q")
 
     def variables(self, local_rank: int) -> dict[str, str]:
-        """What a worker that is yet to start needs in its environment to find its slot, which is empty from now on."""
+        """Return the variables by which a new worker finds its slot, and empty that slot."""
         begin = local_rank * SLOT_NUMBERS
         for number in range(begin, begin + SLOT_NUMBERS):
             self._numbers[number] = 0
         return {FILE_VARIABLE: self.path, SLOT_VARIABLE: str(local_rank)}
 
     def read(self, local_rank: int) -> Beat:
-        """Return what a worker has shown so far."""
+        """Return the beats of a worker so far."""
         begin = local_rank * SLOT_NUMBERS
         slot = self._numbers[begin : begin + SLOT_NUMBERS]
         last = slot[LAST]
         return Beat(max(slot[COUNT], 0), last / 1e9 if last > 0 else None, max(slot[LONGEST], 0) / 1e9, slot[STEP])
 
     def close(self) -> None:
-        """Remove the file; workers that still hold it go on writing into nothing."""
+        """Remove the file; workers that still have it open write to memory that no process reads."""
         self._numbers.release()
         self._memory.close()
         self._folder.unlink(self._name)

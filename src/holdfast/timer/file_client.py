@@ -1,9 +1,9 @@
-"""A worker's side of the agent's watchdog: timers set by one small write into a pipe.
+"""A worker's side of the agent's watchdog: a timer is set by one small write to a pipe.
 
-Training must never wait for its watchdog. So the pipe stays open and is never waited for when a timer is set: where
-the watchdog lags so far behind that the pipe is half full, new timers are not set, and the other half stays free for
-releases. A release must arrive, or the worker would be ended for nothing: should even that half be full, it waits
-`RELEASE_WAIT_S` once, and is then sent along with whatever is sent next.
+Training must never wait for the watchdog. So the pipe stays open and setting a timer never blocks: if the watchdog lags
+so far behind that the pipe is half full, new timers are not set, and the other half stays free for releases. A release
+must arrive, or the worker would be killed for nothing: if even that half is full, it waits `RELEASE_WAIT_S` once, and
+is then sent with the next request.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ RELEASE_WAIT_S = 1.0
 #: How long the first request waits for a watchdog that is about to start.
 CONNECT_WAIT_S = 1.0
 CONNECT_LOOK_S = 0.05
-#: Scopes whose words are remembered, so that they need not be written anew each time.
+#: How many scopes have their encoded requests cached.
 SCOPES_MAX = 256
-#: How many bytes all workers together may write, roughly, between two looks at how full the pipe is.
+#: Roughly how many bytes all workers together may write between two checks of how full the pipe is.
 LOOK_BYTES = 16 * 1024
 
 _log = logging.getLogger("holdfast")
@@ -39,7 +39,7 @@ _NOTHING = bytes(4)
 class FileTimerClient(TimerClient):
     """Sets this process's timers through the pipe of a `FileTimerServer`.
 
-    `signal` is what an expired timer sends to this process before SIGKILL; 0 or less means that it is only reported.
+    An expired timer sends `signal` to this process before SIGKILL; with 0 or less it is only reported.
     """
 
     _fd = -1
@@ -47,10 +47,10 @@ class FileTimerClient(TimerClient):
     def __init__(self, file_path: str, signal: int = signals.SIGKILL) -> None:
         self._file_path = file_path
         self.signal = signal
-        #: How many bytes may wait in the pipe for a timer still to be set; how often, and in how many timers, to look.
+        #: How full the pipe may be for a timer to be set; after how many timers to check, and how many are left.
         self._room = 0
         self._look_every = self._look_in = 1
-        #: What stands in front of a request's time, and a whole release, by scope; and whose they are.
+        #: By scope: the part of a request before its time, and a whole release; and the process that they belong to.
         self._words: dict[str, tuple[bytes, bytes]] = {}
         self._pid = 0
         #: Releases that did not fit into the pipe, by scope.
@@ -58,7 +58,7 @@ class FileTimerClient(TimerClient):
         self._told = False
 
     def acquire(self, scope_id: str, expiration_time: float) -> None:
-        """Set a timer; raises BrokenPipeError where nobody watches, and never waits for somebody who does."""
+        """Set a timer; never waits for the watchdog. Raises `BrokenPipeError` if there is none."""
         head, _ = self._words_of(scope_id)
         after = expiration_time - time.time()
         line = b'%b%.6f, "signal": %d, "after": %.6f}\n' % (head, expiration_time, self.signal, after)
@@ -81,14 +81,14 @@ class FileTimerClient(TimerClient):
             os.write(self._fd, line)
 
     def release(self, scope_id: str) -> None:
-        """Release a timer; where nobody watches any more, there is nothing to release."""
+        """Release a timer; does nothing if the watchdog is gone."""
         if self._fd < 0:
             return
         _, line = self._words_of(scope_id)
         try:
             os.write(self._fd, line)
         except BlockingIOError:
-            if not self._unsent:  # one wait is enough: who did not read then does not read now
+            if not self._unsent:  # one wait is enough: a watchdog that did not read then does not read now
                 _wait_writable(self._fd, RELEASE_WAIT_S)
             self._unsent[scope_id] = line
             self._flush()
@@ -118,7 +118,7 @@ class FileTimerClient(TimerClient):
         return words
 
     def _has_room(self) -> bool:
-        """Send what is left over, and say whether enough of the pipe is free for another timer."""
+        """Send unsent releases; return whether enough of the pipe is free for another timer."""
         self._flush()
         backlog: int = struct.unpack("i", fcntl.ioctl(self._fd, termios.FIONREAD, _NOTHING))[0]
         if self._unsent or backlog > self._room:
@@ -127,7 +127,7 @@ class FileTimerClient(TimerClient):
         return True
 
     def _flush(self) -> None:
-        """Send the releases that are left, as far as they fit."""
+        """Send unsent releases, as far as they fit."""
         for scope, line in tuple(self._unsent.items()):
             try:
                 os.write(self._fd, line)
@@ -146,7 +146,7 @@ class FileTimerClient(TimerClient):
                 self._fd = os.open(self._file_path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
                 break
             except OSError as error:
-                # ENXIO: the pipe is there, but nobody reads.
+                # ENXIO: the pipe exists, but has no reader.
                 if error.errno not in (errno.ENXIO, errno.ENOENT) or time.monotonic() >= until:
                     raise BrokenPipeError(f"no watchdog listens at {self._file_path}: {error}") from error
             select.poll().poll(CONNECT_LOOK_S * 1000)

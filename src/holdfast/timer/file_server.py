@@ -1,9 +1,9 @@
-"""The watchdog's side of the pipe: reads what many processes write into it, and ends those whose timers expire.
+"""The watchdog's side of the pipe: reads the requests of many processes, and kills those whose timers expire.
 
-A thread waits for the pipe and for the next deadline. It lets requests gather for a moment, because to be woken for
-each of them would cost the workers that write them more than the writing. Before it judges anybody it reads all that
-was in the pipe when it woke, so a release that was sent in time counts however late this process is. Nonsense in the
-pipe is counted and left out. Unlike TorchElastic's server it never ends the process that it runs in.
+A thread waits for the pipe and for the next deadline. It lets requests gather for a moment, because waking up for each
+of them would cost the workers more than writing them. Before it decides it reads all that was in the pipe when it woke
+up, so a release that was sent in time counts however late this process is. Garbage in the pipe is counted and skipped.
+Unlike TorchElastic's server it never kills its own process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PIPE_BYTES = 1024 * 1024
 GATHER_S = 0.02
 #: How long the thread pauses after an unexpected exception.
 STUMBLE_S = 1.0
-#: Processes whose identity is remembered; beyond, the memory starts anew.
+#: How many processes are remembered; with one more all are forgotten.
 KNOWN_MAX = 10_000
 #: How far up a process's parents are followed.
 ANCESTORS_MAX = 64
@@ -46,8 +46,8 @@ LogEvent = Callable[[str, FileTimerRequest | None], None]
 class FileTimerServer:
     """Watches the timers that `FileTimerClient`s, TorchElastic's included, set through a named pipe.
 
-    `log_event` is called with `timer expired` and `kill worker process` and the request. `admits` says whose timers
-    count, by default those of this process's descendants; `on_expired` takes the place of ending the worker.
+    `log_event` is called with `timer expired` and `kill worker process` and the request. `admits` decides whose
+    timers count, by default those of this process's descendants; `on_expired` replaces killing the worker.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class FileTimerServer:
         self._admits = admits or _is_ours
         self._on_expired = on_expired or self._end_worker
         self._machine = TimerMachine()
-        self._lock = threading.Lock()  # the methods of the API may be called beside the thread
+        self._lock = threading.Lock()  # API methods may be called while the thread runs
         self._reader = RequestReader()
         self._known: dict[int, Stat] = {}
         self._last_progress = time.monotonic()
@@ -84,7 +84,7 @@ class FileTimerServer:
     # -- the thread --------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to watch, in a thread of its own."""
+        """Start to watch, in a thread of its own."""
         self._last_progress = time.monotonic()
         self._thread = threading.Thread(target=self._watchdog_loop, name="holdfast timers", daemon=self._daemon)
         self._thread.start()
@@ -108,23 +108,23 @@ class FileTimerServer:
         self._log_event("watchdog stopped", None)
 
     def run_once(self) -> None:
-        """Take in what has come and judge, once, in place of the thread."""
+        """Read requests and check timers once, in place of the thread."""
         self._run_watchdog()
 
     @staticmethod
     def is_process_running(pid: int) -> bool:
-        """Whether there is such a process, and it has not ended."""
+        """Whether this process exists and has not ended."""
         found = read_stat(pid)
         return found is not None and found.state not in "ZX"
 
     def get_last_progress_time(self) -> int:
-        """When the thread last came round, in whole seconds of the wall clock; now, where it is not started."""
+        """Return when the thread last made progress, in whole seconds of the wall clock; now, if it is not started."""
         idle_s = time.monotonic() - self._last_progress if self._thread is not None else 0.0
         return int(time.time() - idle_s)
 
     @property
     def refused(self) -> int:
-        """How many requests could not be read, or came from processes that are none of ours."""
+        """How many requests could not be read, or came from processes that are not ours."""
         return self._reader.refused
 
     def _watchdog_loop(self) -> None:
@@ -139,7 +139,7 @@ class FileTimerServer:
                 self._run_watchdog()
             except Exception as error:  # noqa: BLE001 - without the thread no timer would ever expire
                 facts.unexpected("the timer watchdog", error, "it goes on watching")
-                told.poll(STUMBLE_S * 1000)  # what raises again and again must not keep a processor busy
+                told.poll(STUMBLE_S * 1000)  # an exception that repeats must not keep a processor busy
             self._last_progress = time.monotonic()
 
     def _wait_s(self) -> float:
@@ -150,19 +150,19 @@ class FileTimerServer:
         return min(max(wakeup - time.monotonic(), 0.0), self._max_interval)
 
     def _run_watchdog(self) -> None:
-        """Take in what has come, then judge."""
+        """Read requests, then check timers."""
         self.register_timers(self._read_requests(self._pipe))
         with self._lock:
             expired = self._machine.handle(Tick(), time.monotonic())
         for each in expired:
             try:
                 self._on_expired(each)
-            except Exception as error:  # noqa: BLE001 - a handler of others must not end the watch
-                facts.unexpected(f"what is done about an expired timer of {each.worker}", error, "the watch goes on")
+            except Exception as error:  # noqa: BLE001 - a user's handler must not end the watch
+                facts.unexpected(f"handling an expired timer of {each.worker}", error, "the watch goes on")
             self._last_progress = time.monotonic()  # ending a worker may take its time
 
     def _read_requests(self, pipe: int) -> list[FileTimerRequest]:
-        """Read what was in the pipe when we came: a writer that never stops must not keep us from judging."""
+        """Read what is in the pipe now: a writer that never stops must not keep us from checking timers."""
         requests: list[FileTimerRequest] = []
         read = 0
         with contextlib.suppress(BlockingIOError):
@@ -174,13 +174,13 @@ class FileTimerServer:
     # -- TorchElastic's methods --------------------------------------------------------------------------------
 
     def register_timers(self, timer_requests: list[FileTimerRequest]) -> None:
-        """Take in requests; a negative expiration time releases."""
+        """Add requests; a negative expiration time releases a timer."""
         for request in timer_requests:
             pid, scope = request.worker_pid, request.scope_id
             if request.expiration_time < 0:
                 self._handle(TimerReleased(pid, scope))
             elif self._recognise(pid):
-                # What counts from here on is this host's monotonic clock: setting the wall clock ends nobody.
+                # From here on the monotonic clock counts: setting the wall clock kills no worker.
                 after = request.after if request.after is not None else request.expiration_time - time.time()
                 self._handle(TimerSet(pid, scope, time.monotonic() + after, request.signal, after))
             else:
@@ -200,7 +200,7 @@ class FileTimerServer:
         return {_pid(worker): [_request(timer, offset) for timer in timers] for worker, timers in expired.items()}
 
     def _reap_worker(self, worker_pid: int, signal: int) -> bool:
-        """Send a signal to exactly the process that set the timers; says whether there was something to send it to."""
+        """Send a signal to exactly the process that set the timers; return whether it was there."""
         known = self._known.get(worker_pid)
         if known is None or worker_pid == os.getpid():
             return False
@@ -214,7 +214,7 @@ class FileTimerServer:
             self._machine.handle(event, time.monotonic())
 
     def _recognise(self, pid: int) -> bool:
-        """Whether this process's timers count; remembers who it is, since its pid may be given to another."""
+        """Whether this process's timers count; remembers its identity, since its pid may be reused."""
         if pid in self._known:
             return True
         found = read_stat(pid)
@@ -244,7 +244,7 @@ class FileTimerServer:
 
 
 def _make_pipe(path: str) -> int:
-    """Make the named pipe for this user alone and open it; a pipe that somebody has left there is replaced."""
+    """Make the named pipe for this user alone and open it; an old pipe is replaced."""
     try:
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISFIFO(Path(path).lstat().st_mode):
@@ -265,13 +265,13 @@ def _make_pipe(path: str) -> int:
 
 
 def is_watched(path: str) -> bool:
-    """Whether there is a pipe that somebody reads."""
+    """Whether there is a pipe that has a reader."""
     try:
         if not stat.S_ISFIFO(Path(path).lstat().st_mode):
             return False
         os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
     except OSError:
-        return False  # there is none, or nobody reads it
+        return False  # there is none, or it has no reader
     return True
 
 

@@ -1,26 +1,25 @@
-"""Hangs: when a gang that has stopped to beat counts as stuck, and who is to blame. Pure.
+"""Hangs: when a gang whose heartbeats stopped counts as stuck, and which rank is to blame. Pure.
 
-What it decides: how long a worker may be silent, learned from how it went so far, and when that is over. What it does
-not know: where beats are written, what a stack is, how workers are ended.
+It decides how long a worker may be silent, learned from its beats so far, and when that time is over. It does not know
+where beats are written, what a stack is, or how workers are killed.
 
 The rules:
 
-1. Nobody is judged while it has said that it pauses, nor alone before its own first beat. The first beats have a limit
-   of their own: they include compiling, filling caches and first collectives.
+1. A worker is not judged while it pauses, nor alone before its own first beat. The first beats have a limit of their
+   own: they include compiling, filling caches and first collectives.
 2. The limit is `multiple` times the longest time between two beats that any worker of the gang has shown, and at least
-   `floor_s`. A slow step, an evaluation, a checkpoint, raise it for good. A fixed `limit_s` takes the place of all
-   that.
-3. One silent worker makes the gang stuck: in training the others wait for it. It is reported once a gang. Those who
-   have come least far are named first; who has not beaten at all while others have comes before everybody.
+   `floor_s`. A slow step, an evaluation or a checkpoint raises it for good. A fixed `limit_s` replaces all that.
+3. One silent worker makes the gang stuck: in training the others wait for it. It is reported once per gang. The
+   ranks that are least far are named first; a rank without any beat, while others have beaten, comes before all.
 4. A report may have been a false alarm. Each one doubles the learned limit, so the same evaluation that looked like a
    hang once does not end every attempt.
 5. A gang that has not begun to beat may be one that never will. It is judged only with a `start_s`, or where one of its
    ranks has beaten in a gang before: then it may take as long as the first beats, and `multiple` times as long as any
    start so far.
-6. Time in which we ourselves were not running is nobody's fault: after a look that came late, silence counts anew.
+6. Time in which this process itself did not run does not count: after a late look, silence is counted from there.
 7. A gang that has not begun to beat is also judged by its stillness: when none of its workers has computed, written or
-   communicated for `limit_s`, or for `still_s` where the limit is learned. A worker of another node may be at work
-   while ours wait for it, so the other nodes are asked first; while one of theirs moves, nothing is stuck.
+   communicated for `limit_s`, or for `still_s` if the limit is learned. A worker of another node may be at work while
+   ours wait for it, so the other nodes are asked first; while one of theirs moves, nothing is stuck.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class HangOptions:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What a worker has shown of itself: its beats, when the last was (None: never, or it pauses), the longest gap."""
+    """The beats of a worker: their number, the time of the last (None: never, or it pauses), and the longest gap."""
 
     count: int = 0
     last: float | None = None
@@ -67,7 +66,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class GangStarted:
-    """Workers were started; nothing of the ones before counts any more."""
+    """Workers were started; the ones before no longer count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +82,7 @@ class BeatsSeen:
 
 @dataclass(frozen=True, slots=True)
 class OthersSeen:
-    """The other nodes' answers: how long all their workers have been still; None where one did not say."""
+    """The other nodes' answers: how long all their workers have been still; None if one did not answer."""
 
     still_s: float | None
 
@@ -98,16 +97,16 @@ class AskOthers:
 
 @dataclass(frozen=True, slots=True)
 class NoBeatsYet:
-    """The gang does not beat. Its hangs are found by stillness (`limit_s`), or not at all where that is None."""
+    """The gang does not beat. Its hangs are found by stillness (`limit_s`), or not at all if that is None."""
 
     limit_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class GangStuck:
-    """The gang has come to a halt. `suspects` are all ranks, those that have come least far first.
+    """The gang has come to a halt. `suspects` are all ranks, those that are least far first.
 
-    `is_still` says that no heartbeat was missed, since there was none: the workers do nothing at all.
+    `is_still` means that there were no heartbeats to miss: the workers do nothing at all.
     """
 
     suspects: tuple[int, ...]
@@ -162,13 +161,13 @@ class HangMachine:
         return self._judge_start(event.beats, now) or self._look_for_stillness(event, now)
 
     def wakeup(self) -> float | None:
-        """Say when to look at the beats next; None while there is nothing to find."""
+        """Return when to look at the beats next; None while there is nothing to find."""
         if self._told or self._last_look is None:
             return None
         return min(self._next_limit, self._last_look + self._look_s())
 
     def limit_s(self, beats: Mapping[int, Beat], rank: int) -> float:
-        """How long this worker may be silent, going by what all have shown."""
+        """Return how long this worker may be silent, from the beats of all."""
         options = self.options
         if options.limit_s is not None:
             return options.limit_s
@@ -257,7 +256,7 @@ class HangMachine:
 
 
 def _by_progress(beats: Mapping[int, Beat]) -> tuple[int, ...]:
-    """Order ranks by how far they have come; one that pauses waits for nobody and comes last."""
+    """Order ranks by how far they are; a rank that pauses does not wait for others and comes last."""
 
     def progress(rank: int) -> tuple[bool, int, float, int]:
         beat = beats[rank]

@@ -1,7 +1,7 @@
-"""The heartbeat: a worker says that it moves on, at the cost of a few writes to its own memory.
+"""The heartbeat: a worker reports progress at the cost of a few writes to its own memory.
 
 The agent shares a small file with its workers. Each has a slot of eight whole numbers there, written without a system
-call or a lock; the agent reads them now and then. Outside Holdfast, or where nobody watches, a heartbeat does nothing.
+call or a lock; the agent reads them now and then. Without an agent that watches, a heartbeat does nothing.
 """
 # A worker's own program imports this: it imports as little as possible itself.
 # ruff: noqa: PTH123
@@ -29,10 +29,10 @@ _looked = False
 
 
 def heartbeat(step: int | None = None) -> None:
-    """Say that this worker moves on; call it once a step, with the step's number where there is one.
+    """Report that this worker makes progress; call it once per step, with the step's number if there is one.
 
-    Takes well under a microsecond. With `--hang auto` the agent learns how long steps take, and ends a gang that has
-    come to a halt, with the stacks of all its workers in the report.
+    Takes well under a microsecond. With `--hang auto` the agent learns how long steps take, and kills a gang that is
+    stuck, with the stacks of all its workers in the report.
     """
     slot = _slot
     if slot is None:
@@ -50,7 +50,7 @@ def heartbeat(step: int | None = None) -> None:
 
 
 def pause() -> None:
-    """Say that no beats will come for a while, as during a long evaluation; the next beat ends the pause."""
+    """Announce that no beats will come for a while, as during a long evaluation; the next beat ends the pause."""
     if _slot is not None:
         _slot[LAST] = 0
 
@@ -62,7 +62,7 @@ def resume() -> None:
 
 
 def _find_slot() -> memoryview | None:
-    """Open this worker's slot, once; trouble with it means no heartbeat, never a failure of the training."""
+    """Open this worker's slot, once; if that fails there is no heartbeat, and training goes on."""
     global _slot, _looked
     _looked = True
     path, number = os.environ.get(FILE_VARIABLE), os.environ.get(SLOT_VARIABLE, "")
@@ -79,7 +79,7 @@ def _find_slot() -> memoryview | None:
 
 
 def _after_fork() -> None:
-    """Look again in a child: it may be a worker, with a slot of its own, while its parent was none."""
+    """Look again in a forked child: it may be a worker with its own slot, which its parent was not."""
     global _slot, _looked
     _slot, _looked = None, False
 

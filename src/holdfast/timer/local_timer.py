@@ -1,4 +1,4 @@
-"""Timers of processes that share a multiprocessing queue with whoever watches them."""
+"""Timers of processes that share a multiprocessing queue with their timer server."""
 
 from __future__ import annotations
 
@@ -22,11 +22,9 @@ class LocalTimerClient(TimerClient):
         self._queue = mp_queue
 
     def acquire(self, scope_id: str, expiration_time: float) -> None:
-        """Set a timer."""
         self._queue.put(TimerRequest(os.getpid(), scope_id, expiration_time))
 
     def release(self, scope_id: str) -> None:
-        """Release a timer."""
         self._queue.put(TimerRequest(os.getpid(), scope_id, -1))
 
 
@@ -37,11 +35,9 @@ class MultiprocessingRequestQueue(RequestQueue):
         self._queue = mp_queue
 
     def size(self) -> int:
-        """How many requests are in it."""
         return self._queue.qsize()
 
     def get(self, size: int, timeout: float) -> list[TimerRequest]:
-        """Wait up to `timeout` seconds for the first request, then take what is there, up to `size`."""
         requests: list[TimerRequest] = []
         try:
             while len(requests) < size:
@@ -52,7 +48,7 @@ class MultiprocessingRequestQueue(RequestQueue):
 
 
 class LocalTimerServer(TimerServer):
-    """Kills the processes whose timers expire; they are named by their pid, and must be of this host."""
+    """Kills the processes of this host whose timers expire; a process is named by its pid."""
 
     def __init__(self, mp_queue: Queue[TimerRequest], max_interval: float = 60, daemon: bool = True) -> None:
         super().__init__(MultiprocessingRequestQueue(mp_queue), max_interval, daemon)
@@ -66,7 +62,6 @@ class LocalTimerServer(TimerServer):
         super().stop()
 
     def register_timers(self, timer_requests: list[TimerRequest]) -> None:
-        """Take in requests; a negative expiration time releases."""
         for request in timer_requests:
             worker, scope = request.worker_id, request.scope_id
             if request.expiration_time < 0:
@@ -75,12 +70,10 @@ class LocalTimerServer(TimerServer):
                 self._machine.handle(TimerSet(worker, scope, request.expiration_time), self._steady_time())
 
     def clear_timers(self, worker_ids: set[int]) -> None:
-        """Forget all timers of these processes."""
         for worker in worker_ids:
             self._machine.handle(WorkerForgotten(worker), self._steady_time())
 
     def get_expired_timers(self, deadline: float) -> dict[Any, list[TimerRequest]]:
-        """Return the timers of each process that expired at `deadline` or before."""
         expired = self._machine.expired(deadline)
         return {
             worker: [TimerRequest(worker, timer.scope, timer.deadline) for timer in timers]
@@ -94,7 +87,7 @@ class LocalTimerServer(TimerServer):
 
     def _reap_worker(self, worker_id: int) -> bool:
         if worker_id == os.getpid():
-            return True  # a hang of our own cannot be ended from inside
+            return True  # this process cannot end a hang of its own
         try:
             os.kill(worker_id, signal.SIGKILL)
         except ProcessLookupError:

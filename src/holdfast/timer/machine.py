@@ -1,16 +1,16 @@
-"""Timers: who has promised to be done by when, and who is not. Pure.
+"""Timers: which workers set them, and which timers have expired. Pure.
 
-What it decides: which workers hang, by the timers they set themselves. What it does not know: how requests arrive, what
-a worker is, how one is ended.
+It decides which workers hang, by the timers they set themselves. It does not know how requests arrive, what a worker
+is, or how one is killed.
 
 The rules:
 
 1. A timer is known by its worker and its scope; setting it again replaces it.
-2. A worker of which one timer has expired is reported once, with all its expired timers, the earliest first; all its
-   timers are forgotten then.
-3. Time in which we ourselves were not running is nobody's fault: where a `Tick` comes much later than it was asked for
-   (this process, or the whole host, was stopped), every deadline moves by as much.
-4. One worker holds no more than `TIMERS_MAX` timers; what is beyond is not watched.
+2. A worker with an expired timer is reported once, with all its expired timers, the earliest first; then all its
+   timers are forgotten.
+3. Time in which this process itself did not run does not count: if a `Tick` comes much later than asked for (the
+   process, or the whole host, was stopped), every deadline moves by as much.
+4. A worker has at most `TIMERS_MAX` timers; more are not watched.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Worker = Hashable
 
 @dataclass(frozen=True, slots=True)
 class TimerSet:
-    """A worker promises to be done with a scope by `deadline`; it took `seconds` for that. `signal` ends it if not."""
+    """A worker will leave a scope by `deadline`, `seconds` after it set the timer; if not, it gets `signal`."""
 
     worker: Worker
     scope: str
@@ -43,7 +43,7 @@ class TimerSet:
 
 @dataclass(frozen=True, slots=True)
 class TimerReleased:
-    """A worker is done with a scope."""
+    """A worker has left a scope."""
 
     worker: Worker
     scope: str
@@ -61,7 +61,7 @@ TimerEvent = TimerSet | TimerReleased | WorkerForgotten | Tick
 
 @dataclass(frozen=True, slots=True)
 class TimersExpired:
-    """A worker is not done with these scopes in time."""
+    """A worker did not leave these scopes in time."""
 
     worker: Worker
     timers: tuple[TimerSet, ...]
@@ -89,12 +89,12 @@ class TimerMachine:
         return []
 
     def wakeup(self) -> float | None:
-        """Say when to look next; None while no timer is set."""
+        """Return when to look next; None while no timer is set."""
         earliest = self.next_deadline()
         return None if earliest is None else min(earliest, self._last_tick + LOOK_S)
 
     def next_deadline(self) -> float | None:
-        """Return the earliest deadline of all, or None where no timer is set."""
+        """Return the earliest deadline, or None if no timer is set."""
         deadlines = (timer.deadline for timers in self._timers.values() for timer in timers.values())
         return min(deadlines, default=None)
 
@@ -125,7 +125,7 @@ class TimerMachine:
 
     def _set(self, timer: TimerSet, now: float) -> None:
         if not self._timers:
-            self._last_tick = now  # nobody has asked for a tick before: none is late
+            self._last_tick = now  # no tick was asked for before, so none is late
         timers = self._timers.setdefault(timer.worker, {})
         if timer.scope in timers or len(timers) < TIMERS_MAX:
             timers[timer.scope] = timer

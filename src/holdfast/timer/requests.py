@@ -6,8 +6,8 @@ A negative `expiration_time` releases. `after`, which TorchElastic's own client 
 from now: it does not depend on the wall clock.
 
 Many processes write into one pipe, and any of them may write nonsense. A request of at most `PIPE_BUF` bytes arrives
-whole, so what is cut short, too long or garbled costs its writer that request and nobody else anything: the reader
-starts anew at the next thing that begins as a request does.
+whole, so one that is cut short, too long or garbled is lost alone: the reader continues at the next text that begins
+as a request does.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
-#: POSIX's promise for Linux: what is written in one piece up to here arrives in one piece.
+#: Guaranteed by POSIX: one write of up to this many bytes arrives in one piece.
 REQUEST_BYTES_MAX = 4096
 REQUEST_VERSION = 1
 #: Linux has the signals 1 to 64.
 SIGNAL_MAX = 64
-#: No clock shows more seconds than that.
+#: No clock shows more seconds.
 TIME_MAX = 1e12
 
-#: How every request begins. It cannot stand inside one, where a quotation mark is escaped.
+#: How every request begins. It cannot occur inside one, where quotation marks are escaped.
 _BEGIN = b'{"version"'
 _decoder = json.JSONDecoder()
 
@@ -44,7 +44,7 @@ class TimerRequest:
 
 
 class FileTimerRequest(TimerRequest):
-    """A request that travels through a pipe; `signal` is what ends the worker, and 0 or less only reports."""
+    """A request that travels through a pipe; `signal` is sent to the worker, and 0 or less only reports."""
 
     __slots__ = ("after", "signal", "version")
 
@@ -98,13 +98,13 @@ class RequestReader:
 
     def __init__(self) -> None:
         self.refused = 0
-        #: The unfinished line, no more of it than one request can be long.
+        #: The unfinished line, at most as long as one request can be.
         self._rest = b""
 
     def feed(self, data: bytes) -> list[FileTimerRequest]:
         """Take more bytes and return the requests that are now whole."""
         *lines, rest = (self._rest + data).split(b"\n")
-        # Whatever is whole stands at the end of a line that is too long, behind the nonsense.
+        # In a line that is too long, a whole request can only be at the end, after the garbage.
         self._rest = rest[-REQUEST_BYTES_MAX:]
         return [request for line in lines for request in self._read_line(line[-REQUEST_BYTES_MAX:])]
 
@@ -116,7 +116,7 @@ class RequestReader:
 
 
 def parse(piece: bytes) -> FileTimerRequest | None:
-    """Read one request, whatever follows it; None for anything that is not exactly as it should be."""
+    """Read one request, whatever follows it; None for anything else."""
     try:
         data, _ = _decoder.raw_decode(piece.decode())
         request = FileTimerRequest(

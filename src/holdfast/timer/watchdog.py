@@ -1,12 +1,12 @@
-"""The agent's watchdog: finds workers that hang, says where they are, and ends them.
+"""The agent's watchdog: finds workers that hang, reports their stacks, and kills them.
 
-Three things tell of a hang: a timer that a worker has set and not released, a heartbeat that does not come, and, in a
-gang that never beats, workers that do nothing at all. Either way the stacks of all local workers are taken, the reason
-is kept for the failure report, and the worker that hangs is ended. Its end takes the ordinary path: the agent's loop
-sees a worker die, asks `found` for the reason, and goes on.
+Three things show a hang: a timer that a worker did not release, a heartbeat that does not come, and, in a gang that
+never beats, workers that do nothing at all. In each case the watchdog takes the stacks of all local workers, keeps the
+reason for the failure report, and kills the worker that hangs. Its death takes the ordinary path: the agent's loop sees
+a worker die, asks `found` for the reason, and goes on.
 
-All this happens in threads of its own, because taking stacks and waiting for a process to end take time, and the
-agent's loop has none to give. A worker that cannot be ended, because the kernel holds it, makes `fileno` readable.
+All this happens in the watchdog's own threads, because taking stacks and waiting for a process take time, and the
+agent's loop must not wait. A worker that cannot be killed, because the kernel holds it, makes `fileno` readable.
 """
 
 from __future__ import annotations
@@ -52,21 +52,21 @@ from holdfast.workers.strays import read_stat
 #: How long a worker has after the signal that its timer asked for, and after SIGKILL.
 GRACE_S = 5.0
 KILL_WAIT_S = 10.0
-#: How long the node of the worker that holds everybody up has to end it, before we end one of ours to break the round.
+#: How long another node has to kill the worker that all wait for, before we kill one of ours to break the round.
 ELSEWHERE_WAIT_S = 20.0
-#: The longest time that a thread stands still, so that its progress can be watched.
+#: The longest wait of a thread, so that its progress can be watched.
 LOOK_S_MAX = 10.0
 #: How long the thread pauses after an unexpected exception.
 STUMBLE_S = 1.0
 
 Gather = Callable[[dict[int, Stack]], dict[int, Stack]]
-#: Says how long all workers of the other nodes have been still; None where a node does not say.
+#: Returns how long all workers of the other nodes have been still; None if a node does not answer.
 OthersStill = Callable[[], float | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """One worker as the watchdog knows it; `pidfd` names the process for good."""
+    """One worker as the watchdog knows it; `pidfd` always means this process."""
 
     local_rank: int
     rank: int
@@ -77,7 +77,7 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """Why the watchdog ended a worker, and where everybody was; a victim only waited for a rank of another node."""
+    """Why the watchdog killed a worker, and where all workers were; a victim only waited for a rank of another node."""
 
     local_rank: int
     sentence: str
@@ -86,7 +86,7 @@ class Hang:
 
 
 class Watchdog:
-    """Watches one gang after the other; `gather` may add other nodes' stacks to ours before anybody is ended."""
+    """Watches one gang after the other; `gather` may add other nodes' stacks to ours before a worker is killed."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Watchdog:
         self._hangs = _HangThread(hang, self) if hang is not None else None
 
     def _make_timers(self, run_id: str) -> FileTimerServer:
-        """Open the pipe that the environment names, or one of our own that the environment then names."""
+        """Open the pipe that the environment names; if it names none, make one and name it there."""
         path = os.environ.get(TIMER_FILE_VARIABLE, "")
         if path and is_watched(path):
             facts.warn("timer_file", f"another watchdog reads '{path}'; this one makes a pipe of its own")
@@ -127,11 +127,11 @@ class Watchdog:
     # -- for the agent's loop ----------------------------------------------------------------------------------
 
     def variables(self, local_rank: int, size: int) -> dict[str, str]:
-        """What this worker needs in its environment; to be asked for each rank of a gang before it is started."""
+        """Return the variables for a worker; to be called for each rank of a gang before it starts."""
         return self._hangs.variables(local_rank, size) if self._hangs is not None else {}
 
     def watch(self, workers: Iterable[tuple[int, int, int, str]]) -> None:
-        """Begin to watch workers: local rank, rank, pid and stacks file of each; they take the place of any before."""
+        """Watch workers: local rank, rank, pid and stacks file of each; they replace those before."""
         with self._lock:
             for local_rank, rank, pid, stacks_file in workers:
                 self._found.pop(local_rank, None)
@@ -143,7 +143,7 @@ class Watchdog:
             self._hangs.begin()
 
     def forget(self) -> None:
-        """Stop watching the gang: what was found out about it is no longer of interest."""
+        """Stop watching the gang, and forget its hangs."""
         with self._lock:
             workers, self._workers = self._workers, {}
             self._found, self._immovable = {}, []
@@ -157,12 +157,12 @@ class Watchdog:
             self._hangs.end()
 
     def found(self, local_rank: int) -> Hang | None:
-        """Return why this worker was ended by the watchdog, or None where it was not."""
+        """Return why the watchdog killed this worker, or None if it did not."""
         with self._lock:
             return self._found.get(local_rank)
 
     def immovable(self) -> list[Hang]:
-        """Return the hangs of workers that could not be ended; each is returned once."""
+        """Return the hangs of workers that could not be killed; each is returned once."""
         with self._lock:
             hangs, self._immovable = self._immovable, []
             with contextlib.suppress(BlockingIOError):
@@ -170,15 +170,15 @@ class Watchdog:
         return hangs
 
     def fileno(self) -> int:
-        """What is readable while `immovable` has something to tell."""
+        """Return a descriptor that is readable while `immovable` has hangs."""
         return self._told
 
     def still_s(self) -> float | None:
-        """How long all workers here have been still, as it was last seen; None where that is not known."""
+        """Return how long all workers here have been still at the last look; None if unknown."""
         return self._hangs.still_s if self._hangs is not None else None
 
     def get_last_progress_time(self) -> int:
-        """When all threads of the watchdog last moved, in whole seconds of the wall clock."""
+        """Return when all threads of the watchdog last made progress, in whole seconds of the wall clock."""
         times = [int(time.time())]
         if self._timers is not None:
             times.append(self._timers.get_last_progress_time())
@@ -187,7 +187,7 @@ class Watchdog:
         return min(times)
 
     def close(self) -> None:
-        """Stop everything and remove what was made; the environment is as it was before."""
+        """Stop the threads, remove the files, and restore the environment."""
         self.forget()
         if self._timers is not None:
             self._timers.stop()
@@ -208,8 +208,8 @@ class Watchdog:
     def _on_timers(self, expired: TimersExpired) -> None:
         worker = self._owner(expired.worker)
         if worker is None:
-            return  # a timer of somebody who is none of our workers, or not any more
-        # As TorchElastic does: the earliest timer that asks for a signal decides.
+            return  # a timer of a process that is not, or no longer, one of our workers
+        # As in TorchElastic, the earliest timer that asks for a signal decides.
         timer = next((each for each in expired.timers if each.signal > 0), expired.timers[0])
         scope = readable(timer.scope.encode("utf-8", "backslashreplace"))
         sentence = f"timer '{scope}' of {timer.seconds:.3g} s expired"
@@ -227,10 +227,10 @@ class Watchdog:
             self._end(worker, Hang(worker.local_rank, sentence, groups), timer.signal)
 
     def on_stuck(self, stuck: GangStuck, beats: Mapping[int, Beat]) -> None:
-        """A gang has come to a halt: find out which rank holds it up, and end that one."""
+        """Find the rank that a stuck gang waits for, and kill it."""
         groups = merge(self._take_stacks())
         running, odd = self.running(), odd_ones(groups)
-        # Where the stacks do not tell, the one that has come least far holds the others up.
+        # If the stacks do not tell, the rank that is least far holds the others up.
         culprits = [rank for rank in odd if rank in running] or [rank for rank in stuck.suspects if rank in running][:1]
         elsewhere = bool(odd) and not set(odd) & set(running)
         what = "no worker computed, wrote or communicated" if stuck.is_still else "no heartbeat"
@@ -256,7 +256,7 @@ class Watchdog:
                 self._end(running[rank], hang, signal.SIGKILL)
 
     def tell_no_beats(self, limit_s: float | None, why: str) -> None:
-        """Say once how hangs of workers that do not beat are found, or that they are not."""
+        """Report once how hangs of workers without heartbeats are found, or that they are not."""
         if limit_s is None:
             how = f"--hang finds nothing, because /proc does not show whether workers move ({why}): call it once a step"
         else:
@@ -264,7 +264,7 @@ class Watchdog:
         facts.publish(Fact("no_heartbeats", f"no worker has called holdfast.heartbeat(): {how}", {"limit_s": limit_s}))
 
     def _owner(self, pid: object) -> Watched | None:
-        """Find the worker that a process is, or in whose session it is, as a data loader's process would be."""
+        """Return the worker that this process is, or in whose session it is, as a data loader's process is."""
         assert isinstance(pid, int)
         found = read_stat(pid)
         sessions = {pid} if found is None else {pid, found.session}
@@ -272,7 +272,7 @@ class Watchdog:
             return next((worker for worker in self._workers.values() if worker.pid in sessions), None)
 
     def _take_stacks(self) -> dict[int, Stack]:
-        """Take the stacks of all workers here, by rank, and of those elsewhere as far as they can be had."""
+        """Take the stacks of all workers here, by rank, and of other nodes if they answer."""
         running = self.running()
         by_pid = stacks.take(
             (worker.pid for worker in running.values()),
@@ -281,8 +281,8 @@ class Watchdog:
         local = {rank: by_pid[worker.pid] for rank, worker in running.items()}
         try:
             return self._gather(dict(local))
-        except Exception as error:  # noqa: BLE001 - what others could add is only a help
-            facts.warn("stacks_incomplete", f"the stacks of other nodes could not be had: {error!r}")
+        except Exception as error:  # noqa: BLE001 - other nodes' stacks only help
+            facts.warn("stacks_incomplete", f"the stacks of other nodes are missing: {error!r}")
             return local
 
     def _tell(self, kind: str, sentence: str, groups: tuple[Group, ...], **data: object) -> None:
@@ -290,7 +290,7 @@ class Watchdog:
         facts.publish(Fact(kind, f"{sentence}\n{render(groups)}", data, WARNING))
 
     def _wait_over(self, worker: Watched) -> bool:
-        """Wait until the worker is ended because its round is over; says whether that came about."""
+        """Wait until the worker ends because its round is over; return whether it did."""
         with self._lock:
             if self._workers.get(worker.local_rank) is not worker:
                 return True
@@ -301,7 +301,7 @@ class Watchdog:
             os.close(pidfd)
 
     def _end(self, worker: Watched, hang: Hang, number: int) -> None:
-        """End a worker: the signal, a grace, SIGKILL; the agent's loop sees it die."""
+        """Kill a worker: the signal, a grace period, SIGKILL; the agent's loop sees it die."""
         with self._lock:
             if self._workers.get(worker.local_rank) is not worker:
                 return  # the gang is over already
@@ -328,14 +328,14 @@ class _HangThread:
     def __init__(self, options: HangOptions, watchdog: Watchdog) -> None:
         for limit_s in (options.limit_s, options.start_s):
             if limit_s is not None and limit_s <= 0:
-                raise UsageError(f"a hang limit of {limit_s:g} s ends everybody; give more than 0, or none")
+                raise UsageError(f"a hang limit of {limit_s:g} s kills every worker; give more than 0, or none")
         self._watchdog = watchdog
         self._machine = HangMachine(options)
         self._changed = threading.Condition()
         self._book: BeatBook | None = None
         self._stillness = Stillness()
         self._blind_why = ""
-        #: How long all workers have been still at the last look; None where that could not be seen.
+        #: How long all workers had been still at the last look; None if that could not be seen.
         self.still_s: float | None = None
         self._is_on = False  # a gang runs
         self._closing = False
@@ -344,7 +344,7 @@ class _HangThread:
         self._thread.start()
 
     def variables(self, local_rank: int, size: int) -> dict[str, str]:
-        """Make this attempt's slots, where that has not been done, and say where this worker's is."""
+        """Return the variables by which a worker finds its slot; the first call makes the slots."""
         with self._changed:
             if self._book is None:
                 self._book = BeatBook(size)
@@ -367,7 +367,7 @@ class _HangThread:
                 self._book = None
 
     def idle_s(self) -> float:
-        """How long ago the thread last moved."""
+        """Return how long ago the thread last made progress."""
         return time.monotonic() - self._last_progress
 
     def close(self) -> None:
@@ -383,11 +383,11 @@ class _HangThread:
                 self._look()
             except Exception as error:  # noqa: BLE001 - without the thread no hang would ever be found
                 facts.unexpected("the hang watchdog", error, "it goes on watching")
-                with self._changed:  # what raises again and again must not keep a processor busy
+                with self._changed:  # an exception that repeats must not keep a processor busy
                     self._changed.wait_for(lambda: self._closing, STUMBLE_S)
 
     def _look(self) -> None:
-        """Wait until there is something to look at, and look once."""
+        """Wait until it is time to look, and look once."""
         with self._changed:
             self._changed.wait(self._wait_s())
             self._last_progress = time.monotonic()
@@ -430,7 +430,7 @@ class _HangThread:
 
 
 def _differ(ranks: Sequence[int]) -> str:
-    """Say that these ranks are in another place than the rest."""
+    """Return a sentence that these ranks have other stacks than the rest."""
     return (
         f"{name_ranks(ranks)}'s stack differs from the others"
         if len(ranks) == 1
@@ -439,7 +439,7 @@ def _differ(ranks: Sequence[int]) -> str:
 
 
 def _wait_end(pidfd: int, timeout_s: float) -> bool:
-    """Wait until a process has ended; says whether it has."""
+    """Wait until a process has ended; return whether it has."""
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(timeout_s * 1000))

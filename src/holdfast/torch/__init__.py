@@ -2,50 +2,28 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from holdfast.lazy import attach
 
 if TYPE_CHECKING:
-    from holdfast.torch.data import CyclingIterator, ElasticDistributedSampler, StepSampler
-    from holdfast.torch.ddp import ElasticDDP
-    from holdfast.torch.groups import RoundGroups
-    from holdfast.torch.run import TorchRun, TorchStep, elastic
-    from holdfast.torch.state import TorchState
-    from holdfast.torch.store import TorchStore
-
-__all__ = [
-    "CyclingIterator",
-    "ElasticDDP",
-    "ElasticDistributedSampler",
-    "RoundGroups",
-    "StepSampler",
-    "TorchRun",
-    "TorchState",
-    "TorchStep",
-    "TorchStore",
-    "elastic",
-]
-
-_HOMES = {
-    "CyclingIterator": "data",
-    "ElasticDDP": "ddp",
-    "ElasticDistributedSampler": "data",
-    "RoundGroups": "groups",
-    "StepSampler": "data",
-    "TorchRun": "run",
-    "TorchState": "state",
-    "TorchStep": "run",
-    "TorchStore": "store",
-    "elastic": "run",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import what is asked for, and only that."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+    from holdfast.torch.data import CyclingIterator as CyclingIterator
+    from holdfast.torch.data import ElasticDistributedSampler as ElasticDistributedSampler
+    from holdfast.torch.data import StepSampler as StepSampler
+    from holdfast.torch.ddp import ElasticDDP as ElasticDDP
+    from holdfast.torch.groups import RoundGroups as RoundGroups
+    from holdfast.torch.run import TorchRun as TorchRun
+    from holdfast.torch.run import TorchStep as TorchStep
+    from holdfast.torch.run import elastic as elastic
+    from holdfast.torch.state import TorchState as TorchState
+    from holdfast.torch.store import TorchStore as TorchStore
+else:
+    __getattr__, __dir__, __all__ = attach(
+        __name__,
+        data="CyclingIterator ElasticDistributedSampler StepSampler",
+        ddp="ElasticDDP",
+        groups="RoundGroups",
+        run="TorchRun TorchStep elastic",
+        state="TorchState",
+        store="TorchStore",
+    )

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from holdfast.train.errors import RoundOver
+from holdfast.errors import RoundOverError
 
 _cuda: Any = torch.cuda  # its classes are untyped
 
@@ -25,20 +25,20 @@ LOOK_S_MIN, LOOK_S_MAX = 50e-6, 1e-3
 
 
 def wait_event(event: Any, over: Callable[[], str | None], timeout_s: float) -> None:
-    """Wait until the device has come to an event; raises `RoundOver` where the round is over first, or time is up."""
+    """Wait until the device has come to an event; raises `RoundOverError` if the round or the time is over first."""
     began = time.monotonic()
     while not event.query():
         reason = over()
         if reason is not None:
-            raise RoundOver(reason)
+            raise RoundOverError(reason)
         waited_s = time.monotonic() - began
         if waited_s > timeout_s:
-            raise RoundOver(f"the device has not finished a collective within {timeout_s:g} s")
+            raise RoundOverError(f"the device has not finished a collective within {timeout_s:g} s")
         time.sleep(min(max(waited_s / 100, LOOK_S_MIN), LOOK_S_MAX))
 
 
 class DeviceSums:
-    """Sums tensors over a round's group so that the host knows when a sum is complete."""
+    """Checksums tensors over a round's group so that the host knows when a sum is complete."""
 
     def __init__(self, over: Callable[[], str | None], timeout_s: float) -> None:
         self._over = over

@@ -22,19 +22,18 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from holdfast.errors import HoldfastError, StoreTimeoutError, UsageError
+from holdfast.errors import HoldfastError, RoundOverError, StoreTimeoutError, UsageError
+from holdfast.quantities import to_seconds
 from holdfast.store import PrefixStore
-from holdfast.store.api import to_seconds
 from holdfast.torch.device import DeviceSums
 from holdfast.torch.randomness import cuda_in_use
 from holdfast.torch.retired import abort_later, backends_of, forget_groups
 from holdfast.torch.sockets import GlooSockets
 from holdfast.torch.store import TorchStore
-from holdfast.train.errors import RoundOver
 
 if TYPE_CHECKING:
     from holdfast.store.api import Store
-    from holdfast.train.membership import Circle, Membership
+    from holdfast.train.membership import Membership, RoundView
 
 T = TypeVar("T")
 
@@ -73,8 +72,8 @@ class RoundGroups:
 
     # -- one round -------------------------------------------------------------------------------------------------
 
-    def form(self, circle: Circle, membership: Membership | None = None) -> None:
-        """Make the default group of a round; raises `RoundOver` where the round did not last until then."""
+    def form(self, view: RoundView, membership: Membership | None = None) -> None:
+        """Make the default group of a round; raises `RoundOverError` where the round did not last until then."""
         self.close()
         if dist.is_initialized():
             raise UsageError(
@@ -83,7 +82,7 @@ class RoundGroups:
         self.aborted, self._aborting, self._settled = None, False, 0
         if membership is not None:
             membership.on_break(self.abort)
-        self._store = TorchStore(_RoundStore(circle.store, lambda: self.aborted))
+        self._store = TorchStore(_RoundStore(view.store, lambda: self.aborted))
         self._excepthook = sys.excepthook  # torch wraps it with every group
         # torch counts groups to name them, and a group that could not be formed leaves its count behind: the others,
         # who formed theirs, would then wait under another name.
@@ -93,8 +92,8 @@ class RoundGroups:
                 dist.init_process_group(
                     self.backend,
                     store=self._store,
-                    rank=circle.rank,
-                    world_size=circle.world_size,
+                    rank=view.rank,
+                    world_size=view.world_size,
                     timeout=timedelta(seconds=min(self.timeout_s, CONNECT_S) if self.is_gloo else self.timeout_s),
                 )
             self._formed = True
@@ -109,7 +108,7 @@ class RoundGroups:
             self.close()
             if isinstance(error, UsageError):
                 raise
-            raise RoundOver(self.aborted or f"the process group was not formed: {error}") from error
+            raise RoundOverError(self.aborted or f"the process group was not formed: {error}") from error
 
     def new_group(self, ranks: Sequence[int] | None = None, **options: Any) -> Any:
         """Make a group of some ranks, as `torch.distributed.new_group` does; it too ends with the round."""
@@ -155,7 +154,7 @@ class RoundGroups:
         return self.backend == "nccl"
 
     def settle(self) -> None:
-        """Wait until every collective so far has done its work; raises `RoundOver` where one never will.
+        """Wait until every collective so far has done its work; raises `RoundOverError` where one never will.
 
         Where none was begun since the last time there is nothing to wait for, even if the round is over meanwhile: a
         step whose sums are complete counts.
@@ -183,7 +182,7 @@ class RoundGroups:
 
     def _check(self) -> None:
         if self.aborted is not None:
-            raise RoundOver(self.aborted)
+            raise RoundOverError(self.aborted)
 
     def _end_waits(self) -> None:
         self._sockets.shut_down()
@@ -227,7 +226,7 @@ class _RoundStore(PrefixStore):
         deadline = time.monotonic() + limit_s
         while True:
             if (reason := self._over()) is not None:
-                raise RoundOver(reason)
+                raise RoundOverError(reason)
             left_s = deadline - time.monotonic()
             try:
                 return ask(max(min(left_s, LOOK_S), 0.0))

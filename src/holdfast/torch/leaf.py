@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from holdfast.checkpoint.layout import Leaf, Torn
+from holdfast.checkpoint.layout import CorruptShardError, Leaf
 from holdfast.errors import UsageError
 
 
@@ -29,7 +29,9 @@ def make_tensor(dtype: str, shape: tuple[int, ...], data: memoryview) -> torch.T
     """Return a tensor over the bytes, in this host's memory; bytes that must not be written to are copied first."""
     kind = getattr(torch, dtype, None)
     if not isinstance(kind, torch.dtype):
-        raise Torn(f"the state holds a tensor of type '{dtype}', which torch {torch.__version__} does not know")
+        raise CorruptShardError(
+            f"the state holds a tensor of type '{dtype}', which torch {torch.__version__} does not know"
+        )
     if not len(data):
         return torch.empty(shape, dtype=kind)
     return torch.frombuffer(bytearray(data) if data.readonly else data, dtype=torch.uint8).view(kind).reshape(shape)

@@ -19,23 +19,22 @@ import time
 import weakref
 from collections.abc import Iterator
 from datetime import timedelta
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 
-from holdfast.errors import UsageError
+from holdfast.errors import RoundOverError, UsageError
 from holdfast.timer.heartbeat import pause, resume
 from holdfast.torch.data import StepLoader
 from holdfast.torch.ddp import ElasticDDP
 from holdfast.torch.gradients import Reducer, give_gradients, sum_with_ring, sum_with_torch, take_gradients
 from holdfast.torch.groups import TIMEOUT_S, RoundGroups
 from holdfast.torch.state import TorchState
-from holdfast.train.errors import RoundOver
 from holdfast.train.ledger import MicroBatch, Portion
-from holdfast.train.membership import Membership, from_environ
+from holdfast.train.membership import Membership, RoundView, from_environ
 from holdfast.train.run import Run, Step
 from holdfast.train.state import State
+from holdfast.train.trainer import NEWS_WAIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,28 +42,84 @@ if TYPE_CHECKING:
     from holdfast.checkpoint import Checkpointer, Notices
 
 
-class TorchRun(Run):
-    """One worker's part in a training with torch; made by `elastic`.
+class TorchBackend:
+    """What a training with torch has for as long as a round lasts: process groups, and what stands on them.
 
-    Inside `with step:` the default process group of torch is that of the present round. `groups` is None where there
-    is none: with `backend="ring"` gradients go over the ring.
+    `groups` is None where there are none: with `backend="ring"` gradients go over the ring.
     """
 
-    def __init__(self, state: State, membership: Membership, groups: RoundGroups | None, **options: Any) -> None:
-        super().__init__(state, membership, **options)
+    def __init__(self, groups: RoundGroups | None, state: State) -> None:
         self.groups = groups
-        self.present: TorchStep | None = None
         self.ring_sums = 0
-        self._wrapped: list[ElasticDDP] = []
+        self.wrapped: list[ElasticDDP] = []
+        self._state = state
         self._reducers: weakref.WeakKeyDictionary[torch.nn.Module, Reducer] = weakref.WeakKeyDictionary()
         if isinstance(state, TorchState):
             state.count_operations = self._operations
-            state.settle = self.settle
+            state.settle = self._settle_groups
 
-    # -- what programs call ------------------------------------------------------------------------------------------
+    def open(self, view: RoundView, membership: Membership) -> None:
+        """Form the process group, and wrap what stands on it."""
+        if self.groups is None:
+            return
+        self.groups.form(view, membership)
+        try:
+            for each in self.wrapped:
+                each.wrap()
+        except RuntimeError as error:
+            if not membership.wait_broken(NEWS_WAIT_S):
+                raise
+            raise RoundOverError(str(membership.broken)) from error
+
+    def close(self) -> None:
+        """Let go of the process groups, which ends whatever still waits in them."""
+        for each in self.wrapped:
+            each.unwrap()
+        if self.groups is not None:
+            for reducer in self._reducers.values() if self.groups.is_nccl else ():
+                reducer.forget()
+            self.groups.close()
+
+    def settle(self) -> None:
+        """Wait until the step's collectives have done their work, and learn from the step what rollback needs."""
+        self._settle_groups()
+        if isinstance(self._state, TorchState):
+            self._state.look_back()
+
+    def reducer(self, module: torch.nn.Module) -> Reducer:
+        """Return what averages the gradients of a module; it is made once."""
+        if module not in self._reducers:
+            self._reducers[module] = Reducer(module)
+        return self._reducers[module]
+
+    def _settle_groups(self) -> None:
+        if self.groups is not None:
+            self.groups.settle()
+
+    def _operations(self) -> int:
+        return self.ring_sums + (self.groups.operations() if self.groups is not None else 0)
+
+
+class TorchRun(Run):
+    """One worker's part in a training with torch; made by `elastic`.
+
+    Inside `with step:` the default process group of torch is that of the present round.
+    """
+
+    def __init__(self, state: State, membership: Membership, groups: RoundGroups | None, **options: Any) -> None:
+        self.backend = TorchBackend(groups, state)
+        super().__init__(state, membership, backend=self.backend, **options)
+        self.present: TorchStep | None = None
+
+    # -- what programs call --------------------------------------------------------------------------------------------
 
     def __enter__(self) -> TorchRun:
         return self
+
+    @property
+    def groups(self) -> RoundGroups | None:
+        """The process groups of the present round; None with `backend="ring"`."""
+        return self.backend.groups
 
     def steps(self, *args: Any, **options: Any) -> Iterator[TorchStep]:
         """Yield the steps that are left, as `Run.steps` does, each with methods for gradients."""
@@ -111,8 +166,8 @@ class TorchRun(Run):
                 "DistributedDataParallel needs a process group: give elastic() a backend other than 'ring'"
             )
         wrapped = ElasticDDP(module, self._weight, options)
-        self._wrapped.append(wrapped)
-        if self._ring is not None:
+        self.backend.wrapped.append(wrapped)
+        if self._trainer.has_round:
             wrapped.wrap()
         return wrapped
 
@@ -122,50 +177,10 @@ class TorchRun(Run):
             raise UsageError("there are no process groups with backend='ring'")
         return self.groups.new_group(ranks, **options)
 
-    # -- rounds --------------------------------------------------------------------------------------------------------
-
     def make_step(self, portion: Portion) -> Step:
         """Return a step that knows about gradients."""
         self.present = TorchStep(self, portion)
         return self.present
-
-    def on_round(self) -> None:
-        """Form the process group, and wrap what stands on it."""
-        super().on_round()
-        if self.groups is None:
-            return
-        self.groups.form(self.circle, self.membership)
-        try:
-            for each in self._wrapped:
-                each.wrap()
-        except RuntimeError as error:
-            if not self._explained(error):
-                raise
-            raise RoundOver(str(self.membership.broken)) from error
-
-    def close_round(self) -> None:
-        """Let go of the process groups, which ends whatever still waits in them."""
-        for each in self._wrapped:
-            each.unwrap()
-        if self.groups is not None:
-            for reducer in self._reducers.values() if self.groups.is_nccl else ():
-                reducer.forget()
-            self.groups.close()
-        super().close_round()
-
-    def reducer(self, module: torch.nn.Module) -> Reducer:
-        """Return what averages the gradients of a module; it is made once."""
-        if module not in self._reducers:
-            self._reducers[module] = Reducer(module)
-        return self._reducers[module]
-
-    def settle(self) -> None:
-        """Wait until the step's collectives have done their work; raises `RoundOver` where one never will."""
-        if self.groups is not None:
-            self.groups.settle()
-
-    def _operations(self) -> int:
-        return self.ring_sums + (self.groups.operations() if self.groups is not None else 0)
 
     def _weight(self) -> float:
         """How much more, or less, than an even share of the samples this worker has in the present step."""
@@ -202,13 +217,14 @@ class TorchStep(Step):
         run = self._run
         if self._busy_s is None:
             self._busy_s = time.monotonic() - self._began
-        pause()  # whoever waits for another does not hang itself
-        if run.groups is not None:
-            sums = run.groups.device_sums
-            run.reducer(module).reduce(self.weight, sum_with_torch if sums is None else sums.begin)
+        pause()  # a worker that waits for another one does not hang
+        backend = run.backend
+        if backend.groups is not None:
+            sums = backend.groups.device_sums
+            backend.reducer(module).reduce(self.weight, sum_with_torch if sums is None else sums.begin)
         else:
-            run.ring_sums += 1
-            run.reducer(module).reduce(self.weight, sum_with_ring(run.ring))
+            backend.ring_sums += 1
+            backend.reducer(module).reduce(self.weight, sum_with_ring(run.ring))
         resume()
 
     def add_gradients(self, module: torch.nn.Module) -> None:
@@ -227,7 +243,7 @@ class TorchStep(Step):
 
         That goes over the ring, and gives the same bits however many workers there are.
         """
-        self._run.ring_sums += 1
+        self._run.backend.ring_sums += 1
         give_gradients(_trained(module), self.total())
 
     def mean(self, value: torch.Tensor | float) -> float:
@@ -237,23 +253,11 @@ class TorchStep(Step):
         """
         import numpy as np
 
-        self._run.ring_sums += 1
+        self._run.backend.ring_sums += 1
         weight = self.weight
         own = value.detach().item() if isinstance(value, torch.Tensor) else value
         mine = weight * own if weight else 0.0
         return float(self._run.ring.all_reduce(np.array([mine]))[0])
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool:
-        if error is None:
-            try:
-                self._run.settle()
-            except RoundOver as over:
-                return super().__exit__(RoundOver, over, None)
-            if isinstance(self._run.state, TorchState):
-                self._run.state.look_back()
-        return super().__exit__(kind, error, traceback)
 
     def _set_part(self, index: int) -> bool:
         """Let the random numbers be those of one of this worker's micro-batches; says whether there is such a one."""
@@ -277,8 +281,8 @@ def elastic(
     """Take part in a training with torch that outlives its workers; use it as a context manager.
 
     `backend` is one of `torch.distributed`'s, "ring" for our own, or "auto": NCCL if the state has a module on a GPU,
-    else gloo. `timeout` is the longest that a collective may take while nobody is known to be gone. The rest is as in
-    `holdfast.elastic`.
+    else gloo. `timeout` is the longest that a collective may take while no worker is known to be gone. The rest is as
+    in `holdfast.elastic`.
     """
     if backend == "auto":
         backend = "nccl" if _on_gpu(state) else "gloo"

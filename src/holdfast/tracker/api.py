@@ -164,7 +164,7 @@ def build_trackers(factory_and_config: Mapping[str, str | None]) -> Iterable[Tra
         try:
             made.append(_factory(name)(config))
         except Exception as error:  # noqa: BLE001 - a stranger's code may fail in any way
-            said = str(error) if isinstance(error, plugins.PluginBroken) else f"{type(error).__name__}: {error}"
+            said = str(error) if isinstance(error, plugins.PluginBrokenError) else f"{type(error).__name__}: {error}"
             facts.warn("tracker_broken", f"the tracker '{name}' cannot be used: {said}", plugin=name)
     return made
 

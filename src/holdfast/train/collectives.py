@@ -9,15 +9,15 @@ from __future__ import annotations
 import struct
 
 from holdfast.errors import UsageError
-from holdfast.train.party import current
 from holdfast.train.ring import Ring
+from holdfast.train.trainer import current
 
 
 def _ring() -> Ring:
-    party = current()
-    if party is None:
+    trainer = current()
+    if trainer is None:
         raise UsageError("collectives of a training can be used inside State.sync, where all workers are together")
-    return party.ring
+    return trainer.ring
 
 
 def broadcast_long(value: int, src_rank: int) -> int:

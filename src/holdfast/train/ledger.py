@@ -116,14 +116,24 @@ class Ledger:
         batch = recipe.batch * world_size if recipe.scale_batch else recipe.batch
         return Portion(self.epoch, self.position, min(self.position + batch, recipe.samples))
 
+    def is_last(self, portion: Portion) -> bool:
+        """Whether no step follows the one with these samples."""
+        recipe = self.recipe
+        if recipe.steps is not None and self.step + 1 >= recipe.steps:
+            return True
+        return recipe.epochs is not None and portion.epoch + 1 >= recipe.epochs and self._ends_epoch(portion)
+
     def commit(self, portion: Portion) -> None:
         """Count a step's samples as used."""
         assert (portion.epoch, portion.start) == (self.epoch, self.position), "a step was committed out of order"
         self.step += 1
         self.position = portion.stop
-        left = self.recipe.samples - self.position
-        if left == 0 or (self.recipe.drop_last and left < self.recipe.batch):
+        if self._ends_epoch(portion):
             self.epoch, self.position = self.epoch + 1, 0
+
+    def _ends_epoch(self, portion: Portion) -> bool:
+        left = self.recipe.samples - portion.stop
+        return left == 0 or (self.recipe.drop_last and left < self.recipe.batch)
 
     def deal(self, portion: Portion, rank: int, world_size: int) -> list[MicroBatch]:
         """Return one worker's share of a step."""

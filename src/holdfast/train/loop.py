@@ -4,7 +4,7 @@ What ends a step decides what follows:
 
 - `StopIteration`: the data is used up; the training is over for everybody.
 - `RuntimeError`: this worker or a peer failed; the step is rolled back, the workers regroup, and go on.
-- `StopException`: this worker leaves; the others go on.
+- `StopTrainingError`: this worker leaves; the others go on.
 - anything else: this worker ends with it; the others regroup and go on.
 """
 
@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 from holdfast.checkpoint.classic import CheckpointUtil
-from holdfast.errors import RendezvousClosedError
+from holdfast.errors import RendezvousClosedError, StopTrainingError
 from holdfast.facts import facts
 from holdfast.train.coordinator import Coordinator, WorkerStats
-from holdfast.train.errors import StopException
 from holdfast.train.state import State
 
 S = TypeVar("S", bound=State)
@@ -77,7 +76,7 @@ class _Loop(Generic[S]):
             return self._train(rank)
         except RendezvousClosedError:
             return False
-        except StopException as stop:
+        except StopTrainingError as stop:
             facts.warn("worker_stopped", f"this worker leaves the training: {stop}")
             return False
         except RuntimeError as error:

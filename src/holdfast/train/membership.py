@@ -1,12 +1,13 @@
-"""Membership: one worker's part in the rounds of those who train together.
+"""Membership: how a worker that trains in process takes part in rounds.
 
-Here every worker is a node of a run of its own: it asks for a round, is told at once when the round is over, and asks
+Every worker is a node of the workers' own run. It asks for a round, hears at once when the round is over, and asks
 again, all without leaving its process. Newcomers never break a round; the members let them in between two steps.
 """
 
 from __future__ import annotations
 
 import os
+import queue
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from holdfast.rendezvous.registry import get_rendezvous_handler
 from holdfast.store.client import StoreClient
 from holdfast.store.environ import ENDPOINT_VARIABLE, ETCD_VARIABLE, MAX_WORKERS_VARIABLE
 from holdfast.timer.heartbeat import heartbeat, pause
+from holdfast.train import events
+from holdfast.train.events import TrainerEvent
 from holdfast.train.ring import listen, make_token
 from holdfast.workers.plan import MEMBER_FILE_VARIABLE
 
@@ -37,7 +40,7 @@ CLOSE_TOLD_AFTER_S = 2.0
 
 
 @dataclass(frozen=True)
-class Circle:
+class RoundView:
     """One round as a worker sees it."""
 
     number: int
@@ -74,17 +77,19 @@ class Membership:
         self.broken: str | None = "there has been no round yet"
         self._told = threading.Event()
         self._over = threading.Event()
+        #: What the coordinator says, for the trainer to hear before anything else.
+        self.news: queue.SimpleQueue[TrainerEvent] = queue.SimpleQueue()
         self.newcomers = 0
-        self._circle: Circle | None = None
+        self._view: RoundView | None = None
         #: This worker's place in the present round, as the background thread has heard it.
         self._place: Place | None = None
 
-    def join(self, cause: str | None = None) -> Circle:
+    def join(self, cause: str | None = None) -> RoundView:
         """Block until there is a round; `cause` says what this worker ended the last one for.
 
         Raises `RendezvousClosedError` where the training is over, and what else the rendezvous raises.
         """
-        self._drop_circle()
+        self._drop_view()
         with self._lock:
             self._breakers.clear()
             self._told.clear()
@@ -94,7 +99,7 @@ class Membership:
         place = self._handler.next_round(None if cause is None else Cause(cause, victim=True))
         heartbeat()
         secret, nonce = self._handler.secret.key, str(place.round)
-        self._circle = Circle(
+        self._view = RoundView(
             number=place.round.number,
             rank=place.group_rank,
             world_size=place.group_world_size,
@@ -103,7 +108,7 @@ class Membership:
             peer=(place.peer_addr or "127.0.0.1", place.peer_port),
             token=lambda rank: make_token(secret, nonce, rank),
         )
-        return self._circle
+        return self._view
 
     def on_break(self, breaker: Callable[[str], None]) -> None:
         """Have `breaker` called when the round is over; at once where it is already."""
@@ -117,16 +122,22 @@ class Membership:
         """Wait for the news that the round is over; says whether it came in time."""
         return self._told.wait(timeout_s) if self.broken is None else True
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether the coordinator can be reached at present."""
+        return self._handler.is_connected
+
     def note(self, text: str) -> None:
         """Have people who look at the run see this of the worker."""
         self._handler.note(text)
 
-    def close_run(self) -> None:
-        """End the training for everybody, and wait until the coordinator has taken note of it.
+    def close_run(self, reason: str = "its training is done", *, failed: bool = False) -> None:
+        """End the training for all workers, and wait until the coordinator has taken note of it.
 
-        While it is out of reach it is waited for: who comes back later would otherwise train all over again.
+        A coordinator that is out of reach is waited for: a worker that comes back later would otherwise train all over
+        again.
         """
-        self._handler.set_closed()
+        self._handler.close(reason, failed=failed)
         if self._over.wait(CLOSE_TOLD_AFTER_S):
             return
         facts.warn(
@@ -139,7 +150,7 @@ class Membership:
 
     def leave(self, reason: str) -> None:
         """Leave for good; the others regroup at once."""
-        self._drop_circle()
+        self._drop_view()
         self._handler.leave(reason)
         self.listener.close()
 
@@ -154,16 +165,20 @@ class Membership:
             self._place = effect.place
         elif isinstance(effect, NewcomersWait):
             self.newcomers = effect.nodes_waiting
+            self.news.put(events.NewcomersWait(effect.nodes_waiting))
         elif isinstance(effect, RunEnded):
+            self.news.put(events.RunClosed(effect.reason, effect.failed))
             self._over.set()
             self._break(effect.reason)
-        elif isinstance(effect, RoundBroken) and effect.place == self._place:
-            self._break(effect.reason)
+        elif isinstance(effect, RoundBroken):
+            self.news.put(events.RoundBroken(effect.place.round.number, effect.reason))
+            if effect.place == self._place:
+                self._break(effect.reason)
 
-    def _drop_circle(self) -> None:
-        if self._circle is not None:
-            self._circle.store.close()
-            self._circle = None
+    def _drop_view(self) -> None:
+        if self._view is not None:
+            self._view.store.close()
+            self._view = None
 
     def _break(self, reason: str) -> None:
         with self._lock:

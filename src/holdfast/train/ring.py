@@ -26,9 +26,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from holdfast.errors import UsageError
+from holdfast.errors import RoundOverError, UsageError
 from holdfast.timer.heartbeat import pause, resume
-from holdfast.train.errors import RoundOver
 from holdfast.train.neighbours import Meeting
 from holdfast.wire.forks import keep_from_children
 
@@ -63,7 +62,7 @@ class _Traffic(Protocol):
 class Ring:
     """The collectives of one round; every member calls the same ones in the same order.
 
-    An operation ends with `RoundOver` when a neighbour is gone or somebody calls `abort`.
+    An operation ends with `RoundOverError` when a neighbour is gone or somebody calls `abort`.
     """
 
     def __init__(self, rank: int, world_size: int, timeout_s: float | None = None) -> None:
@@ -112,7 +111,7 @@ class Ring:
             except OSError as error:
                 reason = ring._aborted or f"the ring did not close: {error}"
                 ring.close()
-                raise RoundOver(reason) from error
+                raise RoundOverError(reason) from error
             except BaseException:
                 ring.close()
                 raise
@@ -131,7 +130,7 @@ class Ring:
         self._check()  # an abort before this moment has closed nothing
 
     def abort(self, reason: str) -> None:
-        """End whatever is under way, and all that would follow, with `RoundOver`; callable from any thread."""
+        """End whatever is under way, and all that would follow, with `RoundOverError`; callable from any thread."""
         self._aborted = self._aborted or reason
         with self._closing:  # a descriptor that is closed meanwhile may be somebody else's by now
             if self._abort_fd >= 0:
@@ -217,7 +216,7 @@ class Ring:
         try:
             self._pump(traffic)
         except OSError as error:
-            raise RoundOver(self._aborted or f"a neighbour in the ring is gone: {error}") from error
+            raise RoundOverError(self._aborted or f"a neighbour in the ring is gone: {error}") from error
         finally:
             self._operation += 1
 
@@ -244,7 +243,7 @@ class Ring:
                 self._wait(self._poll_both if self._out else self._poll_in)
                 continue
             if got == 0:
-                raise RoundOver(self._aborted or "the worker before this one in the ring is gone")
+                raise RoundOverError(self._aborted or "the worker before this one in the ring is gone")
             if have == _HEADER.size and not len(body):
                 if not kind:
                     kind, piece, body = self._accept_piece(traffic)
@@ -268,9 +267,9 @@ class Ring:
     def _accept_piece(self, traffic: _Traffic) -> tuple[int, int, memoryview]:
         operation, kind, piece, length = _HEADER.unpack(self._header)
         if operation != self._operation or not kind:
-            raise RoundOver(f"the workers disagree: operation {operation} came in place of {self._operation}")
+            raise RoundOverError(f"the workers disagree: operation {operation} came in place of {self._operation}")
         if length > BYTES_MAX:
-            raise RoundOver(f"a piece of {length} bytes came round")
+            raise RoundOverError(f"a piece of {length} bytes came round")
         return kind, piece, traffic.place_for(kind, piece, length)
 
     def _wait(self, poll: select.poll) -> None:
@@ -280,11 +279,11 @@ class Ring:
         ready = poll.poll(left)
         resume()
         if not ready:
-            raise RoundOver(f"the other workers did not come to the same operation within {self.timeout_s:g} s")
+            raise RoundOverError(f"the other workers did not come to the same operation within {self.timeout_s:g} s")
 
     def _check(self) -> None:
         if self._aborted:
-            raise RoundOver(self._aborted)
+            raise RoundOverError(self._aborted)
 
 
 class _Reduction:
@@ -313,7 +312,7 @@ class _Reduction:
     def place_for(self, kind: int, piece: int, length: int) -> memoryview:
         view = self._view(piece)
         if kind not in (_PARTIAL, _RESULT) or length not in (len(view), 0):
-            raise RoundOver(f"the workers disagree: {length} bytes came in place of {len(view)}")
+            raise RoundOverError(f"the workers disagree: {length} bytes came in place of {len(view)}")
         self._empty = length == 0
         return view[:length]
 
@@ -374,7 +373,7 @@ class _Broadcast:
 
     def place_for(self, kind: int, piece: int, length: int) -> memoryview:
         if kind != _BYTES:
-            raise RoundOver("the workers disagree about what they do together")
+            raise RoundOverError("the workers disagree about what they do together")
         if piece == 0:
             return memoryview(self._size)
         return memoryview(self._buffer)[(piece - 1) * CHUNK_BYTES :][:length]
@@ -384,7 +383,7 @@ class _Broadcast:
         if piece == 0:
             (size,) = struct.unpack("<Q", self._size)
             if size > BYTES_MAX:
-                raise RoundOver(f"{size} bytes were announced")
+                raise RoundOverError(f"{size} bytes were announced")
             self._buffer = bytearray(size)
             self._left = size
             view = memoryview(self._size)
@@ -412,7 +411,7 @@ class _Gathering:
 
     def place_for(self, kind: int, piece: int, length: int) -> memoryview:
         if kind != _BYTES or piece >= self._ring.world_size:
-            raise RoundOver("the workers disagree about what they do together")
+            raise RoundOverError("the workers disagree about what they do together")
         self._buffer = bytearray(length)
         return memoryview(self._buffer)
 

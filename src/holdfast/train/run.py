@@ -8,14 +8,12 @@
                     step.add(gradient(state.weights, data[list(micro.indices)]))
                 state.weights -= 0.1 * step.total() / step.samples
 
-A step that ended for every worker is counted; when a worker is lost on the way, the others are told at once, undo what
-they have begun, regroup without leaving their process, and do the step again. Who comes new, or back, takes the state
-of the most advanced worker first.
+When a worker is lost in a step, the others hear of it at once, undo what they have begun, regroup without leaving their
+process, and do the step again. A worker that is new, or comes back, first takes the state of the most advanced worker.
 """
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -23,17 +21,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from holdfast.checkpoint.layout import pack, unpack
-from holdfast.errors import RendezvousClosedError, UsageError
-from holdfast.facts import facts
+from holdfast.errors import StopTrainingError, UsageError
 from holdfast.timer.heartbeat import heartbeat
-from holdfast.train.errors import NonRetryableException, RoundOver, StopException
 from holdfast.train.ledger import Ledger, MicroBatch, Portion, Recipe
 from holdfast.train.membership import Membership, from_environ
-from holdfast.train.party import Party, Votes
 from holdfast.train.ring import Ring
 from holdfast.train.shapes import arrays_of, blanks, describe, rebuild
-from holdfast.train.state import State, TreeState
+from holdfast.train.state import State
 from holdfast.train.stragglers import Stragglers
+from holdfast.train.trainer import Backend, Trainer
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,20 +40,8 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-#: How long after an error the news may take that a peer is gone, which then explains it.
-NEWS_WAIT_S = 2.0
-#: Votes are so far apart, or a step; and never more than so many steps.
-VOTE_EVERY_S = 0.1
-VOTE_STEPS_MAX = 10
-#: How long a worker that leaves the loop waits for the others to do the same.
-LEAVE_WAIT_S = 5.0
-#: So many attempts at one step, without any worker getting further, and the error is the step's own.
-ATTEMPTS_MAX = 100
-#: So often a checkpoint may have vanished under a restore; after that it is not there to be read.
-RESTORES_MAX = 3
 
-
-class Run(Party):
+class Run:
     """One worker's part in a training; made by `elastic`.
 
     What a program may read at any time: `rank` and `world_size` of the present round, its number `round`, and `ring`,
@@ -71,38 +55,55 @@ class Run(Party):
         *,
         checkpoints: Checkpointer | None = None,
         notices: Notices | None = None,
+        backend: Backend | None = None,
     ) -> None:
-        super().__init__(membership)
         self.state = state
+        self.membership = membership
         self.checkpoints = checkpoints
-        self.notices = notices
         self.ledger: Ledger | None = None
-        self._regroup: str | None = "first round"
-        self._stop_reason: str | None = None
-        self._attempts = 0
-        self._restores = 0
-        self._over = False
-        #: Who keeps the others waiting, as far as this worker has seen.
-        self.stragglers = Stragglers()
-        #: What all said at the end of the last step.
-        self.votes: Votes | None = None
-        #: The step after which all hear of each other again, and the last one after which they did.
-        self._vote_at = 0
-        self._voted = -1
+        self._trainer = Trainer(membership, state, backend=backend, checkpoints=checkpoints, notices=notices)
+
+    # -- what programs read --------------------------------------------------------------------------------------------
+
+    @property
+    def rank(self) -> int:
+        """This worker's rank in the present round."""
+        return self._trainer.rank
+
+    @property
+    def world_size(self) -> int:
+        """How many workers the present round has."""
+        return self._trainer.world_size
+
+    @property
+    def round(self) -> int:
+        """The number of the present round."""
+        return self._trainer.view.number
+
+    @property
+    def ring(self) -> Ring:
+        """The collectives of the present round."""
+        return self._trainer.ring
 
     @property
     def progress(self) -> int:
         """How many steps have been counted."""
         return self.ledger.step if self.ledger is not None else 0
 
+    @property
+    def stragglers(self) -> Stragglers:
+        """Which worker keeps the others waiting, as far as this one has seen."""
+        return self._trainer.machine.stragglers
+
     def stop(self, reason: str = "asked to stop") -> None:
-        """Have the training end for everybody: after this step or, where steps are short, one of the next few.
+        """Have the training end for all workers: after this step or, where steps are short, one of the next few.
 
         To end after a certain step, give `steps` to `Run.steps`.
         """
-        self._stop_reason = reason
+        del reason
+        self._trainer.stop()
 
-    # -- steps -------------------------------------------------------------------------------------------------------
+    # -- steps ---------------------------------------------------------------------------------------------------------
 
     def steps(
         self,
@@ -126,7 +127,7 @@ class Run(Party):
         on the way; `epochs` is then unlimited unless given, and 1 otherwise (None: no end). A program that draws its
         data at random gives `steps` alone.
         """
-        self.ledger = Ledger(
+        ledger = self.ledger = self._trainer.position = Ledger(
             Recipe.of(
                 samples,
                 batch,
@@ -139,10 +140,9 @@ class Run(Party):
                 scale_batch=scale_batch,
             )
         )
-        while self._prepare():
-            assert self.ledger is not None
-            portion = self.ledger.next(self.world_size)
-            if portion is None or self._over:
+        while self._trainer.next_step():
+            portion = ledger.next(self.world_size)
+            if portion is None:
                 break
             step = self.make_step(portion)
             yield step
@@ -153,147 +153,11 @@ class Run(Party):
         """Return the step for these samples; other kinds of runs have steps of their own."""
         return Step(self, portion)
 
-    def _prepare(self) -> bool:
-        """Make sure that there is a round in which all have the same state; says whether training goes on."""
-        self._regroup = self._regroup or self.membership.broken
-        while self._regroup is not None:
-            try:
-                self._form_round(self._regroup)
-            except RoundOver as over:
-                self._regroup = str(over)
-            except RendezvousClosedError as closed:
-                self._over = True
-                if not self.synced:
-                    # Nothing was trained here: what follows the loop is for those who hold the result.
-                    sentence = f"the replacement started after training had finished; exiting normally ({closed})"
-                    facts.warn("too_late", sentence)
-                    raise SystemExit(0) from None
-                return False
-        return True
-
-    def _form_round(self, reason: str) -> None:
-        began = time.monotonic()
-        heartbeat()
-        self.form_round()
-        self.sync(self.state, reason, began)
-        self._regroup = None
-
-    # -- checkpoints -------------------------------------------------------------------------------------------------
-
-    def saved_progress(self) -> int:
-        """How far the newest checkpoint is."""
-        group = self.checkpoints.latest().group if self.checkpoints is not None else None
-        return -1 if group is None else group.step
-
-    def restore_saved(self, state: State) -> None:
-        """Take the state and the ledger from the newest checkpoint."""
-        restored = self.checkpoints.restore() if self.checkpoints is not None else None
-        if restored is None:
-            self._restores += 1
-            if self._restores == RESTORES_MAX:
-                raise NonRetryableException(
-                    "there are checkpoints, but none can be read: see `holdfast checkpoints DIR --verify`; "
-                    "to begin anew, move them away"
-                )
-            raise RoundOver("the checkpoint that was there a moment ago cannot be read any more")
-        self._restores = 0
-        state.apply_snapshot(restored.tree["state"])
-        self.take_position(restored.tree["position"])
-
     def save_checkpoint(self) -> bool:
         """Save the state as it is now, in the background; says whether it was taken."""
-        if self.checkpoints is None:
-            return False
-        tree = self.state.tree() if isinstance(self.state, TreeState) else self.state.capture_snapshot()
-        return bool(self.checkpoints.save(self.progress, {"state": tree, "position": self.position()}))
+        return self._trainer.save()
 
-    def _after_step(self) -> None:
-        """Save where that is due, and leave where that was announced."""
-        checkpoints, notice = self.checkpoints, self.notices.pending() if self.notices is not None else None
-        if checkpoints is not None and self.rank == 0 and checkpoints.should_save(self.progress):
-            self.save_checkpoint()
-        if notice is None:
-            return
-        if checkpoints is not None and self.save_checkpoint():
-            checkpoints.wait(notice.seconds_left(time.time()))
-        raise StopException(notice.reason)
-
-    def position(self) -> Any:
-        """The ledger goes wherever the state goes."""
-        return self.ledger.snapshot() if self.ledger is not None else None
-
-    def take_position(self, position: Any) -> None:
-        """Go on where another worker stands."""
-        if self.ledger is not None and position is not None:
-            self.ledger.restore(position)
-
-    # -- the end of a step -----------------------------------------------------------------------------------------
-
-    def finish_step(self, step: Step, took_s: float) -> None:
-        """Count a step that this worker has done, and hear how the others did."""
-        assert self.ledger is not None
-        self.ledger.commit(step.portion)
-        self._attempts = 0
-        try:
-            votes = self._hear(step.number, took_s)
-        except RoundOver as over:
-            # Done here all the same: the round's sums were complete. Whoever was not so far takes it from us.
-            self._regroup = str(over)
-            return
-        if votes is not None:
-            self._name_straggler(votes)
-        self._after_step()
-        if votes is not None and votes.stop:
-            self._over = True
-        elif votes is not None and votes.newcomers:
-            self._regroup = "newcomers wait"
-
-    def _hear(self, number: int, took_s: float) -> Votes | None:
-        """Hear what all say of a step; where steps are short, only of every few, and of the last.
-
-        A step is done without that, for the sums were complete. It is for newcomers and for the end, which can wait for
-        a moment, while every vote makes all workers wait for the slowest once more. All know the same figures, so all
-        find the same step for the next one. After the last step nobody leaves before all have done it: the end of the
-        training would otherwise find some of them in the midst of it.
-        """
-        assert self.ledger is not None
-        if number < self._vote_at and self.ledger.next() is not None:
-            return None
-        votes = self.votes = self.vote(number, stop=self._stop_reason is not None, seconds=took_s)
-        step_s = max(*votes.seconds, VOTE_EVERY_S / VOTE_STEPS_MAX)
-        self._vote_at = number + max(int(VOTE_EVERY_S / step_s), 1)
-        self._voted = number
-        return votes
-
-    def on_round(self) -> None:
-        """The first step of a round is heard of."""
-        self._vote_at = 0
-
-    def _name_straggler(self, votes: Votes) -> None:
-        slow = self.stragglers.observe(votes.seconds)
-        mine = self.stragglers.slow is not None and self.stragglers.slow.rank == self.rank
-        self.membership.note(self.stragglers.slow.sentence if mine and self.stragglers.slow else "")
-        if slow is not None and self.rank == 0:
-            facts.warn("straggler", slow.sentence, ranks=[slow.rank], seconds=slow.seconds, median=slow.median)
-
-    def undo_step(self, step: Step, error: BaseException) -> bool:
-        """Undo a step that failed, if that was for a peer's sake; says whether it is to be done again."""
-        if isinstance(error, StopException | NonRetryableException | KeyboardInterrupt | SystemExit | GeneratorExit):
-            return False
-        if not isinstance(error, RoundOver) and not self._explained(error):
-            return False
-        self._attempts += 1
-        if self._attempts > ATTEMPTS_MAX:
-            return False
-        self.clean = self.state.roll_back(step.mark)
-        self._regroup = self.membership.broken or str(error)
-        return True
-
-    def _explained(self, error: BaseException) -> bool:
-        """Whether an error is that of a collective whose round is over; the news of that may come a little later."""
-        return isinstance(error, RuntimeError | OSError) and self.membership.wait_broken(NEWS_WAIT_S)
-
-    # -- the whole -------------------------------------------------------------------------------------------------
+    # -- the whole -----------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Run:
         return self
@@ -301,24 +165,11 @@ class Run(Party):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        if kind is None and self._ring is not None and self._voted < self.progress - 1:
-            self._leave_together(self._ring)
-        self.close_round()
-        if self.checkpoints is not None:
-            self.checkpoints.wait()
         if kind is None:
-            if not self._over or self.membership.ended is None:
-                self.membership.close_run()
-            self.membership.leave("its training is done")
+            self._trainer.leave("its training is done", failed=False)
             return False
-        self.membership.leave(f"it ended with {kind.__name__}: {error}")
-        return kind is StopException
-
-    def _leave_together(self, ring: Ring) -> None:
-        """Wait until all have done the last step, as after a vote: who is a moment behind must not hear of the end."""
-        ring.timeout_s = LEAVE_WAIT_S
-        with contextlib.suppress(RoundOver):
-            ring.barrier()
+        self._trainer.leave(f"it ended with {kind.__name__}: {error}", failed=True)
+        return kind is StopTrainingError
 
 
 class Step:
@@ -335,7 +186,6 @@ class Step:
         self.samples = len(portion)
         #: This worker's share.
         self.micro_batches: list[MicroBatch] = run.ledger.deal(portion, run.rank, run.world_size)
-        self.mark: Any = None
         self.entered = False
         #: Whether the step counts, once `with step:` is left; where it was undone, it comes again.
         self.committed = False
@@ -354,18 +204,25 @@ class Step:
         self.entered = True
         heartbeat(self.number)
         self._began = time.monotonic()
-        self.mark = self._run.state.begin()
+        self._run._trainer.begin_step(self._count)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        if error is None:
-            busy_s = time.monotonic() - self._began if self._busy_s is None else self._busy_s
-            self._run.finish_step(self, busy_s)
-            self.committed = True
-            return False
-        return self._run.undo_step(self, error)
+        trainer, ledger = self._run._trainer, self._run.ledger
+        assert ledger is not None
+        if error is not None:
+            return trainer.fail_step(error)
+        busy_s = time.monotonic() - self._began if self._busy_s is None else self._busy_s
+        trainer.end_step(busy_s, last=ledger.is_last(self.portion))
+        return False
+
+    def _count(self) -> None:
+        """Take note that the step counts."""
+        assert self._run.ledger is not None
+        self._run.ledger.commit(self.portion)
+        self.committed = True
 
     def add(self, gradient: Array | Mapping[str, Array] | list[Array] | tuple[Array, ...]) -> None:
         """Bring the gradient of one micro-batch: an array, or a tree of dicts, lists and tuples of them."""
@@ -450,6 +307,6 @@ def elastic(
 
 
 def is_torch_state(state: State) -> bool:
-    """Whether a state is one of torch's; whoever has one has imported its module, and nobody else has to."""
+    """Whether a state is one of torch's; a program that has one has imported its module, and others need not."""
     module = sys.modules.get("holdfast.torch.state")
     return module is not None and isinstance(state, module.TorchState)

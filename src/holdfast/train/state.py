@@ -24,12 +24,12 @@ class State:
 
         By default the state of the most advanced worker is taken. Rebuild here what depends on the number of workers.
         """
-        from holdfast.train.party import current
+        from holdfast.train.trainer import current
 
         del world_size, rank
-        party = current()
-        if party is not None:
-            party.sync_state(self)
+        trainer = current()
+        if trainer is not None:
+            trainer.share_state()
 
     def capture_snapshot(self) -> Any:
         """Return a copy of the state, or None: then a failed step cannot be rolled back."""

@@ -10,7 +10,7 @@ import struct
 import time
 from typing import Generic, TypeVar
 
-from holdfast.errors import ConnectionLost, FrameError, HandshakeError, PeerError, UnknownMessage
+from holdfast.errors import ConnectionLostError, FrameError, HandshakeError, PeerError, UnknownMessageError
 from holdfast.facts import facts
 from holdfast.wire.address import Endpoint
 from holdfast.wire.frames import FRAME_BYTES_MAX, HELLO_BYTES_MAX, Codec, FrameReader, Message, UnknownTags
@@ -63,7 +63,7 @@ class Channel(Generic[M]):
         timeout_s: float = 10.0,
         tls: ssl.SSLContext | None = None,
     ) -> Channel[M]:
-        """Connect and hold the handshake; raises `ConnectionLost` or `HandshakeError` with the reason."""
+        """Connect and hold the handshake; raises `ConnectionLostError` or `HandshakeError` with the reason."""
         deadline = time.monotonic() + timeout_s
         sock: socket.socket | None = None
         channel: Channel[M] | None = None
@@ -109,7 +109,7 @@ class Channel(Generic[M]):
                 if self._plain:
                     self._socket.settimeout(None)
         except OSError as error:
-            raise ConnectionLost(f"the coordinator is out of reach: {error}") from None
+            raise ConnectionLostError(f"the coordinator is out of reach: {error}") from None
 
     def receive(self, deadline: float | None = None) -> M:
         """Wait for the next message of a type that is known."""
@@ -118,14 +118,14 @@ class Channel(Generic[M]):
                 if not self._bodies:
                     self._read(deadline)
                 message = self._codec.decode(self._bodies.pop(0))
-            except UnknownMessage as error:
+            except UnknownMessageError as error:
                 if self._session is None:
                     raise
                 if self._unknown.is_new(error.tag):
                     facts.warn("message_unknown", f"from the coordinator: {error}", tag=error.tag)
             except FrameError as error:
                 # The other side is told, so that both can say why the connection ended.
-                with contextlib.suppress(ConnectionLost):
+                with contextlib.suppress(ConnectionLostError):
                     self.send(Refused(str(error)), time.monotonic())  # type: ignore[arg-type]
                 raise
             else:
@@ -144,12 +144,12 @@ class Channel(Generic[M]):
                 data = self._receive_some(deadline)
                 if not data:
                     where = " in the middle of a message" if self._reader.is_midway else ""
-                    raise ConnectionLost(f"the coordinator closed the connection{where}")
+                    raise ConnectionLostError(f"the coordinator closed the connection{where}")
                 self._bodies = self._reader.feed(data)
-        except ConnectionLost:
+        except ConnectionLostError:
             raise
         except OSError as error:
-            raise ConnectionLost(f"the coordinator is out of reach: {error}") from None
+            raise ConnectionLostError(f"the coordinator is out of reach: {error}") from None
 
     def _send_now(self, frame: bytes) -> int:
         """Send what the kernel takes without waiting, which is nearly always all of it."""
@@ -194,16 +194,16 @@ def _refusal(message: Message) -> Exception:
 
 def _trouble(
     endpoint: Endpoint, error: OSError, tls: ssl.SSLContext | None, *, silent: bool
-) -> ConnectionLost | HandshakeError | None:
+) -> ConnectionLostError | HandshakeError | None:
     """Say why a connection could not be made; None for an error that says so itself."""
     # With TLS 1.3 a client hears only after its own handshake that its certificate was refused.
-    cause = error.__context__ if isinstance(error, ConnectionLost) else error
+    cause = error.__context__ if isinstance(error, ConnectionLostError) else error
     if tls is not None and isinstance(cause, ssl.SSLError):
         return HandshakeError(tls_trouble(endpoint, cause))
     if tls is not None and (isinstance(cause, ConnectionResetError) or (cause is not error and silent)):
-        return ConnectionLost(tls_trouble(endpoint, ConnectionResetError()))
-    if not isinstance(error, ConnectionLost):
-        return ConnectionLost(f"cannot reach {endpoint}: {error.strerror or error}")
+        return ConnectionLostError(tls_trouble(endpoint, ConnectionResetError()))
+    if not isinstance(error, ConnectionLostError):
+        return ConnectionLostError(f"cannot reach {endpoint}: {error.strerror or error}")
     if tls is None and silent and speaks_tls(endpoint):
         return HandshakeError(f"cannot talk to {endpoint}: {SPEAKS_TLS}")
     return None

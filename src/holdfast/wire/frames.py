@@ -6,7 +6,7 @@ A frame is an eight-byte header, a MessagePack body and, once both sides have pr
 
 The header is checked before one byte of the body is kept, so neither garbage nor a huge length can make us
 store anything. A message is a tagged struct; what does not decode into exactly one of the agreed types is refused, and
-a type that this version does not know is told apart from garbage (`UnknownMessage`).
+a type that this version does not know is told apart from garbage (`UnknownMessageError`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from holdfast.errors import FrameError, UnknownMessage
+from holdfast.errors import FrameError, UnknownMessageError
 from holdfast.text import clean_data
 from holdfast.wire.session import MAC_BYTES, SHORT_BYTES_MAX, Seal
 
@@ -181,13 +181,13 @@ class Codec(Generic[M]):
         return _pack_header(_START, len(body)) + body
 
     def decode(self, body: bytes) -> M:
-        """Return the message in a body; raises `UnknownMessage` for a type of another version, else `FrameError`."""
+        """Return the message in a body; raises `UnknownMessageError` for an unknown type, else `FrameError`."""
         try:
             return self._decoder.decode(body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             tag = _tag_of(body)
             if tag is not None and tag not in self._tags:
-                raise UnknownMessage(tag) from None
+                raise UnknownMessageError(tag) from None
             raise FrameError(f"a frame does not hold a known message: {error}") from None
 
 

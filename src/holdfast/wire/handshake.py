@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from holdfast.errors import ConnectionLost, HandshakeError, WrongSecretError
+from holdfast.errors import ConnectionLostError, HandshakeError, WrongSecretError
 from holdfast.wire.address import Endpoint
 from holdfast.wire.frames import PROTOCOL_VERSION, Message
 from holdfast.wire.session import KEY_BYTES, Session
@@ -146,7 +146,7 @@ class ClientHandshake:
         return self._proof is not None
 
     def hear(self, message: Message) -> Proof | None:
-        """Return what to answer; raises `HandshakeError`, or `ConnectionLost` where a later try may succeed."""
+        """Return what to answer; raises `HandshakeError`, or `ConnectionLostError` where a later try may succeed."""
         if isinstance(message, Refused):
             raise refusal(message)
         if self._proof is None:
@@ -237,8 +237,8 @@ def _derive(root: bytes, *purpose: str | bytes, size: int = KEY_BYTES) -> bytes:
     return hashlib.blake2b(_encode(purpose), key=root, digest_size=size).digest()
 
 
-def refusal(refused: Refused) -> HandshakeError | ConnectionLost:
+def refusal(refused: Refused) -> HandshakeError | ConnectionLostError:
     """Return the error that a refusal means."""
     if refused.again:
-        return ConnectionLost(refused.reason)
+        return ConnectionLostError(refused.reason)
     return WrongSecretError(refused.reason) if refused.reason == WRONG_SECRET else HandshakeError(refused.reason)

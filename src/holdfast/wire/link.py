@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from holdfast.errors import ConnectionLost, FrameError, HandshakeError, UnknownMessage
+from holdfast.errors import ConnectionLostError, FrameError, HandshakeError, UnknownMessageError
 from holdfast.facts import facts
 from holdfast.wire.address import Endpoint
 from holdfast.wire.forks import keep_transport, let_go
@@ -67,7 +67,7 @@ class Link(asyncio.Protocol, Generic[M]):
         timeout_s: float = 10.0,
         tls: ssl.SSLContext | None = None,
     ) -> Link[M]:
-        """Connect and hold the handshake; raises `ConnectionLost` or `HandshakeError` with the reason."""
+        """Connect and hold the handshake; raises `ConnectionLostError` or `HandshakeError` with the reason."""
         loop = asyncio.get_running_loop()
         purpose = Purpose.of(endpoint, codec.service, run)
         link = cls(codec, ClientHandshake(secret, purpose, secrets.token_bytes(NONCE_BYTES)), on_message, on_lost)
@@ -84,17 +84,17 @@ class Link(asyncio.Protocol, Generic[M]):
         except TimeoutError:
             link.close("it took too long")
             await link._ask_for_tls(endpoint, tls)
-            raise ConnectionLost(f"{endpoint} did not answer within {timeout_s:g} s") from None
+            raise ConnectionLostError(f"{endpoint} did not answer within {timeout_s:g} s") from None
         except ssl.SSLError as error:
             raise HandshakeError(tls_trouble(endpoint, error)) from None
         except OSError as error:
             link.close("it could not be opened")
-            silent = not link._handshake.is_greeted and isinstance(error, ConnectionResetError | ConnectionLost)
+            silent = not link._handshake.is_greeted and isinstance(error, ConnectionResetError | ConnectionLostError)
             if tls is not None and silent:
-                raise ConnectionLost(tls_trouble(endpoint, error)) from None
-            if isinstance(error, ConnectionLost):
+                raise ConnectionLostError(tls_trouble(endpoint, error)) from None
+            if isinstance(error, ConnectionLostError):
                 await link._ask_for_tls(endpoint, tls)
-            raise ConnectionLost(f"cannot reach {endpoint}: {error.strerror or error}") from None
+            raise ConnectionLostError(f"cannot reach {endpoint}: {error.strerror or error}") from None
         except BaseException:
             link.close("the caller gave up")
             raise
@@ -134,7 +134,7 @@ class Link(asyncio.Protocol, Generic[M]):
                 bodies = self._reader.feed(b"")
             for body in bodies:
                 self._on_body(body)
-        except (FrameError, HandshakeError, ConnectionLost) as error:
+        except (FrameError, HandshakeError, ConnectionLostError) as error:
             self._end(error)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -147,7 +147,7 @@ class Link(asyncio.Protocol, Generic[M]):
         if not self._opened.done():
             # With TLS 1.3 a client hears only after its own handshake that its certificate was refused.
             refused = isinstance(error, ssl.SSLError)
-            self._opened.set_exception(error if error and refused else ConnectionLost(reason))
+            self._opened.set_exception(error if error and refused else ConnectionLostError(reason))
         elif not self._opened.cancelled() and self._opened.exception() is None:
             self._on_lost(reason)
 
@@ -170,7 +170,7 @@ class Link(asyncio.Protocol, Generic[M]):
     def _on_body(self, body: bytes) -> None:
         try:
             message = self._codec.decode(body)
-        except UnknownMessage as error:
+        except UnknownMessageError as error:
             if self._unknown.is_new(error.tag):
                 facts.warn("message_unknown", f"from the coordinator: {error}", tag=error.tag)
             return

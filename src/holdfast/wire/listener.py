@@ -16,7 +16,7 @@ import ssl
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from holdfast.errors import Unavailable, UnknownMessage
+from holdfast.errors import UnavailableError, UnknownMessageError
 from holdfast.facts import WARNING, Fact, facts
 from holdfast.wire import descriptors
 from holdfast.wire.address import Endpoint
@@ -122,7 +122,7 @@ class Listener(Generic[M]):
                 if error.errno == errno.EADDRNOTAVAIL
                 else "free the port, or give another one (port 0 takes any free one)"
             )
-            raise Unavailable(f"cannot listen on {endpoint}: {error.strerror or error}; {remedy}") from None
+            raise UnavailableError(f"cannot listen on {endpoint}: {error.strerror or error}; {remedy}") from None
         room = descriptors.connections_within(descriptors.limit(), self._share)
         self._connections_max = min(self.limits.connections_max or room, room)
         self._tls = tls
@@ -284,7 +284,7 @@ class Listener(Generic[M]):
         self._peers.discard(peer)
         peer.release()
 
-    def _note_unknown(self, peer: Peer[M], error: UnknownMessage) -> None:
+    def _note_unknown(self, peer: Peer[M], error: UnknownMessageError) -> None:
         if self._unknown.is_new(error.tag):
             facts.warn("message_unknown", f"from {peer}: {error}", peer=peer.address, tag=error.tag)
 

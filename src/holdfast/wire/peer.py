@@ -6,7 +6,7 @@ import asyncio
 import secrets
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from holdfast.errors import FrameError, UnknownMessage
+from holdfast.errors import FrameError, UnknownMessageError
 from holdfast.wire.frames import HELLO_BYTES_MAX, FrameReader, Message
 from holdfast.wire.handshake import (
     NONCE_BYTES,
@@ -151,7 +151,7 @@ class Peer(asyncio.Protocol, Generic[M]):
                     return
                 try:
                     message = self._listener.codec.decode(body)
-                except UnknownMessage as error:
+                except UnknownMessageError as error:
                     # A newer node may say what this version does not know: it is told so and keeps its connection.
                     self._listener._note_unknown(self, error)
                     self.send(NotUnderstood(error.tag))  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ import socket
 
 
 class HeldPort:
-    """A free TCP port of this host, kept from being given out by chance until `close`.
+    """A TCP port of this host, free or the one that is asked for, kept from being given out by chance until `close`.
 
     The socket is bound on every interface and never listens. The kernel does not choose the port for another program
     and refuses a plain bind to it. A program that asks for this very port with SO_REUSEADDR, as torch's TCPStore does,
@@ -15,8 +15,8 @@ class HeldPort:
     must be ready to find it taken. Workers are: their round fails, and the next round has another port.
     """
 
-    def __init__(self) -> None:
-        self._socket = _bind()
+    def __init__(self, port: int = 0) -> None:
+        self._socket = _bind(port)
         self.port: int = self._socket.getsockname()[1]
 
     def close(self) -> None:
@@ -24,7 +24,7 @@ class HeldPort:
         self._socket.close()
 
 
-def _bind() -> socket.socket:
+def _bind(port: int) -> socket.socket:
     for family, address in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
         try:
             sock = socket.socket(family, socket.SOCK_STREAM)
@@ -34,7 +34,7 @@ def _bind() -> socket.socket:
             if family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind((address, 0))
+            sock.bind((address, port))
         except OSError:
             sock.close()
             if family == socket.AF_INET:

@@ -1,104 +1,50 @@
 """Processes: how workers are started, watched, heard and stopped. Linux.
 
-An agent uses `Gang` with `WorkerPlan`s, `Template` for warm starts, and `holdfast.workers.aio`
-inside an event loop. Programs written for TorchElastic use `start_processes` and the logs specs.
+An agent uses `Gang` with `WorkerPlan`s, `Template` for warm starts, and `holdfast.workers.aio` inside an event loop.
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from holdfast.lazy import attach
 
 if TYPE_CHECKING:
-    from holdfast.workers.accelerators import gpu_count, local_world_size
-    from holdfast.workers.context import (
-        MultiprocessContext,
-        PContext,
-        RunProcsResult,
-        SignalException,
-        SubprocessContext,
-        start_processes,
+    from holdfast.workers.accelerators import gpu_count as gpu_count
+    from holdfast.workers.accelerators import local_world_size as local_world_size
+    from holdfast.workers.driver import Gang as Gang
+    from holdfast.workers.lines import render_prefix as render_prefix
+    from holdfast.workers.logs import DefaultLogsSpecs as DefaultLogsSpecs
+    from holdfast.workers.logs import LogsDest as LogsDest
+    from holdfast.workers.logs import LogsSpecs as LogsSpecs
+    from holdfast.workers.machine import StopEnded as StopEnded
+    from holdfast.workers.numa import AffinityMode as AffinityMode
+    from holdfast.workers.numa import NumaOptions as NumaOptions
+    from holdfast.workers.numa import bind as bind
+    from holdfast.workers.plan import Function as Function
+    from holdfast.workers.plan import Module as Module
+    from holdfast.workers.plan import Program as Program
+    from holdfast.workers.plan import Script as Script
+    from holdfast.workers.plan import WorkerExited as WorkerExited
+    from holdfast.workers.plan import WorkerPlan as WorkerPlan
+    from holdfast.workers.preload import guess as guess
+    from holdfast.workers.std import Std as Std
+    from holdfast.workers.std import to_map as to_map
+    from holdfast.workers.warm import Template as Template
+    from holdfast.workers.wiring import LogOptions as LogOptions
+else:
+    # An agent that only runs a gang does not import templates and functions, and starts sooner.
+    __getattr__, __dir__, __all__ = attach(
+        __name__,
+        accelerators="gpu_count local_world_size",
+        driver="Gang",
+        lines="render_prefix",
+        logs="DefaultLogsSpecs LogsDest LogsSpecs",
+        machine="StopEnded",
+        numa="AffinityMode NumaOptions bind",
+        plan="Function Module Program Script WorkerExited WorkerPlan",
+        preload="guess",
+        std="Std to_map",
+        warm="Template",
+        wiring="LogOptions",
     )
-    from holdfast.workers.driver import Gang
-    from holdfast.workers.lines import render_prefix
-    from holdfast.workers.logs import DefaultLogsSpecs, LogsDest, LogsSpecs
-    from holdfast.workers.machine import StopEnded
-    from holdfast.workers.numa import AffinityMode, NumaOptions, bind
-    from holdfast.workers.plan import Function, Module, Program, Script, WorkerExited, WorkerPlan
-    from holdfast.workers.preload import guess
-    from holdfast.workers.std import Std, to_map
-    from holdfast.workers.warm import Template
-    from holdfast.workers.wiring import LogOptions
-
-#: Each name and where it lives: who only runs a gang needs neither templates nor functions, and starts sooner.
-_HOMES = {
-    "gpu_count": "accelerators",
-    "local_world_size": "accelerators",
-    "MultiprocessContext": "context",
-    "PContext": "context",
-    "RunProcsResult": "context",
-    "SignalException": "context",
-    "SubprocessContext": "context",
-    "start_processes": "context",
-    "Gang": "driver",
-    "render_prefix": "lines",
-    "DefaultLogsSpecs": "logs",
-    "LogsDest": "logs",
-    "LogsSpecs": "logs",
-    "StopEnded": "machine",
-    "AffinityMode": "numa",
-    "NumaOptions": "numa",
-    "bind": "numa",
-    "Function": "plan",
-    "Module": "plan",
-    "Program": "plan",
-    "Script": "plan",
-    "WorkerExited": "plan",
-    "WorkerPlan": "plan",
-    "guess": "preload",
-    "Std": "std",
-    "to_map": "std",
-    "Template": "warm",
-    "LogOptions": "wiring",
-}
-
-__all__ = [
-    "AffinityMode",
-    "DefaultLogsSpecs",
-    "Function",
-    "Gang",
-    "LogOptions",
-    "LogsDest",
-    "LogsSpecs",
-    "Module",
-    "MultiprocessContext",
-    "NumaOptions",
-    "PContext",
-    "Program",
-    "RunProcsResult",
-    "Script",
-    "SignalException",
-    "Std",
-    "StopEnded",
-    "SubprocessContext",
-    "Template",
-    "WorkerExited",
-    "WorkerPlan",
-    "bind",
-    "gpu_count",
-    "guess",
-    "local_world_size",
-    "render_prefix",
-    "start_processes",
-    "to_map",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return globals().setdefault(name, getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name))
-
-
-def __dir__() -> list[str]:
-    return __all__

@@ -7,7 +7,7 @@ Death is an event: `fileno()` becomes readable the moment any worker ends, so a 
 says who ended and how. A gang belongs to the thread that uses it.
 
 Nobody is left behind: each worker leads a session of its own and dies with the agent; what a worker has
-started is found and killed when the gang is stopped or closed; and a keeper does so when the agent itself is
+started is found and killed when the gang is stopped or closed; and an orphan reaper does so when the agent itself is
 killed.
 """
 
@@ -24,14 +24,13 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import Unavailable
+from holdfast.errors import UnavailableError
 from holdfast.facts import facts
 from holdfast.machine import Tick
 from holdfast.workers import strays
 from holdfast.workers.bootstrap import STACKS_FILE_VARIABLE
 from holdfast.workers.child import Child, OwnChild
 from holdfast.workers.family import family
-from holdfast.workers.keeper import Keeper
 from holdfast.workers.logs import LogsDest
 from holdfast.workers.machine import (
     KILL_TIMEOUT_S,
@@ -44,6 +43,7 @@ from holdfast.workers.machine import (
     StraysGone,
     WorkerGone,
 )
+from holdfast.workers.orphan_reaper import OrphanReaper
 from holdfast.workers.plan import GANG_VARIABLE, MEMBER_FILE_VARIABLE, Function, Program, WorkerExited, WorkerPlan
 from holdfast.workers.postmortem import Postmortem
 from holdfast.workers.pump import Pump, shared_pump
@@ -93,7 +93,7 @@ class Gang:
         self._untaken: list[WorkerExited] = []
         self._signalled: set[int] = set()
         self._sweeper = Sweeper(self.token, self._epoll)
-        self._keeper: Keeper | None = None
+        self._orphan_reaper: OrphanReaper | None = None
         self._scratch: str | None = None
         self._open = False
         self._postmortem = Postmortem()
@@ -114,8 +114,8 @@ class Gang:
             for out, err in self._wiring.wires.values():
                 out.close_worker_end()
                 err.close_worker_end()
-            self._keeper = Keeper(self.token, self._pids(), self._scratch)
-            family().add(self._keeper.pid)
+            self._orphan_reaper = OrphanReaper(self.token, self._pids(), self._scratch)
+            family().add(self._orphan_reaper.pid)
         except BaseException:
             self.close()
             raise
@@ -140,7 +140,7 @@ class Gang:
         orders = [template.order(self.plans[rank], environments[rank], *self._fds(rank)) for rank in ranks]
         try:
             pids = template.fork(orders)
-        except Unavailable as error:
+        except UnavailableError as error:
             sentence = f"starting the workers without the template: {error}"
             facts.warn("template_lost", sentence)
             return
@@ -374,8 +374,8 @@ class Gang:
         child = self._children.pop(local_rank)
         strays.end_strays([child.pid], family().pids(), None, RETIRE_TIMEOUT_S)
         self._wiring.disconnect(local_rank, CONSOLE_TIMEOUT_S)
-        if self._keeper is not None:
-            self._keeper.drop(child.pid)  # before the pid can be given to another process
+        if self._orphan_reaper is not None:
+            self._orphan_reaper.drop(child.pid)  # before the pid can be given to another process
         family().remove(child.pid)
         child.release()
 
@@ -393,9 +393,9 @@ class Gang:
         for child in self._children.values():
             family().remove(child.pid)
             child.release()
-        if self._keeper is not None:
-            family().remove(self._keeper.pid)
-            self._keeper.dismiss()
+        if self._orphan_reaper is not None:
+            family().remove(self._orphan_reaper.pid)
+            self._orphan_reaper.dismiss()
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
         family().leave()

@@ -184,9 +184,11 @@ def _quiet_fork() -> Iterator[None]:
 # -- in the worker -------------------------------------------------------------------------------------------
 
 
-def _packed(value: Any) -> Any:
+def _packed(value: Any) -> bytes:
     try:
-        return reduction.ForkingPickler.dumps(value)
+        # Not multiprocessing's pickler: it sends a tensor as a name that only this process can resolve, and this one
+        # ends now.
+        return pickle.dumps(value)
     except (AttributeError, TypeError, pickle.PicklingError) as error:
         kind = type(value).__name__
         raise TypeError(f"the function returned a {kind}, which cannot be sent back to the agent: {error}") from None

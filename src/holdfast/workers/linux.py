@@ -1,6 +1,6 @@
 """The few Linux calls that the standard library does not offer, each as one typed function.
 
-Only Linux is supported in full. Elsewhere these functions raise `Unavailable` with the name of what is
+Only Linux is supported in full. Elsewhere these functions raise `UnavailableError` with the name of what is
 missing.
 """
 
@@ -14,7 +14,7 @@ import signal
 import sys
 from pathlib import Path
 
-from holdfast.errors import Unavailable
+from holdfast.errors import UnavailableError
 from holdfast.wire.descriptors import given_limit
 
 _PR_SET_PDEATHSIG = 1
@@ -39,7 +39,7 @@ def set_child_subreaper(on: bool) -> None:
 
 def _prctl(option: int, value: int) -> None:
     if _libc is None:
-        raise Unavailable("prctl exists on Linux only")
+        raise UnavailableError("prctl exists on Linux only")
     if _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
@@ -48,7 +48,7 @@ def _prctl(option: int, value: int) -> None:
 def open_pidfd(pid: int) -> int:
     """Open a descriptor that becomes readable when the process ends."""
     if not hasattr(os, "pidfd_open"):
-        raise Unavailable("pidfd_open needs Linux 5.3 or newer")
+        raise UnavailableError("pidfd_open needs Linux 5.3 or newer")
     return os.pidfd_open(pid)
 
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from holdfast.errors import UsageError
 from holdfast.facts import facts
 from holdfast.filenames import file_name
+from holdfast.workers.default_log_dir import make_folder
 from holdfast.workers.std import Std, to_map
-from holdfast.workers.unnamed import make_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,6 +31,10 @@ SYS_STREAM = ""
 RUN_ID_VARIABLE = "TORCHELASTIC_RUN_ID"
 ATTEMPT_VARIABLE = "TORCHELASTIC_RESTART_COUNT"
 ROUND_VARIABLE = "HOLDFAST_ROUND"
+
+
+class LogFolderIsFile(UsageError, NotADirectoryError):
+    """The folder that is named for the logs is a file."""
 
 
 @dataclass
@@ -89,7 +93,7 @@ class DefaultLogsSpecs(LogsSpecs):
         local_ranks_filter: set[int] | None = None,
     ) -> None:
         if log_dir not in (None, os.devnull) and Path(log_dir or "").is_file():
-            raise UsageError(f"the log folder {log_dir} is a file; name a folder that exists or can be made")
+            raise LogFolderIsFile(f"the log folder {log_dir} is a file; name a folder that exists or can be made")
         super().__init__(log_dir, redirects, tee, local_ranks_filter)
         self._run_log_dir: str | None = None
         self._reified = False  # whether an attempt has had its folder

@@ -17,7 +17,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.errors import Unavailable
+from holdfast.errors import UnavailableError
 from holdfast.facts import facts
 from holdfast.workers.accelerators import gpu_addresses, visible_devices
 
@@ -58,9 +58,9 @@ def bind(options: NumaOptions | None, local_world_size: int, root: Path = Path("
         cpus = read_cpus(root)
         mode = AffinityMode(options.affinity_mode.value)  # torch has an enum of its own with the same values
         return choose(mode, cpus, nodes_of_ranks(local_world_size, cpus, root))
-    except (OSError, ValueError, Unavailable) as error:
+    except (OSError, ValueError, UnavailableError) as error:
         if not options.should_fall_back_if_binding_fails:
-            raise Unavailable(f"workers cannot be bound to NUMA nodes here: {error}") from error
+            raise UnavailableError(f"workers cannot be bound to NUMA nodes here: {error}") from error
         facts.warn("numa_unbound", f"workers run unbound: {error}")
         return {}
 
@@ -71,7 +71,7 @@ def choose(mode: AffinityMode, cpus: list[Cpu], nodes: list[int]) -> dict[int, f
     for rank, node in enumerate(nodes):
         here = [cpu for cpu in cpus if cpu.node == node]
         if not here:
-            raise Unavailable(f"this process may not use any CPU of NUMA node {node}")
+            raise UnavailableError(f"this process may not use any CPU of NUMA node {node}")
         sharers = [other for other, its in enumerate(nodes) if its == node]
         place = sharers.index(rank)
         if mode is AffinityMode.NODE:
@@ -82,7 +82,7 @@ def choose(mode: AffinityMode, cpus: list[Cpu], nodes: list[int]) -> dict[int, f
         elif mode is AffinityMode.EXCLUSIVE:
             cores = list(dict.fromkeys(cpu.core for cpu in here))
             if len(cores) < len(sharers):
-                raise Unavailable(f"NUMA node {node} has {len(cores)} cores for {len(sharers)} workers")
+                raise UnavailableError(f"NUMA node {node} has {len(cores)} cores for {len(sharers)} workers")
             mine = [cpu for cpu in here if cpu.core in _share(cores, place, len(sharers))]
         else:
             caches = list(dict.fromkeys(cpu.cache for cpu in here))
@@ -103,13 +103,13 @@ def nodes_of_ranks(local_world_size: int, cpus: list[Cpu], root: Path = Path("/"
     if visible is not None and addresses:
         numbers = visible_devices(visible, len(addresses))
         if not all(number.isdecimal() for number in numbers):
-            raise Unavailable("CUDA_VISIBLE_DEVICES names GPUs by UUID, whose place cannot be told")
+            raise UnavailableError("CUDA_VISIBLE_DEVICES names GPUs by UUID, whose place cannot be told")
         addresses = [addresses[int(number)] for number in numbers]
     known = sorted({cpu.node for cpu in cpus})
     if not addresses:
         return [known[rank * len(known) // local_world_size] for rank in range(local_world_size)]
     if len(addresses) < local_world_size:
-        raise Unavailable(f"there are {len(addresses)} GPUs for {local_world_size} workers")
+        raise UnavailableError(f"there are {len(addresses)} GPUs for {local_world_size} workers")
     return [_node_of_gpu(address, known[0], root) for address in addresses[:local_world_size]]
 
 
@@ -125,7 +125,7 @@ def read_cpus(root: Path = Path("/")) -> list[Cpu]:
         for number in parse_list((folder / "cpulist").read_text()):
             nodes[number] = int(folder.name[4:])
     if not nodes:
-        raise Unavailable("the kernel shows no NUMA nodes in /sys")
+        raise UnavailableError("the kernel shows no NUMA nodes in /sys")
     allowed = os.sched_getaffinity(0) if root == Path("/") else set(nodes)
     return [_read_cpu(root, number, nodes[number]) for number in sorted(nodes) if number in allowed]
 

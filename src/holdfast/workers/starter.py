@@ -18,7 +18,7 @@ from concurrent.futures import wait as wait_futures
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.errors import InternalError, Unavailable, UsageError
+from holdfast.errors import InternalError, UnavailableError, UsageError
 from holdfast.workers import linux
 from holdfast.workers.plan import Module, Program, Script
 
@@ -149,6 +149,6 @@ def start_exec(
         hint = "; chmod +x makes it a program" if isinstance(error, PermissionError) else ""
         raise UsageError(f"cannot start {argv[0]!r}: {error.strerror}: {error.filename}{hint}") from error
     except OSError as error:
-        raise Unavailable(f"cannot start {argv[0]!r}: {error}") from error
+        raise UnavailableError(f"cannot start {argv[0]!r}: {error}") from error
     process.returncode = 0  # from here on the pid is ours: Popen must neither wait for it nor warn about it
     return process.pid

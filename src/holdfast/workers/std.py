@@ -22,7 +22,7 @@ class Std(IntFlag):
         try:
             if ":" not in text:
                 return _std(text)
-            pairs = [item.split(":") for item in text.split(",") if item.strip()]
+            pairs = [item.split(":") for item in text.split(",")]
             return {_number(rank): _std(value) for rank, value in pairs}
         except ValueError:
             raise UsageError(

@@ -29,7 +29,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import Unavailable
+from holdfast.errors import UnavailableError
 from holdfast.facts import facts
 from holdfast.workers import linux
 from holdfast.workers.child import OwnChild
@@ -247,14 +247,14 @@ class Template:
     def fork(self, orders: Sequence[Order]) -> list[int]:
         """Fork one worker per order and return their pids; they are children of this process.
 
-        Raises `Unavailable` where that cannot be done. Nothing runs then, and nothing will: what had been forked is
-        killed, and so is a template that has not answered.
+        Raises `UnavailableError` where that cannot be done. Then nothing runs: what had been forked is killed, and
+        so is a template that has not answered.
         """
         pids: list[int] = []
         try:
             for some in _batches(orders):
                 pids += self._fork_some(some)
-        except Unavailable:
+        except UnavailableError:
             self._undo(pids, {order.env[GANG_VARIABLE] for order in orders})
             raise
         return pids
@@ -267,11 +267,11 @@ class Template:
             if answer is None:
                 reason = self.why_not or f"it did not answer within {self._fork_timeout_s:g} s"
                 self._cut_off(reason)
-                raise Unavailable(f"the template did not fork: {reason}")
+                raise UnavailableError(f"the template did not fork: {reason}")
             pids: list[int] = answer["pids"]
             if len(pids) != len(orders):
                 self._undo(pids, {self._token})
-                raise Unavailable(f"the template could not fork: {answer.get('problem')}")
+                raise UnavailableError(f"the template could not fork: {answer.get('problem')}")
             for pid in pids:
                 linux.inherit_limits(pid)
             os.write(go_write, b"g" * len(pids))
@@ -290,7 +290,7 @@ class Template:
             socket.send_fds(self._control, [b"fork"], fds)
         except OSError as error:
             self._cut_off(f"it is gone ({error})")
-            raise Unavailable(f"the template cannot be asked: {self.why_not}") from error
+            raise UnavailableError(f"the template cannot be asked: {self.why_not}") from error
         finally:
             os.close(content)
 

@@ -1,53 +1,33 @@
-"""Workspaces: the code of a job, shipped to where it runs without building an image.
+"""Workspaces: the code of a job, shipped without building an image.
 
-api       what a scheduler that ships code has: `WorkspaceMixin`
-shipment  folders copied into a job's own folder; what has not changed since is not copied again
-dir_workspace  folders copied to where a cluster's nodes see them; remote: walks one that lies elsewhere
-ignore ●  which files stay behind
+api       the interface of a scheduler that ships code: `WorkspaceMixin`
+shipment  folders copied into a job's own folder; files that have not changed are not copied again
+dir_workspace  folders copied to a folder that a cluster's nodes can read; walks workspaces of other file systems
+ignore ●  which files are not shipped
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from holdfast.lazy import attach
 
 if TYPE_CHECKING:
-    from holdfast.workspace.api import Workspace, WorkspaceMixin
-    from holdfast.workspace.ignore import Ignore
-    from holdfast.workspace.remote import walk_workspace
-    from holdfast.workspace.shipment import Shipped, roots, ship, survey, walk
-
-#: Each name and where it lives: most runs ship nothing, and should not pay for it.
-_HOMES = {
-    "Ignore": "ignore",
-    "Shipped": "shipment",
-    "Workspace": "api",
-    "WorkspaceMixin": "api",
-    "roots": "shipment",
-    "ship": "shipment",
-    "survey": "shipment",
-    "walk": "shipment",
-    "walk_workspace": "remote",
-}
-
-__all__ = [
-    "Ignore",
-    "Shipped",
-    "Workspace",
-    "WorkspaceMixin",
-    "roots",
-    "ship",
-    "survey",
-    "walk",
-    "walk_workspace",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+    from holdfast.workspace.api import Workspace as Workspace
+    from holdfast.workspace.api import WorkspaceMixin as WorkspaceMixin
+    from holdfast.workspace.dir_workspace import walk_workspace as walk_workspace
+    from holdfast.workspace.ignore import Ignore as Ignore
+    from holdfast.workspace.shipment import Shipped as Shipped
+    from holdfast.workspace.shipment import roots as roots
+    from holdfast.workspace.shipment import ship as ship
+    from holdfast.workspace.shipment import survey as survey
+    from holdfast.workspace.shipment import walk as walk
+else:
+    # Most runs ship nothing.
+    __getattr__, __dir__, __all__ = attach(
+        __name__,
+        api="Workspace WorkspaceMixin",
+        ignore="Ignore",
+        dir_workspace="walk_workspace",
+        shipment="Shipped roots ship survey walk",
+    )

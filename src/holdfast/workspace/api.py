@@ -1,4 +1,4 @@
-"""What a scheduler that ships code has."""
+"""The interface of a scheduler that ships code."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 Workspace = str | Mapping[str, str]
 
 
-#: What `dryrun_push_images` hands to `push_images`.
+#: The type that `dryrun_push_images` returns and `push_images` takes.
 T = TypeVar("T")
 
 
 class WorkspaceMixin(Generic[T]):
-    """What a scheduler that ships code has; the runner calls `build_workspaces` before it makes the request."""
+    """The mixin of a scheduler that ships code; the runner calls `build_workspaces` before it makes the request."""
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)

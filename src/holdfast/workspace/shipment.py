@@ -1,9 +1,9 @@
 """Shipping code: folders are copied into a job's own folder, so that later edits do not disturb the running job.
 
-What was shipped before and has not changed since is linked, not copied: each shipped file is kept once, under a name
-made of where it came from, its size and its time of change. Because links share their bytes, shipped files are
-read-only. To root that means nothing, so what root ships is never shared: each job gets bytes of its own, cloned where
-the file system can do that, else copied.
+A file that was shipped before and has not changed is linked, not copied: each shipped file is kept once, under a name
+made of its path, its size and its time of change. Because links share their bytes, shipped files are read-only. Root
+can write to read-only files, so files that root ships are never shared: each job gets its own bytes, cloned if the
+file system can do that, else copied.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.errors import Unavailable, UsageError
+from holdfast.errors import UnavailableError, UsageError
 from holdfast.home import expand
 
 if TYPE_CHECKING:
     from holdfast.workspace.api import Workspace
     from holdfast.workspace.ignore import Ignore
 
-#: The first of these that a root has says what stays behind.
+#: The first of these that a root has names the files that are not shipped.
 IGNORE_FILES = (".holdfastignore", ".torchxignore", ".dockerignore")
-#: More files than any code has: somebody named the wrong folder.
+#: More files than any code has: the user named the wrong folder.
 FILES_MAX = 200_000
 #: A kept file that no job has used for this long is dropped.
 KEEP_UNUSED_S = 7 * 24 * 3600.0
@@ -48,7 +48,7 @@ class Shipped:
 
 @dataclass
 class Survey:
-    """What one root would bring along."""
+    """What shipping one root would copy."""
 
     files: int = 0
     bytes: int = 0
@@ -57,10 +57,10 @@ class Survey:
 def ship(
     workspace: Workspace, destination: Path, cache: Path | None = None, *, avoid: Collection[Path] = ()
 ) -> Shipped:
-    """Bring every root of a workspace below `destination`; `cache` is where shipped files are kept for the next time.
+    """Copy every root of a workspace below `destination`; `cache` keeps shipped files for the next time.
 
-    The cache must lie on the same file system as the destination to be of use. Folders to `avoid` are never shipped,
-    and neither are those two.
+    The cache only helps on the same file system as the destination. Folders to `avoid` are never shipped, and neither
+    are those two.
     """
     shipped = Shipped()
     try:
@@ -74,7 +74,7 @@ def ship(
         if cache is not None:
             prune(cache)
     except OSError as error:
-        raise Unavailable(f"the workspace cannot be copied to {destination}: {error}") from error
+        raise UnavailableError(f"the workspace cannot be copied to {destination}: {error}") from error
     return shipped
 
 
@@ -89,13 +89,13 @@ def writes_read_only(folder: Path) -> bool:
 
 
 def survey(root: Path, *, avoid: Collection[Path] = ()) -> Survey:
-    """Say what shipping one root would bring along, without shipping it."""
+    """Return what shipping one root would copy, without shipping it."""
     if root.is_file():
         return Survey(1, root.stat().st_size)
     found = Survey()
     for _, entry in walk(root, avoid={path.resolve() for path in avoid}):
         if not entry.is_dir(follow_symlinks=False):
-            with contextlib.suppress(FileNotFoundError):  # it went away while we looked
+            with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile
                 found.bytes += entry.stat(follow_symlinks=False).st_size
                 found.files += 1
     return found
@@ -122,7 +122,7 @@ def roots(workspace: Workspace) -> dict[Path, str]:
 def walk(
     root: Path, *, ignore: Ignore | None = None, avoid: Collection[Path] = ()
 ) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Yield what is to be shipped of one root, as relative path and entry, in order of name."""
+    """Yield the files of one root that are shipped, as relative path and entry, in order of name."""
     rules = read_ignore(root) if ignore is None else ignore
     count = 0
     pending = [""]
@@ -152,7 +152,7 @@ def walk(
 
 
 def read_ignore(root: Path) -> Ignore:
-    """Read what stays behind of a root."""
+    """Read the ignore file of a root."""
     from holdfast.workspace.ignore import Ignore
 
     for name in IGNORE_FILES:
@@ -162,7 +162,7 @@ def read_ignore(root: Path) -> Ignore:
 
 
 def prune(cache: Path, unused_s: float = KEEP_UNUSED_S) -> int:
-    """Drop kept files that no job has any more and that nobody has used for a while; returns how many."""
+    """Delete kept files that no job links to and that were not used for a while; return how many."""
     oldest = time.time() - unused_s
     dropped = 0
     for kept in cache.iterdir():
@@ -176,7 +176,7 @@ def prune(cache: Path, unused_s: float = KEEP_UNUSED_S) -> int:
 
 
 def _ship_root(root: Path, destination: Path, cache: Path | None, avoid: Collection[Path], shipped: Shipped) -> None:
-    """Bring one root, a folder or a single file, to its place."""
+    """Copy one root, a folder or a single file, to its place."""
     if root.is_file():
         _place(root, root.stat(), destination / root.name, cache, shipped)
         return
@@ -189,12 +189,12 @@ def _ship_root(root: Path, destination: Path, cache: Path | None, avoid: Collect
         elif entry.is_dir():
             target.mkdir(parents=True, exist_ok=True)
         elif entry.is_file():
-            with contextlib.suppress(FileNotFoundError):  # it went away while we looked: not part of the code
+            with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile: not part of the code
                 _place(Path(entry.path), entry.stat(), target, cache, shipped)
 
 
 def _place(source: Path, status: os.stat_result, target: Path, cache: Path | None, shipped: Shipped) -> None:
-    """Put one file in its place: as a link to what is kept where that is the same, else as a copy that is kept."""
+    """Put one file in its place: as a link to the kept file if that is the same, else as a copy that is kept."""
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)
     if cache is None or time.time() - status.st_mtime < SETTLED_AFTER_S:
@@ -222,7 +222,7 @@ def _name(source: Path, status: os.stat_result) -> str:
 
 
 def _is_same(kept: Path, status: os.stat_result) -> bool:
-    """Whether what is kept is there and has not been written to by a job that was allowed to."""
+    """Whether the kept file is there and no job has written to it."""
     try:
         found = kept.stat()
     except FileNotFoundError:
@@ -254,7 +254,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _clone(source: Path, target: Path) -> bool:
-    """Have a new file use the bytes of another until one of them is written to; few file systems can do that."""
+    """Clone a file: both share their bytes until one is written to; few file systems can do that."""
     with source.open("rb") as theirs, target.open("wb") as ours:
         try:
             fcntl.ioctl(ours.fileno(), _FICLONE, theirs.fileno())

@@ -19,14 +19,16 @@ sys.path.insert(0, str(HERE))
 from compare import compare  # noqa: E402
 from families import FAMILIES, reasons_path, table_path  # noqa: E402
 
+BEHAVIOUR = HERE / "behaviour.md"
 PAGE = HERE.parent.parent.parent / "docs" / "COMPATIBILITY.md"
 
 HEAD = """\
 # Whose names lead here
 
-Written by `tests/compat/surface/write.py` from tables of every public name; a test says when it is out of date. How to
-ask for these names: `holdfast.compat.install()` in a program, `python -m holdfast.compat script.py` (or `-m module`)
-for one that does not ask, `holdfast launch --compat` for workers. `torchelastic` needs no word.
+Written by `tests/compat/surface/write.py` from tables of every public name and of the private ones that other packages
+import; a test says when it is out of date. To use these names, call `holdfast.compat.install()` in a program, run one
+with `python -m holdfast.compat script.py` (or `-m module`), or start workers with `holdfast launch --compat`.
+`torchelastic` can be imported at once.
 
 More than the original has is not listed: further arguments behind theirs, further members.
 """
@@ -61,7 +63,7 @@ def reason_for(path: str, known: Mapping[str, str]) -> str | None:
 def page() -> str:
     """The whole page."""
     families = [family for family in FAMILIES if table_path(family).exists()]
-    return HEAD + "".join(section(family) for family in families)
+    return HEAD + BEHAVIOUR.read_text() + "".join(section(family) for family in families)
 
 
 def section(family: str) -> str:

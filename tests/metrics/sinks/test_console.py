@@ -6,12 +6,12 @@ import pytest
 
 from holdfast import metrics
 from holdfast.errors import UsageError
-from holdfast.metrics import choose
+from holdfast.metrics.chosen import configure_from
 from tests.metrics.conftest import PATIENCE_S
 
 
 def test_values_are_printed_in_the_seeds_format(capsys: pytest.CaptureFixture[str]) -> None:
-    chosen = choose.configure_from(["console"])
+    chosen = configure_from(["console"])
     metrics.put_metric("x", 1, "my_app")
     metrics.put_metric("y", 2.5, "my_app")
     chosen.close(PATIENCE_S)
@@ -21,5 +21,5 @@ def test_values_are_printed_in_the_seeds_format(capsys: pytest.CaptureFixture[st
 
 
 def test_an_argument_is_refused() -> None:
-    with pytest.raises(UsageError, match="takes no argument"):
-        choose.configure_from(["console:stderr"])
+    with pytest.raises(UsageError, match="takes nothing after its name"):
+        configure_from(["console:stderr"])

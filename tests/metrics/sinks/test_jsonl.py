@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.errors import UsageError
 from holdfast.metrics.api import MetricData
-from holdfast.metrics.sinks.jsonl import create_handler, line_of
+from holdfast.metrics.sinks.simple import create_jsonl, line_of
 from tests.metrics.conftest import PATIENCE_S
 
 
@@ -44,7 +44,7 @@ def test_what_json_has_no_number_for_is_a_string(value: float, text: str) -> Non
 def test_folders_are_made_and_lines_are_appended(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "m.jsonl"
     for number in range(2):
-        handler = create_handler(str(path))
+        handler = create_jsonl(str(path))
         handler.emit(MetricData(1.0, "g", "x", number))
         handler.close()
 
@@ -53,23 +53,23 @@ def test_folders_are_made_and_lines_are_appended(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_written_is_the_callers_mistake(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="needs a file: write jsonl:PATH"):
-        create_handler("")
-    with pytest.raises(UsageError, match=f"the metrics file '{tmp_path}' cannot be written: Is a directory"):
-        create_handler(str(tmp_path))
+        create_jsonl("")
+    with pytest.raises(UsageError, match=f"the metrics sink jsonl cannot write {tmp_path}: Is a directory"):
+        create_jsonl(str(tmp_path))
 
 
 def test_a_pipe_that_nobody_reads_holds_nobody_up(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
 
-    with pytest.raises(UsageError, match="cannot be written"):
-        create_handler(str(tmp_path / "pipe"))
+    with pytest.raises(UsageError, match=r"jsonl cannot write .*pipe: No such device or address"):
+        create_jsonl(str(tmp_path / "pipe"))
 
 
 WRITER = """
 import sys
 from holdfast.metrics.api import MetricData
-from holdfast.metrics.sinks.jsonl import create_handler
-handler = create_handler(sys.argv[1])
+from holdfast.metrics.sinks.simple import create_jsonl
+handler = create_jsonl(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range(500):

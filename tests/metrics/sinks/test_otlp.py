@@ -8,10 +8,9 @@ import sys
 import pytest
 
 from holdfast import metrics
-from holdfast.errors import UsageError
 from holdfast.facts import Fact
-from holdfast.metrics import choose
-from holdfast.metrics.sinks.otlp import full_endpoint, resource_of
+from holdfast.metrics.chosen import configure_from
+from holdfast.metrics.sinks.otlp import resource_of
 from holdfast.metrics.source import Source
 from tests.metrics.conftest import PATIENCE_S, Receiver
 
@@ -31,7 +30,7 @@ def read(receiver: Receiver) -> tuple[dict[str, object], dict[str, object]]:
 
 
 def test_gauges_and_histograms_arrive_with_who_said_them(receiver: Receiver) -> None:
-    chosen = choose.configure_from([f"otlp:{receiver.address}"], run_id="run-7", role="trainer", node="2")
+    chosen = configure_from([f"otlp:{receiver.address}"], run_id="run-7", role="trainer", node="2")
     stream = metrics.getStream("my_app")
     for number in (1, 2.5):
         stream.add_value("loss", number)
@@ -58,7 +57,7 @@ def test_gauges_and_histograms_arrive_with_who_said_them(receiver: Receiver) -> 
 
 
 def test_what_gathered_is_sent_when_the_sink_is_closed(receiver: Receiver) -> None:
-    chosen = choose.configure_from([f"otlp:{receiver.address}/"])
+    chosen = configure_from([f"otlp:{receiver.address}/"])
     metrics.put_metric("restarts", 3)
     chosen.close(PATIENCE_S)
 
@@ -70,7 +69,7 @@ def test_a_receiver_that_refuses_is_reported_once_and_floods_no_log(
     receiver: Receiver, heard: list[Fact], caplog: pytest.LogCaptureFixture
 ) -> None:
     receiver.status = 400
-    chosen = choose.configure_from([f"otlp:{receiver.address}"])
+    chosen = configure_from([f"otlp:{receiver.address}"])
     for number in range(3):
         metrics.put_metric("x", number)
         assert chosen.flush(PATIENCE_S)
@@ -85,7 +84,7 @@ def test_no_thread_of_the_sdk_runs_in_the_program(receiver: Receiver) -> None:
     import threading
 
     before = threading.active_count()
-    chosen = choose.configure_from([f"otlp:{receiver.address}"])
+    chosen = configure_from([f"otlp:{receiver.address}"])
     assert threading.active_count() == before
     metrics.put_metric("x", 1)
     assert chosen.flush(PATIENCE_S)
@@ -93,16 +92,6 @@ def test_no_thread_of_the_sdk_runs_in_the_program(receiver: Receiver) -> None:
 
     assert not [name for name in names if "otel" in name.lower() or "metricreader" in name.lower()]
     chosen.close(PATIENCE_S)
-
-
-def test_an_endpoint_may_be_short_or_complete() -> None:
-    assert full_endpoint("") is None
-    assert full_endpoint("host:4318") == "http://host:4318/v1/metrics"
-    assert full_endpoint("https://host/") == "https://host/v1/metrics"
-    assert full_endpoint("https://host/otlp/v1/metrics") == "https://host/otlp/v1/metrics"
-    for wrong in ("grpc://host:4317", "http://"):
-        with pytest.raises(UsageError, match="is no OTLP endpoint"):
-            full_endpoint(wrong)
 
 
 def test_a_worker_says_its_rank_and_leaves_out_what_it_does_not_know() -> None:
@@ -115,7 +104,7 @@ def test_a_worker_says_its_rank_and_leaves_out_what_it_does_not_know() -> None:
 def test_a_missing_sdk_is_told_with_what_to_install() -> None:
     code = (
         "import sys; sys.modules['opentelemetry.sdk.metrics'] = None\n"
-        "from holdfast.metrics.choose import configure_from\n"
+        "from holdfast.metrics.chosen import configure_from\n"
         "configure_from(['otlp:http://localhost:4318'])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -10,8 +10,8 @@ import pytest
 
 from holdfast import metrics
 from holdfast.errors import UsageError
-from holdfast.metrics import choose
 from holdfast.metrics.api import MetricData
+from holdfast.metrics.chosen import configure_from
 from holdfast.metrics.sinks import prometheus
 from holdfast.metrics.sinks.prometheus import CONTENT_TYPE, PrometheusMetricHandler, render
 from tests.metrics.conftest import PATIENCE_S, Receiver
@@ -128,7 +128,7 @@ def test_series_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_real_scrape_over_http_sees_the_platforms_values(receiver: Receiver) -> None:
-    chosen = choose.configure_from(["prometheus"])
+    chosen = configure_from(["prometheus"])
     receiver.page = lambda: (CONTENT_TYPE, render(chosen.registry))
     metrics.put_metric("membership.nodes", 4)
     assert chosen.flush(PATIENCE_S)
@@ -148,7 +148,7 @@ def test_nothing_of_the_programs_own_registry_is_shown() -> None:
 def test_a_missing_client_is_told_with_what_to_install() -> None:
     code = (
         "import sys; sys.modules['prometheus_client'] = None\n"
-        "from holdfast.metrics.choose import configure_from\n"
+        "from holdfast.metrics.chosen import configure_from\n"
         "configure_from(['prometheus'])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -159,8 +159,10 @@ def test_a_missing_client_is_told_with_what_to_install() -> None:
 
 
 def test_a_port_is_not_for_this_sink_to_take() -> None:
-    with pytest.raises(UsageError, match="takes no argument: it is scraped from the health port"):
-        choose.configure_from(["prometheus:9090"])
+    with pytest.raises(
+        UsageError, match="takes nothing after its name, not '9090': it is scraped from the health port"
+    ):
+        configure_from(["prometheus:9090"])
 
 
 def test_a_worker_without_an_agents_socket_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

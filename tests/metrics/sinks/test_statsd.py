@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast import metrics
-from holdfast.errors import Unavailable, UsageError
-from holdfast.metrics import choose
+from holdfast.errors import UnavailableError, UsageError
 from holdfast.metrics.api import MetricData
+from holdfast.metrics.chosen import configure_from
 from holdfast.metrics.sinks.statsd import StatsdMetricHandler, create_handler, datagram_of
 from holdfast.wire.address import Endpoint
 from tests.metrics.conftest import PATIENCE_S
@@ -46,7 +46,7 @@ def test_what_is_not_finite_is_refused() -> None:
 
 
 def test_values_arrive_over_udp(server: socket.socket) -> None:
-    chosen = choose.configure_from([f"statsd:127.0.0.1:{server.getsockname()[1]}"])
+    chosen = configure_from([f"statsd:127.0.0.1:{server.getsockname()[1]}"])
     metrics.getStream("my_app").add_value("loss", 0.5)
     metrics.put_metric("rendezvous.duration_ms", 42)
 
@@ -68,7 +68,7 @@ def test_a_host_where_nobody_listens_costs_only_the_values(server: socket.socket
 
 def test_a_name_that_cannot_be_resolved_is_told_and_not_asked_for_again_at_once() -> None:
     handler = StatsdMetricHandler(Endpoint("no-such-host.invalid", 8125))
-    with pytest.raises(Unavailable, match=r"'no-such-host.invalid' cannot be resolved"):
+    with pytest.raises(UnavailableError, match=r"'no-such-host.invalid' cannot be resolved"):
         handler.emit(MetricData(1.0, "g", "x", 1))
     handler.emit(MetricData(1.0, "g", "x", 2))
 

@@ -692,4 +692,15 @@ def test_the_python_of_an_environment_that_is_not_active_comes_first(bench, monk
     assert path.split(":")[0] == str(Path(sys.executable).parent)
 
     monkeypatch.setenv("VIRTUAL_ENV", "/active")
-    assert "PATH" not in bench.scheduler.submit_dryrun(bench.app(""), {}).request.replicas[0].env
+    path = bench.scheduler.submit_dryrun(bench.app(""), {}).request.replicas[0].env["PATH"]
+    assert path == f"{os.environ['PATH']}:{Path.cwd()}"
+
+
+def test_a_program_in_the_working_folder_is_found_by_its_name(bench, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tool").write_text("#!/bin/sh\necho found\n")
+    (tmp_path / "tool").chmod(0o755)
+    job = bench.scheduler.submit(AppDef("job", [Role("main", "", entrypoint="tool")]), {})
+
+    assert bench.wait(job).state is AppState.SUCCEEDED
+    assert list(bench.scheduler.log_iter(job, "main")) == ["found"]

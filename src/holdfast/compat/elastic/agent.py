@@ -173,7 +173,7 @@ class SimpleElasticAgent(StatusEvents, ElasticAgent):
     def run(self, role: str = DEFAULT_ROLE) -> RunResult:
         """Take part until the run is over here.
 
-        Raises `SignalException` where a signal ended it, and what the rendezvous raises where no round came about.
+        Raises `SignalError` where a signal ended it, and what the rendezvous raises where no round came about.
         """
         return self._agent.run(lambda: self._invoke_run(role))
 

@@ -9,7 +9,7 @@ import contextlib
 from datetime import timedelta
 
 from holdfast.compat.elastic.dynamic import RendezvousBackend, Token
-from holdfast.errors import RendezvousConnectionError, Unavailable, UsageError
+from holdfast.errors import RendezvousConnectionError, UnavailableError, UsageError
 from holdfast.rendezvous.api import RendezvousParameters
 from holdfast.rendezvous.etcd_gateway import DEFAULT_PORT, Gateway
 from holdfast.store.etcd import EtcdStore
@@ -41,7 +41,7 @@ class EtcdRendezvousBackend(RendezvousBackend):
         """Return the state and its token, or None where there is none yet."""
         try:
             return self._client.read(self._key)
-        except Unavailable as error:
+        except UnavailableError as error:
             raise RendezvousConnectionError(f"The connection to etcd has failed: {error}") from error
 
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
@@ -49,7 +49,7 @@ class EtcdRendezvousBackend(RendezvousBackend):
         if token is None or isinstance(token, int):
             try:
                 written = self._client.write_if(self._key, state, token or 0, self._living_lease())
-            except Unavailable as error:
+            except UnavailableError as error:
                 raise RendezvousConnectionError(f"The connection to etcd has failed: {error}") from error
             if written is not None:
                 return state, written, True
@@ -58,7 +58,7 @@ class EtcdRendezvousBackend(RendezvousBackend):
 
     def _living_lease(self) -> int:
         if self._lease is not None:
-            with contextlib.suppress(Unavailable):
+            with contextlib.suppress(UnavailableError):
                 if self._client.keep_alive(self._lease) > 0:  # otherwise it has run out
                     return self._lease
         self._lease = self._client.grant(self._ttl_s)

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
-from holdfast.errors import Unavailable, UsageError
+from holdfast.errors import UnavailableError, UsageError
 from holdfast.rendezvous.etcd_gateway import Gateway
 from holdfast.wire.address import Endpoint
 from holdfast.wire.ports import get_free_port
@@ -61,7 +61,7 @@ class EtcdServer:
         for attempt in range(num_retries + 1):
             try:
                 self._start(attempt, timeout, stderr)
-            except (Unavailable, TimeoutError):
+            except (UnavailableError, TimeoutError):
                 self.stop()
                 if attempt == num_retries:
                     raise
@@ -89,9 +89,9 @@ class EtcdServer:
         while True:
             try:
                 self.get_client().get("/")
-            except Unavailable:
+            except UnavailableError:
                 if self._process.poll() is not None:
-                    raise Unavailable(f"etcd ended at once with exit code {self._process.returncode}") from None
+                    raise UnavailableError(f"etcd ended at once with exit code {self._process.returncode}") from None
                 if time.monotonic() >= until:
                     raise TimeoutError("Timed out waiting for etcd server to be ready!") from None
                 time.sleep(LOOK_S)

@@ -3,32 +3,52 @@
 from __future__ import annotations
 
 import random
+import re
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
+from holdfast.errors import UsageError
 from holdfast.launcher.config import parse_config
+from holdfast.rendezvous.api import RendezvousHandler, RendezvousParameters
 from holdfast.rendezvous.driver import owns_address
+from holdfast.rendezvous.static import create_handler
 from holdfast.wire.address import parse_endpoint
 
 __all__ = ["parse_rendezvous_endpoint"]
 
+#: How a host may begin.
+_HOST = re.compile(r"[\w.:\[]")
+
 
 def parse_rendezvous_endpoint(endpoint: str | None, default_port: int) -> tuple[str, int]:
     """Read `host` or `host:port`; nothing means localhost."""
+    if endpoint and not _HOST.match(endpoint.strip()):
+        raise UsageError(f"'{endpoint}' is no endpoint: write HOST or HOST:PORT")
     found = parse_endpoint(endpoint or "", default_port)
     return found.host, found.port
 
 
 def _parse_rendezvous_config(config_str: str) -> dict[str, str]:
     """Read `key=value,key=value`."""
+    if config_str.strip().endswith(","):
+        raise UsageError(f"'{config_str}' ends with a comma: write key=value,key=value")
     return parse_config(config_str)
 
 
+def create_static_handler(params: RendezvousParameters) -> RendezvousHandler:
+    """Make a static handler as TorchElastic does: the rank and the port must be given."""
+    if params.get("rank") is None and params.get("node_rank") is None:
+        raise UsageError("rank is absent in the rendezvous parameters: give --node-rank")
+    if not params.endpoint or parse_rendezvous_endpoint(params.endpoint, -1)[1] < 0:
+        raise UsageError(f"the endpoint '{params.endpoint}' has no port: give --master-addr and --master-port")
+    return create_handler(params)
+
+
 def _matches_machine_hostname(host: str) -> bool:
-    """Whether a name or an address means this machine."""
-    return owns_address(host)
+    """Whether a name or an address means this machine, and no other."""
+    return host not in ("0.0.0.0", "::") and owns_address(host)
 
 
 def _delay(seconds: float | tuple[float, float]) -> None:

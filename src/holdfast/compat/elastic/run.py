@@ -19,7 +19,7 @@ from holdfast.compat.elastic.utils import macros
 from holdfast.errors import UsageError
 from holdfast.failures import record
 from holdfast.launcher.api import LaunchConfig, elastic_launch, results_of
-from holdfast.launcher.config import config_from_options, meeting_place, parse_nnodes
+from holdfast.launcher.config import config_from_options, logs_specs_class, meeting_place, parse_nnodes
 from holdfast.launcher.options import FLAGS, OPTIONS, LaunchOptions, Option
 from holdfast.launcher.words import arrange
 from holdfast.workers import DefaultLogsSpecs, LogsSpecs, Std, local_world_size
@@ -95,12 +95,19 @@ def parse_args(args: Sequence[str]) -> Namespace:
 
 def parse_min_max_nnodes(nnodes: str) -> tuple[int, int]:
     """Read `N` or `MIN:MAX`."""
+    if nnodes.count(":") > 1:
+        raise RuntimeError(f"--nnodes '{nnodes}' must be a number or MIN:MAX, as in 4 or 2:4")
     return parse_nnodes(nnodes)
 
 
 def determine_local_world_size(nproc_per_node: str) -> int:
     """Say how many workers a node has: a number, or what `auto`, `cpu` and `gpu` mean here."""
     return local_world_size(nproc_per_node)
+
+
+def _get_logs_specs_class(logs_specs_name: str | None) -> type[LogsSpecs]:
+    """Return the class that says where logs go, by the name of its entry point."""
+    return logs_specs_class(logs_specs_name)
 
 
 def get_rdzv_endpoint(args: Namespace) -> str:

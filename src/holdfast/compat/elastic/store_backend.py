@@ -7,7 +7,7 @@ from base64 import b64decode, b64encode
 from typing import Any
 
 from holdfast.compat.elastic.dynamic import RendezvousBackend, Token
-from holdfast.errors import RendezvousConnectionError, RendezvousStateError, Unavailable, UsageError
+from holdfast.errors import RendezvousConnectionError, RendezvousStateError, UnavailableError, UsageError
 
 __all__ = ["DEFAULT_PORT", "C10dRendezvousBackend"]
 
@@ -51,7 +51,7 @@ class C10dRendezvousBackend(RendezvousBackend):
     def _ask(self, method: str, *args: Any) -> Any:
         try:
             return getattr(self._store, method)(*args)
-        except (ValueError, RuntimeError, OSError, Unavailable) as error:
+        except (ValueError, RuntimeError, OSError, UnavailableError) as error:
             raise RendezvousConnectionError(f"The connection to the C10d store has failed: {error}") from error
 
 

@@ -7,7 +7,9 @@ from holdfast.compat.names import Table, View, view
 _ELASTIC = "torch.distributed.elastic"
 _ADAPTERS = "holdfast.compat.elastic"
 _LOGGER = f"{_ADAPTERS}.logging"
+_SIGNAL = "holdfast.compat.errors:SignalException"
 _UTILS = f"{_ADAPTERS}.utils"
+_PROCESSES = f"{_ADAPTERS}.processes"
 _MEETING = (
     "holdfast.rendezvous",
     f"{_ADAPTERS}.dynamic",
@@ -31,17 +33,18 @@ MODULES: Table = {
         _RoleInstanceInfo=f"{_ADAPTERS}.classic_rounds:RoleInstanceInfo",
         _get_fq_hostname="socket:getfqdn",
         RendezvousGracefulExitError="holdfast.rendezvous:RendezvousGracefulExitError",
-        SignalException="holdfast.workers:SignalException",
+        SignalException=_SIGNAL,
     ),
     f"{_ELASTIC}.agent.server.local_elastic_agent": view(
         f"{_ADAPTERS}.agent",
         "holdfast.agent.local",
         "holdfast.agent",
-        "holdfast.workers",
+        _PROCESSES,
         "holdfast.health",
         "holdfast.metrics",
         _LOGGER,
         _UTILS,
+        SignalException=_SIGNAL,
         TORCHELASTIC_HEALTH_CHECK_PORT="holdfast.health:PORT_VARIABLE",
     ),
     f"{_ELASTIC}.agent.server.health_check_server": view("holdfast.health.server", _LOGGER),
@@ -55,10 +58,12 @@ MODULES: Table = {
     ),
     f"{_ELASTIC}.rendezvous.dynamic_rendezvous": view(f"{_ADAPTERS}.dynamic", *_MEETING),
     f"{_ELASTIC}.rendezvous.c10d_rendezvous_backend": view(
-        f"{_ADAPTERS}.store_backend", *_MEETING, create_backend="holdfast.torch.c10d:create_backend"
+        f"{_ADAPTERS}.c10d", f"{_ADAPTERS}.store_backend", *_MEETING
     ),
     f"{_ELASTIC}.rendezvous.static_tcp_rendezvous": view(
-        "holdfast.rendezvous.static", *_MEETING, create_rdzv_handler="holdfast.rendezvous.static:create_handler"
+        "holdfast.rendezvous.static",
+        *_MEETING,
+        create_rdzv_handler=f"{_ADAPTERS}.rendezvous_utils:create_static_handler",
     ),
     f"{_ELASTIC}.rendezvous.etcd_rendezvous": view(
         "holdfast.rendezvous.etcd",
@@ -74,8 +79,10 @@ MODULES: Table = {
     f"{_ELASTIC}.rendezvous.utils": f"{_ADAPTERS}.rendezvous_utils",
     # -- what is told
     f"{_ELASTIC}.metrics": view("holdfast.metrics"),
-    f"{_ELASTIC}.metrics.api": "holdfast.metrics.api",
-    f"{_ELASTIC}.events": view("holdfast.events", _LOGGER),
+    f"{_ELASTIC}.metrics.api": view("holdfast.metrics.api", _get_metric_name="holdfast.metrics.api:_metric_name"),
+    f"{_ELASTIC}.events": view(
+        "holdfast.events", _LOGGER, _get_or_create_logger=f"{_ADAPTERS}.event_handlers:_get_or_create_logger"
+    ),
     f"{_ELASTIC}.events.api": "holdfast.events.api",
     f"{_ELASTIC}.events.handlers": f"{_ADAPTERS}.event_handlers",
     # -- timers
@@ -91,27 +98,18 @@ MODULES: Table = {
     ),
     f"{_ELASTIC}.timer.debug_info_logging": f"{_ADAPTERS}.debug_info",
     # -- processes
-    f"{_ELASTIC}.multiprocessing": view("holdfast.workers", "holdfast.failures", _LOGGER),
-    f"{_ELASTIC}.multiprocessing.api": view(
-        "holdfast.workers.context",
-        "holdfast.workers.logs",
-        "holdfast.workers.std",
-        "holdfast.workers.redirects",
-        "holdfast.workers.tail",
-        "holdfast.workers.subprocess_handler",
-        "holdfast.workers",
-        "holdfast.failures",
-    ),
+    f"{_ELASTIC}.multiprocessing": view(_PROCESSES, "holdfast.failures", _LOGGER),
+    f"{_ELASTIC}.multiprocessing.api": _PROCESSES,
     f"{_ELASTIC}.multiprocessing.errors": view(
         "holdfast.failures", "holdfast.failures.handler", "holdfast.failures.process", _LOGGER
     ),
     f"{_ELASTIC}.multiprocessing.errors.error_handler": "holdfast.failures.handler",
     f"{_ELASTIC}.multiprocessing.errors.handlers": "holdfast.failures.handler",
-    f"{_ELASTIC}.multiprocessing.redirects": "holdfast.workers.redirects",
-    f"{_ELASTIC}.multiprocessing.subprocess_handler": view("holdfast.workers.subprocess_handler"),
-    f"{_ELASTIC}.multiprocessing.subprocess_handler.handlers": "holdfast.workers.subprocess_handler",
-    f"{_ELASTIC}.multiprocessing.subprocess_handler.subprocess_handler": "holdfast.workers.subprocess_handler",
-    f"{_ELASTIC}.multiprocessing.tail_log": "holdfast.workers.tail",
+    f"{_ELASTIC}.multiprocessing.redirects": f"{_ADAPTERS}.redirects",
+    f"{_ELASTIC}.multiprocessing.subprocess_handler": view(f"{_ADAPTERS}.subprocess_handler"),
+    f"{_ELASTIC}.multiprocessing.subprocess_handler.handlers": f"{_ADAPTERS}.subprocess_handler",
+    f"{_ELASTIC}.multiprocessing.subprocess_handler.subprocess_handler": f"{_ADAPTERS}.subprocess_handler",
+    f"{_ELASTIC}.multiprocessing.tail_log": f"{_ADAPTERS}.tail_log",
     f"{_ELASTIC}.control_plane": f"{_ADAPTERS}.control_plane",
     # -- helpers
     f"{_ELASTIC}.utils": view(_UTILS),
@@ -123,7 +121,7 @@ MODULES: Table = {
         "holdfast.wire.ports",
         "holdfast.store.agree",
         _LOGGER,
-        create_c10d_store="holdfast.torch.c10d:create_c10d_store",
+        create_c10d_store=f"{_ADAPTERS}.c10d:create_c10d_store",
     ),
     f"{_ELASTIC}.utils.log_level": _LOGGER,
     f"{_ELASTIC}.utils.logging": _LOGGER,
@@ -136,8 +134,10 @@ MODULES: Table = {
         "holdfast.health",
         _LOGGER,
         f"{_ADAPTERS}.rendezvous_utils",
+        f"{_ADAPTERS}.launch_helpers",
         LocalElasticAgent=f"{_ADAPTERS}.agent:LocalElasticAgent",
         TORCHELASTIC_HEALTH_CHECK_PORT="holdfast.health:PORT_VARIABLE",
+        SignalException=_SIGNAL,
     ),
     "torch.distributed.run": f"{_ADAPTERS}.run",
     "torch.distributed.launch": f"{_ADAPTERS}.launch",

@@ -18,7 +18,11 @@ MODULES: Table = {
     "torchelastic.checkpoint": view("holdfast.checkpoint"),
     "torchelastic.checkpoint.api": "holdfast.checkpoint.classic",
     "torchelastic.checkpoint.file_system_checkpoint": "holdfast.checkpoint.classic",
-    "torchelastic.coordinator": view("holdfast.train.coordinator", "holdfast.train.errors"),
+    "torchelastic.coordinator": view(
+        "holdfast.train.coordinator",
+        NonRetryableException="holdfast.compat.errors:NonRetryableException",
+        StopException="holdfast.compat.errors:StopException",
+    ),
     "torchelastic.distributed": view("holdfast.compat.collectives"),
     "torchelastic.distributed.collectives": "holdfast.compat.collectives",
     "torchelastic.fault_injection": "holdfast.chaos.dice",

@@ -33,7 +33,7 @@ def _cli(own: str, more: Mapping[str, str] | None = None) -> View:
 
 
 _RUNNER = _of("holdfast.runner.api", "Runner get_runner")
-_SCHEDULERS = _of("holdfast.schedulers", "get_default_scheduler_name get_scheduler_factories")
+_SCHEDULERS = _of(f"{_ADAPTERS}.schedulers", "get_default_scheduler_name get_scheduler_factories")
 _COLOURS = _of(f"{_ADAPTERS}.cli.colors", "BLUE ENDC GRAY GREEN ORANGE")
 _HANDLES = _of("holdfast.specs", "make_app_handle parse_app_handle")
 _TYPES = _of(f"{_ADAPTERS}.util.types", "decode decode_optional get_argparse_param_type is_bool none_throws to_dict")
@@ -43,13 +43,19 @@ _FILES = _of(f"{_ADAPTERS}.util.io", "read_conf_file")
 _CONFIG = _of(f"{_ADAPTERS}.config", "dump get_config get_configs load_sections")
 _TRACKERS = _of("holdfast.runner.trackers", "get_configured_trackers")
 
+_ERRORS = _of(
+    "holdfast.compat.errors",
+    "InvalidRunConfigException MalformedAppHandleException UnknownAppException UnknownSchedulerException",
+)
+
 _SPECS = View(
     ("holdfast.specs",),
     {
         "AWS_NAMED_RESOURCES": "holdfast.specs.named_resources_aws:NAMED_RESOURCES",
         "GENERIC_NAMED_RESOURCES": "holdfast.specs.named_resources_generic:NAMED_RESOURCES",
+        **_ERRORS,
         **_of("holdfast.specs.runopts", "get_type_name"),
-        **_of("holdfast.components.arguments", "materialize_appdef"),
+        **_of(f"{_ADAPTERS}.components", "materialize_appdef"),
         **_ENTRY_POINTS,
         **_TYPES,
     },
@@ -83,10 +89,8 @@ MODULES: Table = {
         {
             **_of("holdfast.cli.run", "Runner get_runner"),
             **_of(f"{_ADAPTERS}.cli.argparse_util", "ArgOnceAction torchxconfig_run"),
-            **_of(
-                "holdfast.components.finder",
-                "ComponentNotFoundException ComponentValidationException get_builtin_source get_components",
-            ),
+            **_of("holdfast.components.finder", "get_builtin_source get_components"),
+            **_of("holdfast.compat.errors", "ComponentNotFoundException ComponentValidationException"),
             **_of(f"{_ADAPTERS}.cli.logs", "get_logs"),
             **_SCHEDULERS,
             **_CONFIG,
@@ -107,16 +111,16 @@ MODULES: Table = {
     "torchx.runner.api": View(
         ("holdfast.runner.api", "holdfast.runner.trackers"),
         {
-            **_of("holdfast.components.arguments", "materialize_appdef"),
-            **_of("holdfast.components.finder", "get_component"),
-            **_of("holdfast.schedulers", "ListAppResponse Scheduler SchedulerFactory Stream get_scheduler_factories"),
+            **_of(f"{_ADAPTERS}.runner", "get_component materialize_appdef"),
+            **_of("holdfast.schedulers", "ListAppResponse Scheduler SchedulerFactory Stream"),
             **_of("holdfast.specs", "AppStatus NONE"),
+            **_of("holdfast.compat.errors", "UnknownAppException UnknownSchedulerException"),
             **_of(
                 "holdfast.tracker.api",
                 "ENV_TORCHX_JOB_ID ENV_TORCHX_PARENT_RUN_ID ENV_TORCHX_TRACKERS tracker_config_env_var_name",
             ),
             **_of("holdfast.workspace", "WorkspaceMixin"),
-            **_of(f"{_ADAPTERS}.runner", "Runner get_runner"),
+            **_of(f"{_ADAPTERS}.runner", "Runner get_runner get_scheduler_factories"),
             **_of(f"{_ADAPTERS}.events", "log_event"),
             **_CONFIG,
             **_TYPES,
@@ -129,7 +133,7 @@ MODULES: Table = {
     "torchx.runtime": View(),
     "torchx.runtime.tracking": view("holdfast.tracker.results"),
     "torchx.runtime.tracking.api": "holdfast.tracker.results",
-    "torchx.schedulers": View(("holdfast.schedulers",), _ENTRY_POINTS),
+    "torchx.schedulers": view(f"{_ADAPTERS}.schedulers"),
     "torchx.schedulers.api": View(
         ("holdfast.schedulers.api", "holdfast.schedulers.lines"),
         {
@@ -141,26 +145,38 @@ MODULES: Table = {
     "torchx.schedulers.devices": "holdfast.schedulers.devices",
     "torchx.schedulers.ids": "holdfast.schedulers.ids",
     "torchx.schedulers.local_scheduler": View(
-        ("holdfast.schedulers.local",),
+        (f"{_ADAPTERS}.local_scheduler",),
         {
             "ENV_CUDA_VISIBLE_DEVICES": "holdfast.schedulers.local.render:GPUS_VARIABLE",
-            **_of("holdfast.schedulers.local.scheduler", "LocalScheduler"),
-            **_of("holdfast.schedulers.lines", "LogIterator filter_regex split_lines_iterator"),
+            **_of("holdfast.schedulers.lines", "filter_regex split_lines_iterator"),
             **_of("holdfast.schedulers.ids", "make_unique"),
-            **_of("holdfast.workers.context", "SignalException"),
+            **_of("holdfast.compat.errors", "SignalException"),
             **_of("holdfast.schedulers", "DescribeAppResponse ListAppResponse Scheduler Stream"),
-            **_of("holdfast.specs", "AppDef AppDryRunInfo AppState NONE Role is_terminal macros runopts"),
+            **_of("holdfast.specs", "AppState NONE is_terminal macros"),
             **_TYPES,
         },
     ),
     "torchx.specs": _SPECS,
     "torchx.specs.api": _SPECS,
     "torchx.specs.builders": View(
-        ("holdfast.specs.builders", "holdfast.components.arguments", "holdfast.specs.handles"), {**_LINTER, **_TYPES}
+        (
+            f"{_ADAPTERS}.components",
+            "holdfast.specs.builders",
+            "holdfast.components.arguments",
+            "holdfast.specs.handles",
+        ),
+        {**_LINTER, **_TYPES},
     ),
     "torchx.specs.file_linter": View((f"{_ADAPTERS}.file_linter",), {**_FILES, **_TYPES}),
     "torchx.specs.finder": View(
-        ("holdfast.components.finder",), {**_of("holdfast.specs", "AppDef"), **_LINTER, **_FILES, **_TYPES}
+        ("holdfast.components.finder", f"{_ADAPTERS}.components"),
+        {
+            **_of("holdfast.compat.errors", "ComponentNotFoundException ComponentValidationException"),
+            **_of("holdfast.specs", "AppDef"),
+            **_LINTER,
+            **_FILES,
+            **_TYPES,
+        },
     ),
     "torchx.specs.named_resources_aws": "holdfast.specs.named_resources_aws",
     "torchx.specs.named_resources_generic": "holdfast.specs.named_resources_generic",
@@ -175,7 +191,7 @@ MODULES: Table = {
     "torchx.version": f"{_ADAPTERS}.version",
     "torchx.workspace": view("holdfast.workspace"),
     "torchx.workspace.api": View(
-        ("holdfast.workspace.api", "holdfast.workspace.remote"), _of("holdfast.specs", "AppDef Role runopts")
+        ("holdfast.workspace.api", "holdfast.workspace.dir_workspace"), _of("holdfast.specs", "AppDef Role runopts")
     ),
     "torchx.workspace.dir_workspace": View(("holdfast.workspace.dir_workspace",), _of("holdfast.specs", "Role")),
 }

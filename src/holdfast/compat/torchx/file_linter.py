@@ -9,11 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.components.errors import ComponentNotFoundException
 from holdfast.components.finder import find_component
 from holdfast.components.help import read_docstring
 from holdfast.components.signature import read_signature
-from holdfast.plugins import PluginBroken
+from holdfast.errors import ComponentNotFoundError, PluginBrokenError
+
+#: The name of messages about a function's signature.
+_FUNCTION = "TorchxFunctionValidator"
 
 
 @dataclass
@@ -35,7 +37,7 @@ class TorchxFunctionValidator(ABC):
         """Say what is wrong with a function."""
 
     def _gen_linter_message(self, description: str, lineno: int) -> LinterMessage:
-        return LinterMessage("TorchxFunctionValidator", description, lineno, 0)
+        return LinterMessage(_FUNCTION, description, lineno, 0)
 
 
 class TorchXArgumentHelpFormatter(
@@ -63,10 +65,10 @@ def validate(
         return [LinterMessage("TorchXValidator", error.msg, error.lineno or 0, error.offset or 0)]
     try:
         component = find_component(f"{path}:{component_function}")
-        found = [_message(each.reason, each.line) for each in component.validation_errors]
-    except ComponentNotFoundException:
+        found = [_message(each.reason, each.line, _FUNCTION) for each in component.validation_errors]
+    except ComponentNotFoundError:
         return [_message(f"Function {component_function} not found", 0)]
-    except PluginBroken as error:
+    except PluginBrokenError as error:
         return [_message(str(error), 0)]
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name == component_function:
@@ -82,5 +84,5 @@ def get_fn_docstring(fn: Callable[..., object]) -> tuple[str, dict[str, str]]:
     return text or f"{fn.__name__} TODO: provide docstring", {name: lines.get(name, " ") for name in names}
 
 
-def _message(description: str, line: int | None) -> LinterMessage:
-    return LinterMessage("TorchXValidator", description, line or 0, 0)
+def _message(description: str, line: int | None, name: str = "TorchXValidator") -> LinterMessage:
+    return LinterMessage(name, description, line or 0, 0)

@@ -1,1 +1,1 @@
-"""Where values go: one small module per sink, each with `create_handler(argument) -> MetricHandler`."""
+"""Our metrics sinks; each is made by a function `(argument: str) -> MetricHandler`."""

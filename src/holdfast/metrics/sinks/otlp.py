@@ -1,10 +1,10 @@
 """`otlp:ENDPOINT`: OpenTelemetry over HTTP, with the official SDK, as in `otlp:http://localhost:4318`.
 
-Without an endpoint the SDK's own variables (`OTEL_EXPORTER_OTLP_ENDPOINT` and its kin) hold; headers, certificates and
+Without an endpoint the SDK's own variables decide, such as `OTEL_EXPORTER_OTLP_ENDPOINT`; headers, certificates and
 compression always come from them. Durations become histograms, everything else gauges, each with the attribute `group`.
-The resource says who speaks: service, run, host, node, role, rank.
+The resource names the source: service, run, host, node, role, rank.
 
-There is no thread of the SDK's: the queue before this handler calls `flush` when values have gathered for a while.
+The SDK has no thread here: the queue in front of this handler calls `flush` when values have gathered for a while.
 """
 
 from __future__ import annotations
@@ -13,39 +13,26 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from typing import Any
-from urllib.parse import urlsplit
 
-from holdfast.errors import Unavailable, UsageError
+from holdfast.errors import UnavailableError, UsageError
 from holdfast.metrics.api import MetricData, MetricHandler
 from holdfast.metrics.names import BUCKETS_MS, is_duration, number, otel_name
 from holdfast.metrics.source import Source, current
+from holdfast.sinks import otlp_endpoint
 
 PATH = "/v1/metrics"
 EXPORT_TIMEOUT_S = 5.0
-#: More names than this are refused: one made of a step's number would fill the memory.
+#: More names are refused: names that contain a step's number would fill the memory.
 INSTRUMENTS_MAX = 2_000
 
 
 def create_handler(argument: str) -> MetricHandler:
     """Return a handler that exports to the endpoint named by the argument."""
-    return OtlpMetricHandler(full_endpoint(argument), current())
-
-
-def full_endpoint(text: str) -> str | None:
-    """Return the address to post to; None where the SDK's own variables decide."""
-    if not text:
-        return None
-    if "://" not in text:
-        text = f"http://{text}"
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError(f"'{text}' is no OTLP endpoint: write otlp:http://HOST:4318")
-    return text.rstrip("/") + PATH if parts.path in ("", "/") else text
+    return OtlpMetricHandler(otlp_endpoint(argument, PATH), current())
 
 
 def resource_of(source: Source) -> dict[str, str | int]:
-    """Return the attributes that say who speaks."""
+    """Return the attributes that name the source."""
     attributes: dict[str, str | int] = {
         "service.name": "holdfast",
         "service.instance.id": f"{source.host}:{os.getpid()}",
@@ -64,33 +51,36 @@ _Take = Callable[[float, dict[str, str]], None]
 
 
 class OtlpMetricHandler(MetricHandler):
-    """Records every value with the SDK and exports what has gathered when it is flushed."""
+    """Records every value with the SDK and exports when it is flushed."""
 
-    #: How long the queue before us lets values gather.
+    #: How long the queue lets values gather.
     gather_s = 5.0
 
     def __init__(self, endpoint: str | None, source: Source) -> None:
-        sdk = _import_sdk()
+        try:
+            from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+            from opentelemetry.sdk.metrics import MeterProvider
+            from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricExportResult
+            from opentelemetry.sdk.resources import Resource
+        except ImportError as error:
+            raise UsageError("the metrics sink 'otlp' needs OpenTelemetry: pip install 'holdfast[otel]'") from error
         _quieten()
-        self._success = sdk.MetricExportResult.SUCCESS
-        self._exporter = sdk.OTLPMetricExporter(endpoint=endpoint, timeout=EXPORT_TIMEOUT_S)
-        self._reader = sdk.InMemoryMetricReader()
-        self._provider = sdk.MeterProvider(
-            metric_readers=[self._reader],
-            resource=sdk.Resource.create(resource_of(source)),
-            shutdown_on_exit=False,
+        self._success = MetricExportResult.SUCCESS
+        self._exporter = OTLPMetricExporter(endpoint=endpoint, timeout=EXPORT_TIMEOUT_S)
+        self._reader = InMemoryMetricReader()
+        self._provider = MeterProvider(
+            metric_readers=[self._reader], resource=Resource.create(resource_of(source)), shutdown_on_exit=False
         )
         self._meter = self._provider.get_meter("holdfast.metrics")
         self._takers: dict[str, _Take] = {}
 
     def emit(self, metric_data: MetricData) -> None:
-        """Record one value for the next export."""
         value, name = number(metric_data.value), otel_name(metric_data.name)
         take = self._takers.get(name) or self._open(name)
         take(value, {"group": metric_data.group_name})
 
     def flush(self) -> None:
-        """Export what has gathered; raises `Unavailable` when the receiver does not take it."""
+        """Export the gathered values; raises `UnavailableError` if the receiver refuses them."""
         data = self._reader.get_metrics_data()
         if data is None or not data.resource_metrics:
             return
@@ -100,10 +90,10 @@ class OtlpMetricHandler(MetricHandler):
         finally:
             _exporting.now = False
         if result is not self._success:
-            raise Unavailable("the OTLP receiver did not take the metrics")
+            raise UnavailableError("the OTLP receiver did not take the metrics")
 
     def close(self) -> None:
-        """Let go of the connection; the queue has flushed before."""
+        """Close the connection; the queue has flushed before."""
         self._exporter.shutdown()
         self._provider.shutdown()
 
@@ -112,8 +102,8 @@ class OtlpMetricHandler(MetricHandler):
             raise UsageError(f"only {INSTRUMENTS_MAX} metrics are exported; '{name}' is not")
         take: _Take
         if is_duration(name):
-            buckets = {"explicit_bucket_boundaries_advisory": BUCKETS_MS}
-            take = self._meter.create_histogram(name, unit="ms", **buckets).record
+            histogram = self._meter.create_histogram(name, unit="ms", explicit_bucket_boundaries_advisory=BUCKETS_MS)
+            take = histogram.record
         else:
             take = self._meter.create_gauge(name).set
         self._takers[name] = take
@@ -124,9 +114,9 @@ _exporting = threading.local()
 
 
 def _quieten() -> None:
-    """Keep the exporter from logging each of our failed exports; the first one is reported, as everywhere.
+    """Keep the exporter from logging each of our failed exports: the queue reports the first one.
 
-    Only what it says on a thread that exports for us is held back; a program's own exporter is heard as before.
+    Only its messages on a thread that exports for us are suppressed, not those of a program's own exporter.
     """
     for name in ("opentelemetry.exporter.otlp.proto.http.metric_exporter", "opentelemetry.exporter.otlp.common.http"):
         logger = logging.getLogger(name)
@@ -136,26 +126,3 @@ def _quieten() -> None:
 
 def _not_ours(_: logging.LogRecord) -> bool:
     return not getattr(_exporting, "now", False)
-
-
-class _Sdk:
-    """The names of the SDK that are used here."""
-
-    def __init__(self) -> None:
-        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-        from opentelemetry.sdk.metrics import MeterProvider
-        from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricExportResult
-        from opentelemetry.sdk.resources import Resource
-
-        self.OTLPMetricExporter: Any = OTLPMetricExporter
-        self.MeterProvider: Any = MeterProvider
-        self.InMemoryMetricReader: Any = InMemoryMetricReader
-        self.MetricExportResult: Any = MetricExportResult
-        self.Resource: Any = Resource
-
-
-def _import_sdk() -> _Sdk:
-    try:
-        return _Sdk()
-    except ImportError as error:
-        raise UsageError("the metrics sink 'otlp' needs OpenTelemetry: pip install 'holdfast[otel]'") from error

@@ -2,10 +2,10 @@
 
 Every metric becomes `holdfast_<name>` with the labels `group` and `rank` (empty for the agent's own). Durations, which
 are names that end in `.ms`, `_ms` or `duration`, become histograms, because a scrape every 15 seconds would see only
-one of many; everything else becomes a gauge that holds the last value. The registry is our own: nothing of the
-program's is shown and nothing of ours turns up in its registry.
+one of many; everything else becomes a gauge that holds the last value. The registry is our own: it does
+not show the program's metrics, and the program's registry does not show ours.
 
-A worker cannot be scraped: there this sink hands its values to the agent (`holdfast.metrics.relay`).
+A worker cannot be scraped: there this sink sends its values to the agent (`holdfast.metrics.relay`).
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from holdfast.errors import UsageError
 from holdfast.metrics.api import MetricData, MetricHandler
 from holdfast.metrics.names import BUCKETS_MS, is_duration, number, prometheus_name
 from holdfast.metrics.source import SOCKET_VARIABLE, current_rank
+from holdfast.sinks import refuse_argument
 
-#: The exposition format that `render` writes, for the answer's Content-Type.
+#: The Content-Type of what `render` writes.
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-#: More than this many series (name, group and rank) are not kept: a name made of a step's number would fill the memory.
+#: More series (name, group and rank) are not kept: names that contain a step's number would fill the memory.
 SERIES_MAX = 20_000
 MISSING = "the metrics sink 'prometheus' needs its client: pip install 'holdfast[prometheus]'"
 _LABELS = ("group", "rank")
@@ -34,9 +35,8 @@ _HISTOGRAM_ENDINGS = ("bucket", "count", "sum", "created")
 
 
 def create_handler(argument: str) -> MetricHandler:
-    """Return the handler to scrape in an agent, and in a worker the one that hands values to its agent."""
-    if argument:
-        raise UsageError("the metrics sink 'prometheus' takes no argument: it is scraped from the health port")
+    """Return the handler that is scraped, or in a worker the one that sends values to its agent."""
+    refuse_argument("metrics sink", "prometheus", argument, "it is scraped from the health port")
     if current_rank() is None:
         return PrometheusMetricHandler()
     path = os.environ.get(SOCKET_VARIABLE)
@@ -57,7 +57,7 @@ class _Histogram:
         self.total = 0.0
 
     def add(self, value: float) -> None:
-        # What is not a number is below no limit.
+        # NaN is below no bound.
         self.counts[bisect_left(BUCKETS_MS, value) if value == value else -1] += 1
         self.total += value
 
@@ -65,8 +65,8 @@ class _Histogram:
 class PrometheusMetricHandler(MetricHandler):
     """Keeps every value to be scraped.
 
-    The values are kept in plain numbers; the client is imported with the first scrape. So an agent that is never
-    scraped pays next to nothing.
+    Values are plain numbers and the client is imported with the first scrape, so an agent that is never scraped pays
+    next to nothing.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class PrometheusMetricHandler(MetricHandler):
             raise UsageError(MISSING)
         self._gauges: dict[str, dict[tuple[str, str], float]] = {}
         self._histograms: dict[str, dict[tuple[str, str], _Histogram]] = {}
-        #: Every name that a family shows, and that family's own name.
+        #: Every name that is shown, with the metric that it belongs to.
         self._names: dict[str, str] = {}
         self._series_count = 0
         self._registry: Any = None
@@ -82,7 +82,7 @@ class PrometheusMetricHandler(MetricHandler):
 
     @property
     def registry(self) -> Any:
-        """A registry of the official client that shows what was kept."""
+        """A registry of the official client that shows these values."""
         with self._lock:
             if self._registry is None:
                 self._registry = _import_client().CollectorRegistry(auto_describe=False)
@@ -90,11 +90,10 @@ class PrometheusMetricHandler(MetricHandler):
             return self._registry
 
     def emit(self, metric_data: MetricData) -> None:
-        """Keep one value of this process."""
         self.record(metric_data, None)
 
     def record(self, data: MetricData, rank: int | None) -> None:
-        """Keep one value of a worker, or of the agent itself where `rank` is None."""
+        """Keep one value of a worker, or of the agent if `rank` is None."""
         value = number(data.value)
         name, labels = prometheus_name(data.name), (data.group_name, "" if rank is None else str(rank))
         with self._lock:
@@ -111,7 +110,7 @@ class PrometheusMetricHandler(MetricHandler):
                 self._gauges.setdefault(name, {})[labels] = value
 
     def keep_ranks(self, ranks: Collection[int]) -> None:
-        """Forget what workers of other ranks said: after a round they may be on another node, or nowhere."""
+        """Forget the values of other ranks: after a round they may be on another node, or gone."""
         kept = {"", *map(str, ranks)}
         with self._lock:
             families: list[dict[tuple[str, str], Any]] = [*self._gauges.values(), *self._histograms.values()]
@@ -131,11 +130,11 @@ class PrometheusMetricHandler(MetricHandler):
         return gauges, histograms
 
     def _open_series(self, name: str) -> None:
-        """Make sure that one more series may be kept under this name."""
+        """Register one more series under this name; raises `UsageError` if it cannot be kept."""
         if self._series_count >= SERIES_MAX:
             raise UsageError(f"only {SERIES_MAX} series are kept for Prometheus; {name} is not")
         shown = [name, *(f"{name}_{ending}" for ending in _HISTOGRAM_ENDINGS if is_duration(name))]
-        for each in shown:  # as in 'step.ms' beside 'step.ms.count', which the first brings already
+        for each in shown:  # such as 'step.ms.count', which the histogram 'step.ms' shows already
             if self._names.get(each, name) != name:
                 raise UsageError(f"{name} cannot be shown to Prometheus: {self._names[each]} brings that name already")
         self._names.update(dict.fromkeys(shown, name))
@@ -143,7 +142,7 @@ class PrometheusMetricHandler(MetricHandler):
 
 
 class _Collector:
-    """What the client asks for the values at each scrape."""
+    """Gives the client the values at each scrape."""
 
     def __init__(self, handler: PrometheusMetricHandler) -> None:
         self._handler = handler
@@ -167,12 +166,12 @@ class _Collector:
 
 
 def render(registry: Any) -> bytes:
-    """Write a registry in the exposition format, for `/metrics`; its type is `CONTENT_TYPE`."""
+    """Return a registry in the exposition format, whose type is `CONTENT_TYPE`."""
     return bytes(_import_client().generate_latest(registry))
 
 
 def is_installed() -> bool:
-    """Whether the official client can be imported; it is not imported to find out."""
+    """Whether the official client is installed; does not import it."""
     return find_spec("prometheus_client") is not None
 
 

@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from holdfast.errors import Unavailable, UsageError
+from holdfast.errors import UnavailableError, UsageError
 from holdfast.filenames import file_name
 from holdfast.home import make_folders
 from holdfast.schedulers.local.keep import Finished, Policy, choose
@@ -241,7 +241,7 @@ class Jobs:
             lock = os.open(draft / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             clear(draft)
-            raise Unavailable(
+            raise UnavailableError(
                 f"cannot write the job to {self.path}: {error.strerror or error}; "
                 "set HOLDFAST_HOME to a folder that you can write and that has room"
             ) from error
@@ -257,7 +257,9 @@ class Jobs:
             clear(draft)
             if folder.path.exists():
                 raise UsageError(f"the job {request.app_id} was submitted already: make a new request") from None
-            raise Unavailable(f"cannot keep jobs in {self.path}: {error}; HOLDFAST_HOME names the folder") from error
+            raise UnavailableError(
+                f"cannot keep jobs in {self.path}: {error}; HOLDFAST_HOME names the folder"
+            ) from error
         return folder, lock
 
     # -- old jobs ------------------------------------------------------------------------------------------------------

@@ -58,6 +58,8 @@ class Replica:
     #: How the last attempt ended; meaningful in ENDED.
     outcome: AppState = AppState.PENDING
     cause: str = ""
+    reason: str | None = None
+    last_line: str = ""
     error: str = ""
     restarts: int = 0
     started_at: float | None = None
@@ -106,6 +108,8 @@ class ReplicaEnded:
     stopped: bool
     at: float
     error: str = ""  #: what its error file holds
+    reason: str | None = None
+    last_line: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +217,8 @@ class JobMachine:
             replica.restarts += replica.phase is Phase.ENDED
             replica.phase, replica.outcome = Phase.STARTING, AppState.PENDING
             replica.exit_code = replica.ended_at = replica.pid = None
-            replica.cause = replica.error = ""
+            replica.cause = replica.error = replica.last_line = ""
+            replica.reason = None
         return [StartReplica(number) for number in numbers]
 
     def _note_start(self, replica: Replica, pid: int, at: float) -> None:
@@ -229,6 +234,7 @@ class JobMachine:
             replica.outcome = AppState.CANCELLED  # its cause was written down when it was stopped
             return []
         replica.cause, replica.error = event.cause, event.error
+        replica.reason, replica.last_line = event.reason, event.last_line
         if event.exit_code == 0:
             replica.outcome, replica.cause = AppState.SUCCEEDED, ""
             return []
@@ -316,6 +322,7 @@ class JobMachine:
             if replica.phase is Phase.ENDED and replica.outcome is AppState.FAILED:
                 replica.outcome = AppState.CANCELLED  # it had retries left: it did not end the job
                 replica.cause = f"it was not started again: {why}; before, {replica.cause}"
+                replica.reason = None
         self._restarts.clear()
         for replica in self.replicas:
             if replica.phase is Phase.WAITING:  # WAITING -> ENDED
@@ -399,6 +406,8 @@ class JobMachine:
                     "pid": replica.pid if replica.phase in LIVE else None,
                     "exit_code": replica.exit_code,
                     "cause": replica.cause,
+                    "reason": replica.reason,
+                    "last_line": replica.last_line,
                     "error": replica.error,
                     "restarts": replica.restarts,
                     "started_at": replica.started_at,

@@ -84,12 +84,14 @@ def _replica(data: Mapping[str, Any], verdict: Verdict, host: str) -> ReplicaSta
         started_at=data.get("started_at"),
         ended_at=data.get("ended_at"),
         cause=data.get("cause", ""),
+        reason=data.get("reason"),
+        last_line=data.get("last_line", ""),
         restarts=data.get("restarts", 0),
     )
     if verdict.state is AppState.UNKNOWN:
         status.state = AppState.UNKNOWN
     elif is_terminal(verdict.state) and not is_terminal(status.state):
-        status.state, status.cause = verdict.state, verdict.cause
+        status.state, status.cause, status.reason = verdict.state, verdict.cause, None
     return status
 
 

@@ -44,6 +44,8 @@ class Surroundings:
     gpus: Sequence[str] = ()
     #: A folder that goes first in PATH, so that `python` is the one that holdfast runs with; may be empty.
     python_folder: str = ""
+    #: What the macro `img_root` stands for, by role, where that is not the folder in which its replicas run.
+    img_roots: Mapping[str, str] = field(default_factory=dict)
 
 
 def render(app: AppDef, cfg: Mapping[str, CfgVal], around: Surroundings) -> tuple[LocalRequest, list[str]]:
@@ -72,7 +74,8 @@ def render(app: AppDef, cfg: Mapping[str, CfgVal], around: Surroundings) -> tupl
 
 def _replica(role: Role, number: int, cfg: Mapping[str, CfgVal], around: Surroundings) -> ReplicaPlan:
     cwd = around.cwds[role.name]
-    values = macros.Values(img_root=cwd, app_id=around.app_id, replica_id=str(number), rank0_env=RANK0_VARIABLE)
+    img_root = around.img_roots.get(role.name, cwd)
+    values = macros.Values(img_root=img_root, app_id=around.app_id, replica_id=str(number), rank0_env=RANK0_VARIABLE)
     filled = values.apply(role)
     log_dir = f"{around.log_root}/{file_name(role.name)}/{number}"
     handle = make_app_handle(around.backend, around.session, around.app_id)
@@ -87,11 +90,12 @@ def _replica(role: Role, number: int, cfg: Mapping[str, CfgVal], around: Surroun
         "HOLDFAST_REPLICA_ID": str(number),
         RANK0_VARIABLE: "localhost",
     }
-    first = [cwd] if cfg.get("prepend_cwd") else []
+    path = [env.get("PATH") or around.environ.get("PATH") or DEFAULT_PATH]
     if around.python_folder and "PATH" not in filled.env:
-        first.append(around.python_folder)
-    if first:
-        env["PATH"] = ":".join([*first, env.get("PATH") or around.environ.get("PATH") or DEFAULT_PATH])
+        path.insert(0, around.python_folder)
+    # A program that lies in the working folder is found by its name alone.
+    path.insert(0 if cfg.get("prepend_cwd") else len(path), cwd)
+    env["PATH"] = ":".join(path)
     return ReplicaPlan(
         role=role.name,
         id=number,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import holdfast
-from holdfast.errors import Unavailable, UsageError
+from holdfast.errors import UnavailableError, UsageError
 from holdfast.facts import facts
 from holdfast.filenames import file_name
 from holdfast.home import expand, state_folder
@@ -69,7 +69,9 @@ class LocalScheduler(WorkspaceMixin[None], Scheduler[LocalRequest]):
     def _run_opts(self) -> runopts:
         options = runopts()
         options.add("log_dir", type_=str, help="folder for the logs; by default they lie with the job and go with it")
-        options.add("prepend_cwd", type_=bool, default=False, help="put the replicas' folder first in their PATH")
+        options.add(
+            "prepend_cwd", type_=bool, default=False, help="put the replicas' folder first in their PATH, not last"
+        )
         options.add(
             "auto_set_cuda_visible_devices",
             type_=bool,
@@ -97,19 +99,31 @@ class LocalScheduler(WorkspaceMixin[None], Scheduler[LocalRequest]):
         """Build nothing: the copy is planned with the request, and made when the job is submitted."""
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[LocalRequest]:
-        keep.policy_from(os.environ)  # who has set a limit wrongly should hear of it, not the supervisor
+        cwds = {role.name: _folder_of(role) for role in app.roles}
+        return AppDryRunInfo(self._make_request(app, cfg, cwds), self._show)
+
+    def _make_request(
+        self,
+        app: AppDef,
+        cfg: Mapping[str, CfgVal],
+        cwds: Mapping[str, str],
+        img_roots: Mapping[str, str] | None = None,
+    ) -> LocalRequest:
+        """Make the request for an app whose roles run in these folders, or in a copy of their workspace."""
+        keep.policy_from(os.environ)  # a wrong limit is the submitter's mistake, so it is told here
         app_id = make_id(app.name, _letters())
         root = cfg.get("log_dir")
         if root:
             logs_root = expand(str(root)).absolute() / file_name(self.session_name) / file_name(app_id)
         else:
             logs_root = self._jobs.folder(app_id).path / "logs"
-        cwds, shipments = _plan_folders(app, cfg, self._jobs.folder(app_id).path / WORKSPACE)
+        copies, shipments = _plan_copies(app, cfg, self._jobs.folder(app_id).path / WORKSPACE)
         around = Surroundings(
             backend=self.backend,
             session=self.session_name,
             app_id=app_id,
-            cwds=cwds,
+            cwds={**cwds, **copies},
+            img_roots=img_roots or {},
             log_root=str(logs_root),
             environ=os.environ,
             gpus=_gpus() if any(role.resource.gpu > 0 for role in app.roles) else (),
@@ -121,7 +135,7 @@ class LocalScheduler(WorkspaceMixin[None], Scheduler[LocalRequest]):
         request.shipments = shipments
         kept = cfg.get("keep")
         request.keep_jobs = kept if isinstance(kept, int) else None
-        return AppDryRunInfo(request, self._show)
+        return request
 
     def schedule(self, dryrun_info: AppDryRunInfo[LocalRequest]) -> str:
         """Copy what is shipped, write the job down and start its supervisor; returns as soon as that is there."""
@@ -200,9 +214,9 @@ class LocalScheduler(WorkspaceMixin[None], Scheduler[LocalRequest]):
                 found.append(parse.listing(app_id, handle, *looked))
         return sorted(found, key=lambda app: (app.submitted_at or 0.0, app.app_id))
 
-    def wait_news(self, app_id: str, timeout_s: float) -> None:
-        """Return when the job's state has changed, at the latest after `timeout_s`."""
-        self._jobs.folder(app_id).wait_news(timeout_s)
+    def wait_news(self, app_id: str, timeout: float) -> None:
+        """Return when the job's state has changed, at the latest after `timeout` seconds."""
+        self._jobs.folder(app_id).wait_news(timeout)
 
     def log_iter(
         self,
@@ -271,9 +285,7 @@ class LocalScheduler(WorkspaceMixin[None], Scheduler[LocalRequest]):
     def log_folder(self, app_id: str) -> str | None:
         """Return the folder that has one for each role, with the logs of its replicas; None for a job that is gone."""
         request = self._jobs.folder(app_id).read_request()
-        if request is None or not request.replicas:
-            return None
-        return os.path.commonpath([Path(replica.log_dir).parent.parent for replica in request.replicas])
+        return None if request is None or not request.replicas else log_root(request)
 
     # -- ending --------------------------------------------------------------------------------------------------------
 
@@ -287,14 +299,18 @@ class LocalScheduler(WorkspaceMixin[None], Scheduler[LocalRequest]):
     def _delete_existing(self, app_id: str) -> None:
         folder = self._within_reach(app_id)
         folder.ask_cancel()
+        if not self._wait_ended(folder):
+            raise UnavailableError(f"the job {app_id} has not ended yet; delete it again in a while")
+        folder.remove()
+
+    def _wait_ended(self, folder: JobFolder) -> bool:
+        """Wait until a cancelled job has ended; says whether that came about in time."""
         try:
             request = folder.read_request()
         except UsageError:
             request = None  # its record is damaged, which is a good reason to delete it
         grace = request.cancel_grace_s if request is not None else 0.0
-        if not folder.wait_gone(grace + END_TIMEOUT_S):
-            raise Unavailable(f"the job {app_id} has not ended yet; delete it again in a while")
-        folder.remove()
+        return folder.wait_gone(grace + END_TIMEOUT_S)
 
     def _within_reach(self, app_id: str) -> JobFolder:
         """Return a job's folder; refuse one that another machine, which shares it, may be running."""
@@ -309,6 +325,11 @@ class LocalScheduler(WorkspaceMixin[None], Scheduler[LocalRequest]):
         if looked is not None and (verdict := parse.judge(*looked)).state is AppState.UNKNOWN:
             raise UsageError(f"the job {app_id} cannot be ended from here: {verdict.msg}")
         return folder
+
+
+def log_root(request: LocalRequest) -> str:
+    """Return the folder that has one for each role, with the logs of its replicas."""
+    return os.path.commonpath([Path(replica.log_dir).parent.parent for replica in request.replicas])
 
 
 def _start_supervisor(folder: JobFolder, lock: int) -> None:
@@ -334,23 +355,25 @@ def _start_supervisor(folder: JobFolder, lock: int) -> None:
             check=False,
         )
     except OSError as error:
-        raise Unavailable(f"cannot start the job's supervisor with {sys.executable}: {error}") from error
+        raise UnavailableError(f"cannot start the job's supervisor with {sys.executable}: {error}") from error
     finally:
         os.close(log)
     if done.returncode:
         said = (folder.path / "supervisor.log").read_text(errors="replace").strip()
-        raise Unavailable(f"the job's supervisor could not start (exit code {done.returncode}): {said[-500:]}")
+        raise UnavailableError(f"the job's supervisor could not start (exit code {done.returncode}): {said[-500:]}")
 
 
-def _plan_folders(
+def _plan_copies(
     app: AppDef, cfg: Mapping[str, CfgVal], copies: Path
 ) -> tuple[dict[str, str], builtins.list[Shipment]]:
-    """Say in which folder each role's replicas run, and what is copied for that; equal workspaces share a copy."""
+    """Say in which folder the replicas of each role with a workspace run, and what is copied for that.
+
+    Equal workspaces share a copy.
+    """
     cwds: dict[str, str] = {}
     shipments: list[Shipment] = []
     for role in app.roles:
         if not role.workspace:
-            cwds[role.name] = _folder_of(role)
             continue
         from holdfast.workspace.shipment import roots
 

@@ -18,12 +18,13 @@ import sys
 import time
 import traceback
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import HoldfastError, Unavailable, UsageError
+from holdfast.errors import HoldfastError, UnavailableError, UsageError
 from holdfast.failures import errorfile
-from holdfast.failures.classify import Evidence, classify, explain
+from holdfast.failures.classify import Evidence, classify, explain, how_it_ended, reason
 from holdfast.failures.failure import Kind
 from holdfast.machine import Tick
 from holdfast.schedulers.local import keep
@@ -241,31 +242,34 @@ class Supervisor:
         if exited is None:  # it hangs in the kernel
             ended = ReplicaEnded(attempt.number, None, gang.stopped.sentence, True, time.time())
         else:
-            cause, error = self._examine(attempt, exited.exit_code) if exited.failed else ("", "")
-            ended = ReplicaEnded(attempt.number, exited.exit_code, cause, exited.signalled_by_us, time.time(), error)
+            ended = ReplicaEnded(attempt.number, exited.exit_code, "", exited.signalled_by_us, time.time())
+            if exited.failed:
+                ended = self._examine(attempt, ended)
         gang.close()
         self._events.append(ended)
 
-    def _examine(self, attempt: Attempt, exit_code: int) -> tuple[str, str]:
-        """Say why a replica failed, and return what its error file holds."""
+    def _examine(self, attempt: Attempt, ended: ReplicaEnded) -> ReplicaEnded:
+        """Add why a replica failed, and what its error file holds."""
+        assert ended.exit_code is not None
         error = errorfile.read(str(attempt.error_file))
         kills, before = oom_kills(), attempt.oom_kills
         evidence = Evidence(
-            exit_code=exit_code,
+            exit_code=ended.exit_code,
             error=error,
             oom_kills=0 if kills is None or before is None else kills - before,
             log_lines=attempt.last_lines(),
         )
         kind = classify(evidence)
-        cause = explain(kind, evidence)
-        said = [line for line in evidence.log_lines if line.strip()]
+        cause, why, last_line = explain(kind, evidence), reason(kind, evidence), ""
+        said = [line.strip() for line in evidence.log_lines if line.strip()]
         if error is not None and (rank := error.rank) is not None:
-            cause = f"rank {rank}: {cause}"  # left by a launcher, and its workers are many
+            cause, why = f"rank {rank}: {cause}", f"rank {rank}: {why}"  # left by a launcher, which has many workers
         elif error is None and kind is not Kind.OUT_OF_MEMORY and said:
-            ended = cause.removesuffix(" without a traceback")
-            cause = f"{ended}; its last line was: {said[-1].strip()[:LAST_WORDS_CHARS_MAX]}"
+            last_line = said[-1][:LAST_WORDS_CHARS_MAX]
+            cause = f"{cause if why else how_it_ended(ended.exit_code)}; its last line was: {last_line}"
         content = json.dumps(error.data) if error is not None and error.data else ""
-        return cause, content if len(content) <= ERROR_CHARS_MAX else ""
+        content = content if len(content) <= ERROR_CHARS_MAX else ""
+        return replace(ended, cause=cause, error=content, reason=why, last_line=last_line)
 
     # -- the record ----------------------------------------------------------------------------------------------------
 
@@ -365,7 +369,7 @@ def _make_log_folder(path: Path) -> None:
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise Unavailable(
+        raise UnavailableError(
             f"cannot make the log folder {path}: {error.strerror}; name another with -cfg log_dir=FOLDER"
         ) from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from holdfast.compat.torchx.config import get_configs
 
 
 class ArgOnceAction(argparse.Action):
-    """Takes a flag once; a second time is an error of the command line."""
+    """Takes a flag once; a second time ends the process with 1."""
 
     def __call__(
         self,
@@ -22,7 +23,8 @@ class ArgOnceAction(argparse.Action):
         """Keep the value."""
         seen = namespace.__dict__.setdefault("_seen", set())
         if option_string is not None and self.dest in seen:
-            parser.error(f"{option_string} is specified more than once")
+            parser.print_usage(sys.stderr)
+            parser.exit(1, f"{option_string} is specified more than once\n")
         seen.add(self.dest)
         setattr(namespace, self.dest, values)
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from collections.abc import Sequence
 
+from holdfast.compat.torchx.cli.argparse_util import ArgOnceAction
 from holdfast.compat.torchx.cli.cmd_base import SubCommand
 
 ID_FORMAT = "SCHEDULER://[SESSION_NAME]/APP_ID/[ROLE_NAME/[REPLICA_IDS,...]]"
@@ -13,14 +16,14 @@ HANDLE = "torchx app handle (e.g. local://session-name/app-id)"
 
 
 def call(name: str, words: Sequence[str]) -> None:
-    """Run one of our commands with these words; where it fails, the process ends with its exit code."""
+    """Run one of our commands with these words; where it fails, the process ends with 1, TorchX's only code."""
     from holdfast.cli import main
 
     try:
         main([name, *words])
     except SystemExit as ended:
         if ended.code:
-            raise
+            sys.exit(1)
 
 
 class CmdRun(SubCommand):
@@ -32,8 +35,9 @@ class CmdRun(SubCommand):
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         """Add TorchX's flags of `run`."""
         self._subparser = subparser
-        subparser.add_argument("-s", "--scheduler", help="where to run it")
-        subparser.add_argument("-cfg", "--scheduler_args", help="run options, as in key=value,key=value")
+        options = "run options, as in key=value,key=value"
+        subparser.add_argument("-s", "--scheduler", action=ArgOnceAction, help="where to run it")
+        subparser.add_argument("-cfg", "--scheduler_args", action=ArgOnceAction, help=options)
         subparser.add_argument("--dryrun", action="store_true", help="show what would be submitted")
         subparser.add_argument("--wait", action="store_true", help="wait for the end")
         subparser.add_argument("--log", action="store_true", help="show the output until the end")
@@ -43,6 +47,7 @@ class CmdRun(SubCommand):
 
     def run(self, args: argparse.Namespace) -> None:
         """Submit the job and stay with it as far as asked."""
+        os.environ.setdefault("TORCHX_CONTEXT_NAME", "cli_run")
         words: list[str] = []
         for flag in ("scheduler", "scheduler_args", "workspace", "parent_run_id"):
             if value := getattr(args, flag, None):
@@ -97,8 +102,11 @@ class CmdCancel(SubCommand):
         subparser.add_argument("app_handle", type=str, help=HANDLE)
 
     def run(self, args: argparse.Namespace) -> None:
-        """End the job."""
-        call("cancel", [args.app_handle])
+        """End the job; nothing happens where there is none."""
+        from holdfast.runner import api
+
+        with api.get_runner() as runner:
+            runner.cancel(args.app_handle)
 
 
 class CmdList(SubCommand):
@@ -155,7 +163,6 @@ class CmdConfigure(SubCommand):
 
     def run(self, args: argparse.Namespace) -> None:
         """Write the file, or print it."""
-        import sys
         from pathlib import Path
 
         from holdfast.compat.torchx.config import CONFIG_FILE, dump

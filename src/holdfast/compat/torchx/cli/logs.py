@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, TextIO
+import sys
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
-from holdfast.cli.follow import LogScreen, Who, replicas_of
+from holdfast.cli.log_screen import LogScreen, Who, replicas_of
 from holdfast.compat.torchx.cli.commands import ID_FORMAT
-from holdfast.errors import UsageError
 from holdfast.runner.api import Runner, get_runner
-from holdfast.specs import AppDef, UnknownAppException
+from holdfast.specs import AppDef, UnknownAppError
 
 if TYPE_CHECKING:
     from holdfast.schedulers import Stream
@@ -18,9 +18,14 @@ _IDENTIFIER = re.compile(r"(?P<handle>\w+://[^/]*/[^/]+)(?:/(?P<role>[^/]+)(?:/(
 
 
 def validate(job_identifier: str) -> None:
-    """Refuse what names no logs."""
+    """End the process with 1 where this names no logs."""
     if _IDENTIFIER.fullmatch(job_identifier) is None:
-        raise UsageError(f"{job_identifier} is not of the form {ID_FORMAT}")
+        _exit(f"{job_identifier} is not of the form {ID_FORMAT}")
+
+
+def _exit(sentence: str) -> NoReturn:
+    print(sentence, file=sys.stderr)
+    sys.exit(1)
 
 
 def find_role_replicas(app: AppDef, role_name: str | None) -> list[tuple[str, int]]:
@@ -37,17 +42,17 @@ def get_logs(
     streams: Stream | None = None,
 ) -> None:
     """Write the lines of a job's replicas to a file, each behind the name of who wrote it."""
+    validate(identifier)
     named = _IDENTIFIER.fullmatch(identifier)
-    if named is None:
-        raise UsageError(f"{identifier} is not of the form {ID_FORMAT}")
+    assert named is not None
     runner = runner or get_runner()
     app = runner.describe(named["handle"])
     if app is None:
-        raise UnknownAppException(named["handle"])
+        raise UnknownAppError(named["handle"])
     ids = {int(each) for each in (named["ids"] or "").split(",") if each}
     chosen = [Who(*each) for each in find_role_replicas(app, named["role"]) if not ids or each[1] in ids]
     if not chosen:
-        raise UsageError(f"{identifier} names no replica; there are {', '.join(map(str, replicas_of(app)))}")
+        _exit(f"{identifier} names no replica; there are {', '.join(map(str, replicas_of(app)))}")
     with LogScreen(runner, named["handle"], chosen, file) as screen:
         if should_tail:
             screen.start(regex=regex, streams=streams)

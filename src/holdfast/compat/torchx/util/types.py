@@ -22,8 +22,24 @@ def to_list(arg: str) -> list[str]:
 
 
 def to_dict(arg: str) -> dict[str, str]:
-    """Read `A=x,y;B=z` as pairs, whose values stay text; raises ValueError where a pair has no key."""
-    return {key: cfg.unquote(value) for key, value in cfg.split_pairs(arg)}
+    """Read `A=x,y;B=z` as pairs, whose values stay text; raises ValueError where a pair has no key or no value.
+
+    The last separator before the next `=` ends a value, so one at the end of the text belongs to the last value.
+    """
+    first, *pieces = [each.strip() for each in arg.split("=") if each.strip()] or [""]
+    if arg and not pieces:
+        raise ValueError(f"'{arg}' is not of the form key=value")
+    found, key = {}, first
+    for piece in pieces[:-1]:
+        at = max(piece.rfind(","), piece.rfind(";"))
+        if at < 1 or at == len(piece) - 1:
+            raise ValueError(f"'{piece}' must be a value and the next key, with a comma between them")
+        found[key], key = _without_quotes(piece[:at].strip()), piece[at + 1 :].strip()
+    return {**found, key: _without_quotes(pieces[-1])} if pieces else {}
+
+
+def _without_quotes(text: str) -> str:
+    return "" if text in ("''", '""') else text
 
 
 def decode(encoded_value: Any, annotation: Any) -> Any:
@@ -41,6 +57,8 @@ def decode_from_string(encoded_value: str, annotation: Any) -> dict[Any, Any] | 
     """Read a list or a dictionary, its pieces of the types that the annotation says; None where there is nothing."""
     if typing.get_origin(annotation) not in (dict, list):
         raise ValueError("Unknown")
+    if any(typing.get_origin(each) is not None for each in typing.get_args(annotation)):
+        raise ValueError(f"{annotation} holds lists or dictionaries, which TorchX cannot read from text")
     return type_of(annotation).read(encoded_value) if encoded_value else None
 
 

@@ -1,1 +1,0 @@
-"""Our own event handlers, one module each; they come in through the same door as everybody's."""

@@ -1,0 +1,534 @@
+"""What the trainer machine is told, and what it answers with. Pure.
+
+An effect whose end matters names the events that report it. An `Answer` goes to the program: it says what the call that
+brought the event returns or raises.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+import msgspec
+
+from holdfast.train.stragglers import Slow
+
+# -- what workers tell each other --------------------------------------------------------------------------------------
+
+
+class Account(msgspec.Struct, frozen=True, array_like=True):
+    """What one worker holds when a round begins."""
+
+    #: How many steps its state has.
+    step: int
+    #: Whether the state is whole: no step and no transfer left it half-changed.
+    whole: bool
+    #: Whether the state has been equal to that of other workers, in this process's life.
+    synced: bool
+    #: The step of the newest checkpoint that this worker can read; -1 for none, or where it did not look.
+    saved: int = -1
+
+
+class Vote(msgspec.Struct, frozen=True, array_like=True):
+    """What one worker says at the end of a step."""
+
+    step: int
+    newcomers: bool = False
+    stop: bool = False
+    #: How long the step took here, without the wait for the others.
+    seconds: float = 0.0
+
+
+# -- events: rounds ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RoundAgreed:
+    """The coordinator sealed a round with this worker in it."""
+
+    number: int
+    rank: int
+    world_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoundDenied:
+    """No round came about in time, or this worker was turned away."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunClosed:
+    """The training is over for all workers; `failed` where it did not end well."""
+
+    reason: str
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RoundBroken:
+    """The coordinator says that a round is over."""
+
+    number: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewcomersWait:
+    """So many workers wait to be let in."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoundOpened:
+    """This worker is connected to the others of its round."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundLost:
+    """What the workers were doing together did not come to its end: one of them is gone, or the round is over.
+
+    `touched` where a transfer had already changed this worker's state.
+    """
+
+    reason: str
+    touched: bool = False
+
+
+# -- events: the state -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SharingAsked:
+    """The state wants to be made equal on all workers."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedFound:
+    """The newest checkpoint that this worker can read is of this step; -1 where there is none."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class AccountsHeard:
+    """Every worker has told what it holds, in the order of ranks."""
+
+    accounts: tuple[Account, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRestored:
+    """The state is now that of the checkpoint."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class SavedUnreadable:
+    """The checkpoint that was there a moment ago cannot be read; the state is as it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateMoved:
+    """The transfer is complete; the state has so many steps now."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateSynced:
+    """The state's own `sync` has returned."""
+
+
+# -- events: steps -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RoundAsked:
+    """The program asks for a round, and syncs the state itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class SyncAsked:
+    """The program asks for the state to be made equal in the round that it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepAsked:
+    """The program asks for its next step."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepEntered:
+    """The program begins the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepDone:
+    """The program has done its part of the step; `last` where no other step follows."""
+
+    seconds: float
+    last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SumsSettled:
+    """Every collective of the step has done its work."""
+
+
+class Blame(enum.Enum):
+    """What an error in a step says about whose it is."""
+
+    #: The round is over; only our own collectives raise it.
+    ROUND = "round"
+    #: A collective raises such an error when another worker is gone, and a program for reasons of its own.
+    UNCLEAR = "unclear"
+    #: The program's own, or its wish to end.
+    OWN = "own"
+
+
+@dataclass(frozen=True, slots=True)
+class StepFailed:
+    """The step ended with an error."""
+
+    blame: Blame
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewsAwaited:
+    """The time to wait for news is up; news that came is told before this. `reachable`: the coordinator answers."""
+
+    reachable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StepRolledBack:
+    """The state is as it was before the step, unless it is not `whole`."""
+
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class VotesHeard:
+    """Every worker has said how the step ended for it, in the order of ranks."""
+
+    votes: tuple[Vote, ...]
+
+
+# -- events: the end ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    """The program wants the training to end for all workers."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveNoticed:
+    """This worker must be gone soon."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoopLeft:
+    """The program has left its loop, by an error where `failed`."""
+
+    reason: str
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AllLeft:
+    """The others have left their loops too, or were waited for long enough."""
+
+
+TrainerEvent = (
+    RoundAgreed
+    | RoundDenied
+    | RunClosed
+    | RoundBroken
+    | NewcomersWait
+    | RoundOpened
+    | RoundLost
+    | SharingAsked
+    | SavedFound
+    | AccountsHeard
+    | SavedRestored
+    | SavedUnreadable
+    | StateMoved
+    | StateSynced
+    | RoundAsked
+    | SyncAsked
+    | StepAsked
+    | StepEntered
+    | StepDone
+    | SumsSettled
+    | StepFailed
+    | NewsAwaited
+    | StepRolledBack
+    | VotesHeard
+    | StopAsked
+    | LeaveNoticed
+    | LoopLeft
+    | AllLeft
+)
+
+
+# -- effects -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AskRound:
+    """Ask the coordinator for a round; ends in `RoundAgreed`, `RunClosed` or `RoundDenied`."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRound:
+    """Connect to the others of the round; ends in `RoundOpened` or `RoundLost`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CloseRound:
+    """Let go of everything that belongs to the round."""
+
+
+@dataclass(frozen=True, slots=True)
+class SyncState:
+    """Let the state make itself equal on all workers; ends in `StateSynced` or `RoundLost`.
+
+    By default the state asks for that by `SharingAsked` meanwhile.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class FindSaved:
+    """Look for the newest checkpoint; ends in `SavedFound`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TellAccount:
+    """Tell all workers what this one holds; ends in `AccountsHeard` or `RoundLost`."""
+
+    account: Account
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreSaved:
+    """Become what the newest checkpoint says; ends in `SavedRestored` or `SavedUnreadable`."""
+
+
+@dataclass(frozen=True, slots=True)
+class MoveState:
+    """Hand the state of the rank `source` to the ranks in `to`; ends in `StateMoved` or `RoundLost`."""
+
+    source: int
+    to: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MarkState:
+    """Note what undoing the step needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettleSums:
+    """Wait until the collectives of the step have done their work; ends in `SumsSettled` or `StepFailed`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CountStep:
+    """The step counts: move the ledger on."""
+
+
+@dataclass(frozen=True, slots=True)
+class TellVote:
+    """Tell all workers how the step ended here; ends in `VotesHeard` or `RoundLost`."""
+
+    vote: Vote
+
+
+@dataclass(frozen=True, slots=True)
+class RollBack:
+    """Undo the step; ends in `StepRolledBack`."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitNews:
+    """Wait for the news that the round is over, but not for long; ends in `NewsAwaited`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SaveIfDue:
+    """Save a checkpoint if one is due; in the background."""
+
+
+@dataclass(frozen=True, slots=True)
+class SaveNow:
+    """Save a checkpoint, and wait until it is written or the time is up."""
+
+
+@dataclass(frozen=True, slots=True)
+class TellStraggler:
+    """Show which rank keeps the others waiting; None where none does. `news` where that was not known before."""
+
+    slow: Slow | None
+    news: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TellRetry:
+    """Say that a step failed for no reason that is known, and that it is tried again."""
+
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitAll:
+    """Wait, but not for long, until the others have done their last step too; ends in `AllLeft`."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitSaves:
+    """Wait until every checkpoint that was begun is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class CloseRun:
+    """End the training for all workers; where it `failed`, no worker begins it anew."""
+
+    reason: str
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveRun:
+    """Leave for good."""
+
+    reason: str
+
+
+# -- answers to the program --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StepGiven:
+    """There is a round, all its workers have the same state, and the next step may begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepBegun:
+    """The step may change the state."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepCounted:
+    """The step counts, whatever happens to the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepUndone:
+    """The step was undone and comes again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorStands:
+    """The error is the program's own: it goes its way."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateShared:
+    """The state is the same on all workers of the round."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundFormed:
+    """There is a round, and this worker is connected to the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundGone:
+    """The round was over before what was asked could be done."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingOver:
+    """All steps are done."""
+
+
+@dataclass(frozen=True, slots=True)
+class TooLate:
+    """The training ended before this worker had any part in it."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingFailed:
+    """The training cannot go on."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MustLeave:
+    """This worker leaves now; what it had to save is saved."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """This worker has left."""
+
+
+Answer = (
+    StepGiven
+    | StepBegun
+    | StepCounted
+    | StepUndone
+    | ErrorStands
+    | StateShared
+    | RoundFormed
+    | RoundGone
+    | TrainingOver
+    | TooLate
+    | TrainingFailed
+    | MustLeave
+    | Left
+)
+
+TrainerEffect = (
+    AskRound
+    | OpenRound
+    | CloseRound
+    | SyncState
+    | FindSaved
+    | TellAccount
+    | RestoreSaved
+    | MoveState
+    | MarkState
+    | SettleSums
+    | CountStep
+    | TellVote
+    | RollBack
+    | AwaitNews
+    | SaveIfDue
+    | SaveNow
+    | TellStraggler
+    | TellRetry
+    | AwaitAll
+    | AwaitSaves
+    | CloseRun
+    | LeaveRun
+    | Answer
+)

@@ -1,0 +1,544 @@
+"""The trainer: one worker's part in a training that outlives its workers. Pure.
+
+It decides when to ask for a round, whose state all workers take when one begins, when a step counts, what an error in a
+step means, and how this worker leaves. It knows neither tensors nor sockets: collectives, copies of the state, files
+and the coordinator are its driver's. The program's thread brings most events, and every call of the program ends in one
+answer. The coordinator's news come in between.
+
+              StepAsked           RoundAgreed         RoundOpened          StateSynced
+    IDLE ─────────────▶ JOINING ─────────────▶ OPENING ───────────▶ SYNCING ──────────▶ READY ◀──────────────┐
+                           ▲                      │                    │                  │ StepEntered      │
+                           │                      └─── RoundLost ──────┘                  ▼                  │
+                           │                              ▼         StepFailed         STEPPING              │
+                           └────── StepAsked ────────  BROKEN ◀──── UNDOING ◀──────────── │ StepDone         │
+                                                          ▲            ▲                  ▼                  │
+                                                          │            └────────────── SETTLING              │
+                                                          │ RoundLost                     │ SumsSettled      │
+                                                          └──────────────────────────── VOTING ──VotesHeard──┘
+
+The rules:
+
+1. A step counts once every collective of it has done its work here, whatever becomes of the others. A worker whose sums
+   never arrived undoes the step and takes it from one that has it.
+2. No step begins from a state that is not whole. Whatever changes the state outside of a step (a transfer, a restore)
+   first takes its wholeness away and gives it back at its end.
+3. When a round begins, all workers take the most advanced whole state, or a checkpoint that is further than all of
+   them. A worker looks for checkpoints unless it comes straight from the last round with a whole state.
+4. Where no whole state and no checkpoint is as far as a worker once was, the training ends as failed: it never begins
+   again at an earlier step by itself.
+5. An error that a lost worker may have caused is never taken for the program's own while that cannot be known. The
+   step is tried again in another round; only an error that comes back while the coordinator answers and no worker
+   is missing stands.
+6. Before this worker gives up what only it may hold, it saves it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.train import events as t
+from holdfast.train.events import Account, Blame, TrainerEffect, TrainerEvent, Vote
+from holdfast.train.stragglers import Stragglers
+
+#: Workers vote this often, or at every step where steps take longer; and at least once in so many steps.
+VOTE_EVERY_S = 0.1
+VOTE_STEPS_MAX = 10
+#: So many errors of one step are tried again although nothing explains them.
+UNEXPLAINED_MAX = 1
+#: So many attempts at one step, whatever explains them, and the error stands.
+ATTEMPTS_MAX = 100
+#: So often a checkpoint may vanish while it is restored.
+RESTORES_MAX = 3
+
+UNREADABLE = (
+    "there are checkpoints, but none can be read: see `holdfast checkpoints DIR --verify`; "
+    "to begin anew, move them away"
+)
+
+
+class Stage(enum.StrEnum):
+    """Where a worker is."""
+
+    IDLE = "idle"
+    JOINING = "joining"
+    OPENING = "opening"
+    OPEN = "open"
+    SYNCING = "syncing"
+    READY = "ready"
+    STEPPING = "stepping"
+    SETTLING = "settling"
+    VOTING = "voting"
+    #: A step failed, and it is not known yet why.
+    DOUBTING = "doubting"
+    UNDOING = "undoing"
+    BROKEN = "broken"
+    LEAVING = "leaving"
+    OVER = "over"
+
+
+IN_ROUND = frozenset(
+    {
+        Stage.OPENING,
+        Stage.OPEN,
+        Stage.SYNCING,
+        Stage.READY,
+        Stage.STEPPING,
+        Stage.SETTLING,
+        Stage.VOTING,
+        Stage.DOUBTING,
+    }
+)
+#: Stages in which the state is whole and equal on all workers of the round but for the step that is under way.
+IN_STEP = frozenset({Stage.READY, Stage.STEPPING, Stage.SETTLING, Stage.VOTING})
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Whose state all workers take."""
+
+    source: int
+    #: Whether the source takes its newest checkpoint first.
+    restores: bool
+    #: The ranks that take the state from the source.
+    to: tuple[int, ...]
+
+
+def choose_source(accounts: Sequence[Account]) -> Plan | int:
+    """Choose whose state all workers take, or return the step whose state is lost.
+
+    The source is the most advanced whole state; of equals one that has trained with others, then the lowest rank. A
+    checkpoint is taken where it is further than every whole state.
+    """
+    ranks = range(len(accounts))
+    whole = [rank for rank in ranks if accounts[rank].whole]
+    best = max((accounts[rank].step for rank in whole), default=-1)
+    saver = max(ranks, key=lambda rank: (accounts[rank].saved, -rank))
+    if accounts[saver].saved > best:
+        return Plan(saver, True, tuple(rank for rank in ranks if rank != saver))
+    furthest = max(account.step for account in accounts)
+    if best < furthest:
+        return furthest
+    source = max(whole, key=lambda rank: (accounts[rank].step, accounts[rank].synced, -rank))
+    return Plan(source, False, tuple(rank for rank in ranks if rank != source and _needs(accounts[rank], best)))
+
+
+def _needs(account: Account, step: int) -> bool:
+    return not account.whole or not account.synced or account.step < step
+
+
+class TrainerMachine:
+    """Decides for one worker; see the module's opening.
+
+    Every wait is an effect whose driver bounds it, so time alone changes nothing here.
+    """
+
+    def __init__(self, vote_every_s: float = VOTE_EVERY_S) -> None:
+        self.stage = Stage.IDLE
+        self._vote_every_s = vote_every_s
+        self.round: t.RoundAgreed | None = None
+        #: How many steps the state has.
+        self.step = 0
+        #: Whether the state is whole; see `Account`.
+        self.whole = True
+        self.synced = False
+        self.stragglers = Stragglers()
+        #: Why the next step needs another round; None while the present one serves.
+        self._regroup: str | None = "first round"
+        #: The newest round that is known to be over, and why.
+        self._broken: tuple[int, str] = (0, "")
+        self._newcomers = False
+        self._closed: t.RunClosed | None = None
+        self._over = False
+        self._stops = False
+        self._notice: str | None = None
+        #: Whether the program syncs the state itself, and so is answered once there is a round.
+        self._only_round = False
+        self._sharing = False
+        self._plan: Plan | None = None
+        self._whole_before = True
+        #: The last round in which the state was shared.
+        self._shared_in = 0
+        self._seconds = 0.0
+        self._vote_at = 0
+        self._voted = -1
+        self._unexplained = 0
+        self._attempts = 0
+        self._restores = 0
+        self._reason = ""
+        self._out: list[TrainerEffect] = []
+
+    # -- the contract --------------------------------------------------------------------------------------------------
+
+    def handle(self, event: TrainerEvent, now: float) -> list[TrainerEffect]:  # noqa: ARG002 - see the class
+        """Decide what one event means."""
+        match event:
+            case t.RoundBroken() | t.NewcomersWait() | t.StopAsked() | t.LeaveNoticed():
+                self._on_news(event)
+            case t.RunClosed():
+                self._on_closed(event)
+            case t.StepAsked() | t.RoundAsked() | t.SyncAsked() | t.LoopLeft() | t.AllLeft():
+                self._on_program(event)
+            case (
+                t.StepEntered() | t.StepDone() | t.SumsSettled() | t.StepFailed() | t.NewsAwaited() | t.StepRolledBack()
+            ):
+                self._on_step(event)
+            case t.VotesHeard():
+                self._on_votes(event.votes)
+            case t.RoundAgreed() | t.RoundDenied() | t.RoundOpened() | t.RoundLost():
+                self._on_round(event)
+            case _:
+                self._on_state(event)
+        effects, self._out = self._out, []
+        return effects
+
+    def wakeup(self) -> float | None:
+        """Time alone changes nothing."""
+        return None
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        assert self.round is not None or self.stage not in IN_ROUND, f"{self.stage} without a round"
+        assert self.whole or self.stage not in IN_STEP, f"{self.stage} with a state that is not whole"
+        assert self.synced or self.stage not in IN_STEP, f"{self.stage} with a state of its own"
+        assert not self._sharing or self.stage is Stage.SYNCING, f"sharing while {self.stage}"
+        assert self._regroup is None or self.stage not in (Stage.STEPPING, Stage.SETTLING), "a step before a round"
+
+    def snapshot(self) -> dict[str, Any]:
+        """Describe the trainer as plain data."""
+        return {
+            "stage": self.stage.value,
+            "round": self.round.number if self.round is not None else 0,
+            "step": self.step,
+            "whole": self.whole,
+            "synced": self.synced,
+            "reason": self._regroup or "",
+        }
+
+    @property
+    def broken(self) -> str | None:
+        """Why the present round is over, as far as the coordinator has told."""
+        number, reason = self._broken
+        return reason if self.round is not None and number >= self.round.number else None
+
+    @property
+    def needs_round(self) -> bool:
+        """Whether the next step needs another round."""
+        return self._regroup is not None or self.broken is not None
+
+    # -- news ----------------------------------------------------------------------------------------------------------
+
+    def _on_news(self, event: t.RoundBroken | t.NewcomersWait | t.StopAsked | t.LeaveNoticed) -> None:
+        match event:
+            case t.RoundBroken():
+                self._broken = max(self._broken, (event.number, event.reason))
+            case t.NewcomersWait():
+                self._newcomers = event.count > 0
+            case t.StopAsked():
+                self._stops = True
+            case t.LeaveNoticed():
+                self._notice = event.reason
+
+    def _on_closed(self, closed: t.RunClosed) -> None:
+        self._closed = self._closed or closed
+        if self.stage is not Stage.JOINING:
+            self._broken = max(self._broken, (self.round.number if self.round is not None else 0, closed.reason))
+            return
+        # JOINING -> OVER
+        self.stage = Stage.OVER
+        if closed.failed:
+            self._save_the_last()
+            self._out.append(t.TrainingFailed(closed.reason))
+        elif self.synced:
+            self._out.append(t.TrainingOver())
+        else:
+            self._out.append(t.TooLate(closed.reason))
+
+    # -- the program ---------------------------------------------------------------------------------------------------
+
+    def _on_program(self, event: t.StepAsked | t.RoundAsked | t.SyncAsked | t.LoopLeft | t.AllLeft) -> None:
+        match event:
+            case t.StepAsked():
+                self._only_round = False
+                self._regroup = self._regroup or self.broken
+                if self._over or self.stage is Stage.OVER:
+                    self._out.append(t.TrainingOver())
+                elif self._regroup is None:
+                    self._out.append(t.StepGiven())
+                else:
+                    self._ask(self._regroup)
+            case t.RoundAsked():
+                self._only_round = True
+                self._ask(self._regroup or self.broken or "asked for")
+            case t.SyncAsked():
+                self.stage = Stage.SYNCING  # OPEN -> SYNCING
+                self._out.append(t.SyncState())
+            case t.LoopLeft():
+                self._on_left(event)
+            case t.AllLeft():
+                self._leave(failed=False)
+
+    def _on_left(self, left: t.LoopLeft) -> None:
+        stands = self.stage is Stage.READY and self.broken is None
+        self.stage = Stage.LEAVING
+        self._reason = left.reason
+        if not left.failed and stands and self._voted < self.step - 1:
+            # A worker that is a moment behind must not hear of the end in the midst of its last step.
+            self._out.append(t.AwaitAll())
+        else:
+            self._leave(failed=left.failed)
+
+    def _leave(self, *, failed: bool) -> None:
+        self.stage = Stage.OVER
+        self._out += [t.CloseRound(), t.AwaitSaves()]
+        if not failed and self._closed is None:
+            self._out.append(t.CloseRun(self._reason))
+        self._out += [t.LeaveRun(self._reason), t.Left()]
+
+    # -- rounds --------------------------------------------------------------------------------------------------------
+
+    def _ask(self, reason: str) -> None:
+        self.stage = Stage.JOINING
+        self._regroup = reason
+        self._out.append(t.CloseRound())
+        if self._closed is not None:
+            self._on_closed(self._closed)
+        else:
+            self._out.append(t.AskRound(reason))
+
+    def _on_round(self, event: t.RoundAgreed | t.RoundDenied | t.RoundOpened | t.RoundLost) -> None:
+        match event:
+            case t.RoundAgreed() if self.stage is Stage.JOINING:
+                self.stage = Stage.OPENING
+                self.round = event
+                self._newcomers = False
+                self._vote_at = 0
+                self._out.append(t.OpenRound())
+            case t.RoundDenied() if self.stage is Stage.JOINING:
+                self.stage = Stage.OVER
+                self._save_the_last()
+                self._out.append(t.TrainingFailed(event.reason))
+            case t.RoundOpened() if self.stage is Stage.OPENING:
+                if self._only_round:
+                    self.stage = Stage.OPEN
+                    self._out.append(t.RoundFormed())
+                else:
+                    self.stage = Stage.SYNCING
+                    self._out.append(t.SyncState())
+            case t.RoundLost():
+                self._on_lost(event)
+            case _:
+                pass  # the training was over before the answer came
+
+    def _on_lost(self, lost: t.RoundLost) -> None:
+        if self.stage is Stage.VOTING:
+            self._regroup = lost.reason
+            self._after_step()
+            return
+        if self._plan is not None and not lost.touched:
+            self.whole = self._whole_before
+        self._plan = None
+        if self._sharing:  # the state's own `sync` hears of it, and ends
+            self._sharing = False
+            self._out.append(t.RoundGone(lost.reason))
+        elif self._only_round:
+            self.stage = Stage.BROKEN
+            self._regroup = lost.reason
+            self._out.append(t.RoundGone(lost.reason))
+        else:
+            self._ask(lost.reason)
+
+    # -- the same state for all ----------------------------------------------------------------------------------------
+
+    def _on_state(self, event: TrainerEvent) -> None:
+        match event:
+            case t.SharingAsked():
+                self._sharing = True
+                if self._comes_straight():
+                    self._tell_account(-1)
+                else:
+                    self._out.append(t.FindSaved())
+            case t.SavedFound():
+                self._tell_account(event.step)
+            case t.AccountsHeard():
+                self._on_accounts(event.accounts)
+            case t.SavedRestored():
+                self.step, self._restores = event.step, 0
+                self._move()
+            case t.SavedUnreadable():
+                self.whole, self._plan = self._whole_before, None
+                self._restores += 1
+                if self._restores == RESTORES_MAX:
+                    self._fail(UNREADABLE)
+                else:
+                    self._on_lost(t.RoundLost("the checkpoint that was there a moment ago cannot be read any more"))
+            case t.StateMoved():
+                self.step = event.step
+                self._on_shared()
+            case t.StateSynced():
+                self.stage = Stage.READY
+                self.whole = self.synced = True
+                self._regroup = None
+                assert self.round is not None
+                self._shared_in = self.round.number
+                self._out.append(t.StepGiven())
+            case _:
+                raise AssertionError(f"{event} while {self.stage}")
+
+    def _comes_straight(self) -> bool:
+        """Whether this worker was in the last round, so that no checkpoint can be further than its state."""
+        return self.synced and self.whole and self.round is not None and self._shared_in == self.round.number - 1
+
+    def _tell_account(self, saved: int) -> None:
+        self._out.append(t.TellAccount(Account(self.step, self.whole, self.synced, saved)))
+
+    def _on_accounts(self, accounts: Sequence[Account]) -> None:
+        chosen = choose_source(accounts)
+        if isinstance(chosen, int):
+            self._fail(
+                f"no worker holds the whole state of step {chosen} any more, and there is no checkpoint to go back to"
+            )
+            return
+        self._plan, self._whole_before = chosen, self.whole
+        if chosen.restores and chosen.source == self._rank:
+            self.whole = False
+            self._out.append(t.RestoreSaved())
+        else:
+            self._move()
+
+    def _move(self) -> None:
+        plan = self._plan
+        assert plan is not None
+        if not plan.to:
+            self._on_shared()
+            return
+        if self._rank in plan.to:
+            self.whole = False
+        self._out.append(t.MoveState(plan.source, plan.to))
+
+    def _on_shared(self) -> None:
+        self._plan = None
+        self._sharing = False
+        self.whole = self.synced = True
+        self._out.append(t.StateShared())
+
+    def _fail(self, reason: str) -> None:
+        """The training cannot go on: end it for all, so that no replacement begins it anew."""
+        self._sharing = False
+        self.stage = Stage.OVER
+        self._out += [t.CloseRun(reason, failed=True), t.TrainingFailed(reason)]
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def _on_step(
+        self, event: t.StepEntered | t.StepDone | t.SumsSettled | t.StepFailed | t.NewsAwaited | t.StepRolledBack
+    ) -> None:
+        match event:
+            case t.StepEntered():
+                self.stage = Stage.STEPPING
+                self._out += [t.MarkState(), t.StepBegun()]
+            case t.StepDone():
+                self.stage = Stage.SETTLING
+                self._seconds = event.seconds
+                self._vote_at = 0 if event.last else self._vote_at
+                self._out.append(t.SettleSums())
+            case t.SumsSettled():
+                self._count()
+            case t.StepFailed():
+                self._on_failed(event)
+            case t.NewsAwaited():
+                if self.broken is not None or not event.reachable:
+                    self._undo(self.broken or self._reason)
+                else:
+                    self._let_stand()
+            case t.StepRolledBack():
+                self.stage = Stage.BROKEN
+                self.whole = event.whole
+                self._out.append(t.StepUndone())
+
+    def _count(self) -> None:
+        number = self.step
+        self.step += 1
+        self._unexplained = self._attempts = 0
+        self._out.append(t.CountStep())
+        if number < self._vote_at:
+            self._after_step()
+            return
+        # All workers know the same figures, so all vote after the same steps. Each vote waits for the slowest worker.
+        self.stage = Stage.VOTING
+        self._out.append(t.TellVote(Vote(number, self._newcomers, self._stops, self._seconds)))
+
+    def _on_votes(self, votes: Sequence[Vote]) -> None:
+        number = self.step - 1
+        if any(vote.step != number for vote in votes):
+            self._on_lost(t.RoundLost(f"the workers are at different steps: {[vote.step for vote in votes]}"))
+            return
+        seconds = [vote.seconds for vote in votes]
+        step_s = max(*seconds, VOTE_EVERY_S / VOTE_STEPS_MAX)
+        self._vote_at = number + max(int(self._vote_every_s / step_s), 1)
+        self._voted = number
+        news = self.stragglers.observe(seconds)
+        self._out.append(t.TellStraggler(self.stragglers.slow, news is not None))
+        if any(vote.stop for vote in votes):
+            self._over = True
+        elif any(vote.newcomers for vote in votes):
+            self._regroup = "newcomers wait"
+        self._after_step()
+
+    def _after_step(self) -> None:
+        """Save what is due, and leave where that was announced."""
+        self.stage = Stage.READY if self._regroup is None else Stage.BROKEN
+        if self._rank == 0:
+            self._out.append(t.SaveIfDue())
+        if self._notice is None:
+            self._out.append(t.StepCounted())
+        else:
+            self._out += [t.SaveNow(), t.MustLeave(self._notice)]
+
+    def _on_failed(self, failed: t.StepFailed) -> None:
+        self._reason = failed.reason
+        if self.round is None or self.stage not in IN_STEP:
+            # A program that syncs by itself has failed outside of its steps, where there is nothing to undo.
+            self.stage, self._regroup = Stage.BROKEN, failed.reason
+            self._out.append(t.StepUndone())
+            return
+        if failed.blame is Blame.OWN or (failed.blame is Blame.UNCLEAR and self.round.world_size == 1):
+            self._let_stand()
+        elif failed.blame is Blame.ROUND or self.broken is not None:
+            self._undo(self.broken or failed.reason)
+        elif self._unexplained < UNEXPLAINED_MAX:
+            self._unexplained += 1
+            self._out.append(t.TellRetry(self.step, failed.reason))
+            self._undo(failed.reason)
+        else:
+            self.stage = Stage.DOUBTING
+            self._out.append(t.AwaitNews())
+
+    def _undo(self, reason: str) -> None:
+        self._attempts += 1
+        if self._attempts > ATTEMPTS_MAX:
+            self._let_stand()
+            return
+        self.stage = Stage.UNDOING
+        self._regroup = reason
+        self._out.append(t.RollBack())
+
+    def _let_stand(self) -> None:
+        """Let the program's error go its way; should the program go on all the same, its state is a peer's."""
+        self.stage = Stage.BROKEN
+        self.whole = False
+        self._regroup = f"a step failed: {self._reason}"
+        self._out.append(t.ErrorStands())
+
+    # -- small things --------------------------------------------------------------------------------------------------
+
+    @property
+    def _rank(self) -> int:
+        return self.round.rank if self.round is not None else 0
+
+    def _save_the_last(self) -> None:
+        """Save a state that may be the only one of its step."""
+        if self.whole and self.synced and self.step > 0:
+            self._out.append(t.SaveNow())

@@ -1,0 +1,512 @@
+"""The trainer's driver: carries out what the trainer machine decides, on the program's thread.
+
+Every effect whose end matters returns the event that reports it, and the machine hears the coordinator's news before
+each event. The driver decides nothing: it turns exceptions into events, and answers into what the program's call
+returns. What differs between numpy, JAX and torch comes in from outside: a state, and a `Backend` for its collectives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import msgspec
+
+from holdfast import worker_telemetry
+from holdfast.checkpoint.layout import pack, unpack
+from holdfast.errors import (
+    NotRetryableError,
+    RendezvousClosedError,
+    RendezvousError,
+    RoundOverError,
+    StopTrainingError,
+    UsageError,
+)
+from holdfast.facts import Fact, facts
+from holdfast.timer.heartbeat import heartbeat
+from holdfast.train import events as t
+from holdfast.train.machine import VOTE_EVERY_S, TrainerMachine
+from holdfast.train.membership import Membership, RoundView
+from holdfast.train.ring import Ring
+from holdfast.train.state import State, TreeState
+
+if TYPE_CHECKING:
+    from holdfast.checkpoint import Checkpointer, Notices
+
+#: How long after an error the news may take that explains it.
+NEWS_WAIT_S = 2.0
+#: How long a worker that leaves the loop waits for the others to do the same.
+LEAVE_WAIT_S = 5.0
+
+T = TypeVar("T")
+
+
+class Backend(Protocol):
+    """The collectives that a state brings along, such as torch's process groups; they live as long as a round."""
+
+    def open(self, view: RoundView, membership: Membership) -> None:
+        """Make them for a round; raises `RoundOverError` where the round did not last until then."""
+
+    def close(self) -> None:
+        """Let go of them, which ends whatever still waits; safe to call at any time."""
+
+    def settle(self) -> None:
+        """Wait until every collective of the step has done its work; raises `RoundOverError` where one never will."""
+
+
+class NoBackend:
+    """For states whose workers talk over our ring alone, which has done its work when it returns."""
+
+    def open(self, view: RoundView, membership: Membership) -> None:
+        """There is nothing to make."""
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+    def settle(self) -> None:
+        """Nothing is under way."""
+
+
+class Position(Protocol):
+    """How far a training is; it goes wherever the state goes."""
+
+    step: int
+
+    def snapshot(self) -> Any:
+        """Describe it as plain data."""
+
+    def restore(self, data: Any) -> None:
+        """Become what another worker's snapshot says."""
+
+
+class StepCount:
+    """A position that is a number of steps and nothing else."""
+
+    def __init__(self) -> None:
+        self.step = 0
+
+    def snapshot(self) -> int:
+        """Return the number."""
+        return self.step
+
+    def restore(self, data: Any) -> None:
+        """Take over a number."""
+        self.step = int(data)
+
+
+class Trainer:
+    """One worker's part in a training; `Run` and the coordinator of the first torchelastic stand on it."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        state: State | None = None,
+        *,
+        backend: Backend | None = None,
+        checkpoints: Checkpointer | None = None,
+        notices: Notices | None = None,
+        operation_timeout_s: float | None = None,
+        undoes: bool = True,
+        vote_every_s: float = VOTE_EVERY_S,
+    ) -> None:
+        worker_telemetry.tell_facts()
+        self.machine = TrainerMachine(vote_every_s)
+        self.membership = membership
+        self.position: Position = StepCount()
+        self.backend: Backend = backend if backend is not None else NoBackend()
+        self.checkpoints = checkpoints
+        self._state = state
+        self._notices = notices
+        self._operation_timeout_s = operation_timeout_s
+        #: Whether steps are marked and undone here; otherwise the program does that itself.
+        self._undoes = undoes
+        self._mark: Any = None
+        self._view: RoundView | None = None
+        self._ring: Ring | None = None
+        #: How a step is counted; given with the step.
+        self._count: Callable[[], None] = lambda: None
+        #: The error that an event was made of, for the program where it stands.
+        self._error: BaseException | None = None
+        self._touched = False
+        self._asked = "first round"
+        self._began = 0.0
+
+    # -- what programs read --------------------------------------------------------------------------------------------
+
+    @property
+    def view(self) -> RoundView:
+        """The present round."""
+        if self._view is None:
+            raise UsageError("there is no round yet: it begins with the first step")
+        return self._view
+
+    @property
+    def ring(self) -> Ring:
+        """The collectives of the present round."""
+        if self._ring is None:
+            raise UsageError("there is no round now: it begins with the next step")
+        return self._ring
+
+    @property
+    def rank(self) -> int:
+        """This worker's rank in the present round."""
+        return self.view.rank
+
+    @property
+    def world_size(self) -> int:
+        """How many workers the present round has."""
+        return self.view.world_size
+
+    @property
+    def has_round(self) -> bool:
+        """Whether this worker is connected to others."""
+        return self._ring is not None
+
+    # -- what programs ask for -----------------------------------------------------------------------------------------
+
+    def next_step(self) -> bool:
+        """Wait until a step may begin; says whether there is one. Raises where the training cannot go on."""
+        match self.drive(t.StepAsked()):
+            case t.StepGiven():
+                return True
+            case t.TooLate(reason):
+                # Nothing was trained here: what follows the loop is for those who hold the result.
+                sentence = f"the replacement started after training had finished; exiting normally ({reason})"
+                facts.warn("too_late", sentence)
+                raise SystemExit(0)
+            case t.TrainingFailed(reason):
+                raise self._failure(reason)
+            case _:
+                return False
+
+    def form_round(self) -> RoundView:
+        """Wait for a round whose members are connected, and leave the state as it is."""
+        match self.drive(t.RoundAsked()):
+            case t.RoundFormed():
+                return self.view
+            case t.RoundGone(reason):
+                raise RoundOverError(reason)
+            case t.TrainingFailed(reason):
+                raise self._failure(reason)
+            case _:
+                raise RendezvousClosedError("the training is over")
+
+    def sync(self, state: State) -> None:
+        """Have the state made equal on all workers of a round that stands."""
+        self._state = state
+        answer = self.drive(t.SyncAsked())
+        if isinstance(answer, t.RoundGone):
+            raise RoundOverError(answer.reason)
+
+    def share_state(self) -> None:
+        """Take the state of the most advanced worker where this one's is not the same; for `State.sync`."""
+        match self.drive(t.SharingAsked()):
+            case t.RoundGone(reason):
+                raise RoundOverError(reason)
+            case t.TrainingFailed(reason):
+                raise self._failure(reason)
+
+    def begin_step(self, count: Callable[[], None]) -> None:
+        """Note what undoing the step needs; `count` is called once the step counts."""
+        self._count = count
+        self.drive(t.StepEntered())
+
+    def end_step(self, seconds: float, *, last: bool = False) -> bool:
+        """End a step that this worker has done; says whether it counts. Raises where this worker has to leave."""
+        self._error = None
+        match self.drive(t.StepDone(seconds, last)):
+            case t.StepUndone():
+                return False
+            case t.MustLeave(reason):
+                raise StopTrainingError(reason)
+            case t.ErrorStands():
+                assert self._error is not None
+                raise self._error
+            case _:
+                return True
+
+    def fail_step(self, error: BaseException) -> bool:
+        """End a step that failed; says whether it was undone and comes again."""
+        self._error = error
+        return isinstance(self.drive(t.StepFailed(blame_of(error), str(error) or repr(error))), t.StepUndone)
+
+    def stop(self) -> None:
+        """Have the training end for all workers soon; may be called from any thread."""
+        self.membership.news.put(t.StopAsked())
+
+    def leave(self, reason: str, *, failed: bool) -> None:
+        """Leave for good; where the training did not fail here, end it for all."""
+        self.drive(t.LoopLeft(reason, failed))
+
+    def save(self) -> bool:
+        """Save the state as it is now, in the background; says whether it was taken."""
+        if self.checkpoints is None or self._state is None:
+            return False
+        tree = self._state.tree() if isinstance(self._state, TreeState) else self._state.capture_snapshot()
+        position = self.position.snapshot()
+        return bool(self.checkpoints.save(self.position.step, {"state": tree, "position": position}))
+
+    # -- the loop ------------------------------------------------------------------------------------------------------
+
+    def drive(self, event: t.TrainerEvent) -> t.TrainerEffect | None:
+        """Hand an event to the machine and carry out what follows from it, until there is an answer."""
+        answer: t.TrainerEffect | None = None
+        todo = deque([event])
+        while todo:
+            event = todo.popleft()
+            for each in (*self._news(), event):
+                for effect in self.machine.handle(each, time.monotonic()):
+                    act = _ACTS.get(type(effect))
+                    if act is None:
+                        answer = effect
+                    elif (report := act(self, effect)) is not None:
+                        todo.append(report)
+        return answer
+
+    def _news(self) -> list[t.TrainerEvent]:
+        """Return what was heard since the last event, in its order."""
+        news: list[t.TrainerEvent] = []
+        while not self.membership.news.empty():
+            news.append(self.membership.news.get())
+        notice = self._notices.pending() if self._notices is not None else None
+        if notice is not None:
+            news.append(t.LeaveNoticed(notice.reason))
+        return news
+
+    # -- effects: rounds -----------------------------------------------------------------------------------------------
+
+    def _ask_round(self, effect: t.AskRound) -> t.TrainerEvent:
+        self._asked, self._began = effect.reason, time.monotonic()
+        heartbeat()
+        try:
+            self._view = self.membership.join()
+        except RendezvousClosedError as closed:
+            ended = self.membership.ended
+            return t.RunClosed(str(closed), failed=ended is not None and ended.failed)
+        except RendezvousError as error:
+            self._error = error
+            return t.RoundDenied(str(error))
+        return t.RoundAgreed(self._view.number, self._view.rank, self._view.world_size)
+
+    def _open_round(self, _: t.OpenRound) -> t.TrainerEvent:
+        def open_all() -> t.TrainerEvent:
+            view = self.view
+            self._ring = Ring.open(
+                view.rank,
+                view.world_size,
+                self.membership.listener,
+                view.peer,
+                view.token,
+                until=lambda ring: self.membership.on_break(ring.abort),
+            )
+            self._ring.timeout_s = self._operation_timeout_s
+            self.backend.open(view, self.membership)
+            return t.RoundOpened()
+
+        return self._together(open_all)
+
+    def _close_round(self, _: t.CloseRound) -> None:
+        self.backend.close()
+        if self._ring is not None:
+            self._ring.close()
+            self._ring = None
+
+    def _together(self, act: Callable[[], t.TrainerEvent]) -> t.TrainerEvent:
+        """Do something with all workers of the round."""
+        self._touched = False
+        try:
+            return act()
+        except RoundOverError as over:
+            return t.RoundLost(str(over), self._touched)
+
+    # -- effects: the state --------------------------------------------------------------------------------------------
+
+    def _sync_state(self, _: t.SyncState) -> t.TrainerEvent:
+        assert self._state is not None
+        _trainers.append(self)
+        try:
+            self._state.sync(self.world_size, self.rank)
+        except RoundOverError as over:
+            return t.RoundLost(str(over))
+        finally:
+            _trainers.pop()
+        took_ms = (time.monotonic() - self._began) * 1000
+        number, rank, world_size = self.view.number, self.rank, self.world_size
+        facts.publish(
+            Fact(
+                "regrouped",
+                f"round {number}: rank {rank} of {world_size} after {took_ms:.0f} ms ({self._asked})",
+                {"round": number, "rank": rank, "world_size": world_size, "duration_ms": took_ms},
+            )
+        )
+        return t.StateSynced()
+
+    def _find_saved(self, _: t.FindSaved) -> t.TrainerEvent:
+        group = self.checkpoints.latest().group if self.checkpoints is not None else None
+        return t.SavedFound(-1 if group is None else group.step)
+
+    def _tell_account(self, effect: t.TellAccount) -> t.TrainerEvent:
+        return self._together(lambda: t.AccountsHeard(self._gather(effect.account, t.Account)))
+
+    def _restore_saved(self, _: t.RestoreSaved) -> t.TrainerEvent:
+        restored = self.checkpoints.restore() if self.checkpoints is not None else None
+        if restored is None:
+            return t.SavedUnreadable()
+        self._become(restored.tree)
+        return t.SavedRestored(self.position.step)
+
+    def _move_state(self, effect: t.MoveState) -> t.TrainerEvent:
+        return self._together(lambda: self._move(effect))
+
+    def _move(self, effect: t.MoveState) -> t.TrainerEvent:
+        assert self._state is not None
+        began = time.monotonic()
+        mine = None
+        if self.rank == effect.source:
+            tree = {"state": self._state.capture_snapshot(), "position": self.position.snapshot()}
+            mine = pack(tree).to_bytes()
+        data = self.ring.broadcast(mine, effect.source)
+        if self.rank in effect.to:
+            self._touched = True
+            self._become(unpack(data, verify=False))
+        took_ms = (time.monotonic() - began) * 1000
+        facts.publish(
+            Fact(
+                "state_synced",
+                f"rank {effect.source} gave its state ({len(data)} bytes, step {self.position.step}) to "
+                f"{len(effect.to)} of {self.world_size} workers in {took_ms:.0f} ms",
+                {"duration_ms": took_ms, "bytes": len(data), "source": effect.source, "to": list(effect.to)},
+            )
+        )
+        return t.StateMoved(self.position.step)
+
+    def _become(self, tree: Any) -> None:
+        assert self._state is not None
+        if tree["state"] is not None:
+            self._state.apply_snapshot(tree["state"])
+        if tree["position"] is not None:
+            self.position.restore(tree["position"])
+
+    def _gather(self, mine: T, kind: type[T]) -> tuple[T, ...]:
+        texts = self.ring.all_gather(msgspec.msgpack.encode(mine))
+        return tuple(msgspec.msgpack.decode(text, type=kind) for text in texts)
+
+    # -- effects: steps ------------------------------------------------------------------------------------------------
+
+    def _mark_state(self, _: t.MarkState) -> None:
+        if self._undoes and self._state is not None:
+            self._mark = self._state.begin()
+
+    def _settle_sums(self, _: t.SettleSums) -> t.TrainerEvent:
+        try:
+            self.backend.settle()
+        except (RuntimeError, OSError) as error:
+            self._error = error
+            return t.StepFailed(blame_of(error), str(error))
+        return t.SumsSettled()
+
+    def _count_step(self, _: t.CountStep) -> None:
+        self._count()
+
+    def _tell_vote(self, effect: t.TellVote) -> t.TrainerEvent:
+        return self._together(lambda: t.VotesHeard(self._gather(effect.vote, t.Vote)))
+
+    def _roll_back(self, _: t.RollBack) -> t.TrainerEvent:
+        if not self._undoes or self._state is None:
+            return t.StepRolledBack(whole=True)
+        return t.StepRolledBack(self._state.roll_back(self._mark))
+
+    def _await_news(self, _: t.AwaitNews) -> t.TrainerEvent:
+        self.membership.wait_broken(NEWS_WAIT_S)
+        return t.NewsAwaited(self.membership.is_connected)
+
+    def _tell_straggler(self, effect: t.TellStraggler) -> None:
+        slow = effect.slow
+        self.membership.note(slow.sentence if slow is not None and slow.rank == self.rank else "")
+        if slow is not None and effect.news and self.rank == 0:
+            facts.warn("straggler", slow.sentence, ranks=[slow.rank], seconds=slow.seconds, median=slow.median)
+
+    def _tell_retry(self, effect: t.TellRetry) -> None:
+        facts.warn(
+            "step_retried",
+            f"step {effect.step} failed, and it is not known why; trying again in a new round: {effect.reason}",
+            step=effect.step,
+        )
+
+    # -- effects: checkpoints and the end ------------------------------------------------------------------------------
+
+    def _save_if_due(self, _: t.SaveIfDue) -> None:
+        if self.checkpoints is not None and self.checkpoints.should_save(self.position.step):
+            self.save()
+
+    def _save_now(self, _: t.SaveNow) -> None:
+        notice = self._notices.pending() if self._notices is not None else None
+        if self.checkpoints is not None and self.save():
+            self.checkpoints.wait(notice.seconds_left(time.time()) if notice is not None else None)
+
+    def _await_all(self, _: t.AwaitAll) -> t.TrainerEvent:
+        self.ring.timeout_s = LEAVE_WAIT_S
+        with contextlib.suppress(RoundOverError):
+            self.ring.barrier()
+        return t.AllLeft()
+
+    def _await_saves(self, _: t.AwaitSaves) -> None:
+        if self.checkpoints is not None:
+            self.checkpoints.wait()
+
+    def _close_run(self, effect: t.CloseRun) -> None:
+        self.membership.close_run(effect.reason, failed=effect.failed)
+
+    def _leave_run(self, effect: t.LeaveRun) -> None:
+        self.membership.leave(effect.reason)
+
+    def _failure(self, reason: str) -> BaseException:
+        """Return what the program sees of a training that cannot go on."""
+        error, self._error = self._error, None
+        return error if isinstance(error, RendezvousError) else NotRetryableError(reason)
+
+
+def blame_of(error: BaseException) -> t.Blame:
+    """Say what an error in a step tells about whose it is."""
+    if isinstance(error, RoundOverError):
+        return t.Blame.ROUND
+    own = isinstance(error, StopTrainingError | NotRetryableError)
+    return t.Blame.UNCLEAR if isinstance(error, RuntimeError | OSError) and not own else t.Blame.OWN
+
+
+#: How each effect is carried out; the others are answers to the program.
+_ACTS: dict[type, Callable[[Trainer, Any], t.TrainerEvent | None]] = {
+    t.AskRound: Trainer._ask_round,
+    t.OpenRound: Trainer._open_round,
+    t.CloseRound: Trainer._close_round,
+    t.SyncState: Trainer._sync_state,
+    t.FindSaved: Trainer._find_saved,
+    t.TellAccount: Trainer._tell_account,
+    t.RestoreSaved: Trainer._restore_saved,
+    t.MoveState: Trainer._move_state,
+    t.MarkState: Trainer._mark_state,
+    t.SettleSums: Trainer._settle_sums,
+    t.CountStep: Trainer._count_step,
+    t.TellVote: Trainer._tell_vote,
+    t.RollBack: Trainer._roll_back,
+    t.AwaitNews: Trainer._await_news,
+    t.SaveIfDue: Trainer._save_if_due,
+    t.SaveNow: Trainer._save_now,
+    t.TellStraggler: Trainer._tell_straggler,
+    t.TellRetry: Trainer._tell_retry,
+    t.AwaitAll: Trainer._await_all,
+    t.AwaitSaves: Trainer._await_saves,
+    t.CloseRun: Trainer._close_run,
+    t.LeaveRun: Trainer._leave_run,
+}
+
+#: The trainers that are syncing their state, for `State.sync`.
+_trainers: list[Trainer] = []
+
+
+def current() -> Trainer | None:
+    """Return the trainer that is syncing its state at this moment."""
+    return _trainers[-1] if _trainers else None

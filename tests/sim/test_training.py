@@ -1,0 +1,148 @@
+"""Workers that train in process, in the simulator: the real trainer, member and run machines under every fault.
+
+Bugs planted on purpose show that the checks can fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from holdfast.sim import workers as workers_module
+from holdfast.sim.scenario import make_training
+from holdfast.sim.simulation import Outcome, Simulation
+from holdfast.train import machine as trainer_module
+from holdfast.train.events import (
+    Account,
+    AwaitNews,
+    Blame,
+    MoveState,
+    NewsAwaited,
+    SavedFound,
+    StepDone,
+    StepFailed,
+    StepRolledBack,
+    SumsSettled,
+    TrainerEffect,
+    TrainerEvent,
+)
+from holdfast.train.machine import Plan, Stage, TrainerMachine
+
+SEEDS_MAX = 300
+
+
+@pytest.mark.parametrize("start", range(0, 160, 20))
+def test_no_step_is_lost_and_every_training_ends(start: int) -> None:
+    outcomes = [Simulation(make_training(seed)).run() for seed in range(start, start + 20)]
+
+    assert [outcome for outcome in outcomes if outcome.check is not None] == []
+
+
+class BlamesItself(TrainerMachine):
+    """Takes an error for its own when no news explains it in time, though no coordinator could tell: as 0.1.0 did."""
+
+    def _on_failed(self, failed: StepFailed) -> None:
+        if failed.blame is Blame.UNCLEAR and self.broken is None:
+            self.stage = Stage.DOUBTING
+            self._reason = failed.reason
+            self._out.append(AwaitNews())
+        else:
+            super()._on_failed(failed)
+
+    def handle(self, event: TrainerEvent, now: float) -> list[TrainerEffect]:
+        return super().handle(NewsAwaited(reachable=True) if isinstance(event, NewsAwaited) else event, now)
+
+
+class TrustsEveryRollback(TrainerMachine):
+    """Believes that every step was undone."""
+
+    def handle(self, event: TrainerEvent, now: float) -> list[TrainerEffect]:
+        return super().handle(StepRolledBack(True) if isinstance(event, StepRolledBack) else event, now)
+
+
+class CountsTooEarly(TrainerMachine):
+    """Counts a step before its sums have arrived."""
+
+    def handle(self, event: TrainerEvent, now: float) -> list[TrainerEffect]:
+        effects = super().handle(event, now)
+        return super().handle(SumsSettled(), now) if isinstance(event, StepDone) else effects
+
+
+class IgnoresCheckpoints(TrainerMachine):
+    """Never finds a checkpoint."""
+
+    def handle(self, event: TrainerEvent, now: float) -> list[TrainerEffect]:
+        return super().handle(SavedFound(-1) if isinstance(event, SavedFound) else event, now)
+
+
+class KeepsItsOwn(TrainerMachine):
+    """Never takes the state of another worker."""
+
+    def _move(self) -> None:
+        self._on_shared()
+
+
+class ForgetsItsTransfer(TrainerMachine):
+    """Believes after a transfer that it is where it was before."""
+
+    def handle(self, event: TrainerEvent, now: float) -> list[TrainerEffect]:
+        step = self.step
+        effects = super().handle(event, now)
+        if any(isinstance(effect, MoveState) for effect in effects):
+            self.step = step
+        if type(event).__name__ == "StateMoved":
+            self.step = step
+        return effects
+
+
+PLANTED: list[tuple[type[TrainerMachine], tuple[str, ...]]] = [
+    (BlamesItself, ("no error is taken for the worker's own that is not",)),
+    (TrustsEveryRollback, ("no worker trains on from a torn state", "no checkpoint is torn")),
+    (CountsTooEarly, ("all members of a round begin with the same state", "all workers do the same operations")),
+    (IgnoresCheckpoints, ("no step is lost while a worker or a checkpoint has it",)),
+    (
+        KeepsItsOwn,
+        (
+            "all members of a round begin with the same state",
+            "no step is lost while a worker or a checkpoint has it",
+            "no worker trains on from a torn state",
+        ),
+    ),
+    (ForgetsItsTransfer, ("a trainer knows its step",)),
+]
+
+
+def first_failure() -> Outcome | None:
+    outcomes = (Simulation(make_training(seed)).run() for seed in range(SEEDS_MAX))
+    return next((outcome for outcome in outcomes if outcome.check is not None), None)
+
+
+@pytest.mark.parametrize(("machine", "checks"), PLANTED, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_planted_bug_of_the_trainer_is_caught(
+    monkeypatch: pytest.MonkeyPatch, machine: type[TrainerMachine], checks: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(workers_module, "TrainerMachine", machine)
+
+    outcome = first_failure()
+
+    assert outcome is not None, f"{SEEDS_MAX} seeds did not notice: {machine.__doc__}"
+    assert outcome.check in checks, outcome
+
+
+def takes_any(accounts: Sequence[Account]) -> Plan:
+    """Take the state of the first rank, whole or not, the furthest or not."""
+    return Plan(0, False, tuple(range(1, len(accounts))))
+
+
+def test_a_state_that_is_taken_from_anyone_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer_module, "choose_source", takes_any)
+
+    outcome = first_failure()
+
+    assert outcome is not None
+    assert outcome.check in (
+        "no step is lost while a worker or a checkpoint has it",
+        "no worker trains on from a torn state",
+        "a trainer knows its step",
+    )
