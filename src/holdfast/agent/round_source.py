@@ -6,9 +6,10 @@ against is served by one adapter, which blocks and polls as TorchElastic's agent
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from holdfast.agent.api import WorkerSpec
 from holdfast.coordinator.messages import Cause, Place
@@ -18,11 +19,11 @@ from holdfast.wire.address import Endpoint
 from holdfast.wire.secret import Secret
 from holdfast.wire.tls import TlsFiles
 
+_MISSING = object()
 #: Enter this around a call that only an exception can end: while inside, a signal raises one.
 Blocking = Callable[[], AbstractContextManager[None]]
 
 
-@runtime_checkable
 class RoundSource(Protocol):
     """One node's way to agree with the others on rounds."""
 
@@ -120,10 +121,16 @@ class Coordinated(Protocol):
 
 def rounds_of(spec: WorkerSpec, exit_barrier_timeout_s: float) -> RoundSource:
     """Return the source of a spec's handler: the handler itself, or an adapter around it."""
-    handler = spec.rdzv_handler
-    if isinstance(handler, RoundSource):
+    handler: object = spec.rdzv_handler
+    if is_source(handler):
         handler.describe_spec(spec)
         return handler
     from holdfast.compat.elastic.classic_rounds import ClassicRounds  # for handlers of others alone
 
-    return ClassicRounds(handler, spec, exit_barrier_timeout_s)
+    return ClassicRounds(spec.rdzv_handler, spec, exit_barrier_timeout_s)
+
+
+def is_source(handler: object) -> TypeGuard[RoundSource]:
+    """Say whether a handler is a source by itself: by what its class has, not by what it passes on to another."""
+    names = {name for name in (*vars(RoundSource), *RoundSource.__annotations__) if not name.startswith("_")}
+    return all(inspect.getattr_static(handler, name, _MISSING) is not _MISSING for name in names)
