@@ -25,7 +25,10 @@ Blocking = Callable[[], AbstractContextManager[None]]
 
 
 class RoundSource(Protocol):
-    """One node's way to agree with the others on rounds."""
+    """One node's way to agree with the others on rounds.
+
+    What has a body here may be left out by a source that extends this class: one without a coordinator.
+    """
 
     #: Whether restarts are counted for the whole job, by the coordinator.
     counts_restarts: bool
@@ -33,14 +36,17 @@ class RoundSource(Protocol):
     @property
     def node(self) -> str:
         """How this node is known to the others; empty where nodes have no names."""
+        return ""
 
     @property
     def endpoint(self) -> Endpoint | None:
         """Where the coordinator is, if there is one."""
+        return None
 
     @property
     def is_host(self) -> bool:
         """Whether the others need this process to live on."""
+        return False
 
     @property
     def poll_s(self) -> float | None:
@@ -48,18 +54,21 @@ class RoundSource(Protocol):
 
     def describe_spec(self, spec: WorkerSpec) -> None:
         """Take over what this node brings; counts from the next ask on."""
+        del spec
 
     def listen(self, listener: Callable[[MemberEffect], None], blocking: Blocking | None = None) -> None:
         """Hand everything that is learned to `listener`, which may be called on any thread and must not block."""
 
     def would_disturb(self) -> bool:
         """Say whether a round runs that an ask would break."""
+        return False
 
     def ask(self, cause: Cause | None = None, number: int = 0) -> None:
         """Ask for a round; the listeners hear `RoundSealed` with this number, `RunEnded` or `AskFailed`."""
 
     def sentence(self) -> str:
         """Say what is being waited for."""
+        return ""
 
     def poll(self) -> None:
         """Look for what is not pushed; the listeners hear of it."""
@@ -69,6 +78,7 @@ class RoundSource(Protocol):
 
     def replace(self, cause: Cause) -> None:
         """Tell that a worker failed here and is being replaced."""
+        del cause
 
     def finish(self) -> None:
         """Tell the others that this node's workers have finished; the listeners hear when all have."""
@@ -84,6 +94,8 @@ class RoundSource(Protocol):
 
     def variables(self, place: Place, workers: int) -> dict[str, str]:
         """Return what this node's workers find in their environment to reach the coordinator."""
+        del place, workers
+        return {}
 
 
 @runtime_checkable
