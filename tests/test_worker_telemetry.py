@@ -10,7 +10,7 @@ from pathlib import Path
 PROGRAM = """
 from holdfast import worker_telemetry, metrics
 from holdfast.agent import LocalElasticAgent, WorkerSpec
-from holdfast.checkpoint import FileSystemCheckpointManager
+from holdfast.compat.torchelastic.checkpoint import FileSystemCheckpointManager
 from holdfast.rendezvous import RendezvousParameters, get_rendezvous_handler
 
 def save():

@@ -21,8 +21,6 @@ imported when they are first used.
 # `typing` takes longer to import than the rest of this file, and Ctrl-C meanwhile would end in a traceback.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from holdfast import agent as agent
     from holdfast import checkpoint as checkpoint
     from holdfast import compat as compat
@@ -103,16 +101,18 @@ _MODULES = (
 __all__ = ["__version__", *_NAMES, *_MODULES]
 
 
-def __getattr__(name: str) -> "Any":
-    """Import a public name when it is first used."""
-    from importlib import import_module
+if not TYPE_CHECKING:  # a type checker knows the names above, and no others
 
-    if name in _MODULES:
-        return import_module(f"holdfast.{name}")
-    if name not in _NAMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_NAMES[name]), name)
-    return value
+    def __getattr__(name):
+        """Import a public name when it is first used."""
+        from importlib import import_module
+
+        if name in _MODULES:
+            return import_module(f"holdfast.{name}")
+        if name not in _NAMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(_NAMES[name]), name)
+        return value
 
 
 def __dir__() -> "list[str]":

@@ -97,7 +97,7 @@ class RendezvousClosedError(RendezvousError):
     """The run is closed: it ended, and its id cannot be used again."""
 
 
-class RendezvousTimeoutError(RendezvousError, TimeoutError):
+class RendezvousTimeoutError(RendezvousError, UnavailableError, TimeoutError):
     """Not enough nodes came together in time."""
 
 

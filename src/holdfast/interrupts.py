@@ -1,4 +1,4 @@
-"""Ctrl-C while modules are being imported, or the interpreter ends: the process ends without a word."""
+"""Ctrl-C during imports or at exit: the process ends without a traceback."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import signal
 class UntilImported:
     """Lets SIGINT end the process at once for as long as it is entered.
 
-    Where somebody has taken SIGINT over, or ignores it, nothing is changed. An interrupt in the middle of an import
-    would otherwise end in a traceback, or be lost in the machinery of imports.
+    Nothing changes if SIGINT is ignored or has another handler. An interrupt in the middle of an import would
+    otherwise end in a traceback, or be lost in the import system.
     """
 
     def __init__(self) -> None:

@@ -2,8 +2,7 @@
 
 Another user can make a folder there first, with rights for all, or put a symbolic link to one of our own folders in its
 place. So a folder is opened without following links, and its kind, owner and mode are read from the open descriptor.
-What is listed, opened or removed afterwards goes through that descriptor: a folder that is swapped for another in the
-meantime makes no difference.
+Everything afterwards uses that descriptor, so a folder that is swapped for another in the meantime makes no difference.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _UNMAPPED_UID = 65534
 
 
 def user_folder_name() -> str:
-    """Return what this user's folder is called in a place that all users share."""
+    """Return the name of this user's folder below a folder that all users share."""
     return f"holdfast-{os.geteuid()}"
 
 
@@ -91,7 +90,7 @@ class PrivateFolder:
             os.unlink(name, dir_fd=self._descriptor)
 
     def rmdir(self, name: str) -> bool:
-        """Remove an empty folder in it; says whether it was there and empty."""
+        """Remove an empty folder in it; return whether it was there and empty."""
         try:
             os.rmdir(name, dir_fd=self._descriptor)
         except OSError:
@@ -103,7 +102,7 @@ class PrivateFolder:
         shutil.rmtree(name, ignore_errors=True, dir_fd=self._descriptor)
 
     def hold(self, *, alone: bool = False) -> bool:
-        """Lock the folder until it is closed, `alone` or together with others; says whether that was possible."""
+        """Lock the folder until it is closed, `alone` or together with others; return whether that was possible."""
         try:
             fcntl.flock(self._descriptor, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except OSError:  # another process holds it, or this file system has no locks
@@ -111,7 +110,7 @@ class PrivateFolder:
         return True
 
     def close(self) -> None:
-        """Give it up; a second call does nothing."""
+        """Close it; a second call does nothing."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -195,7 +194,7 @@ def _open_folder(path: Path, name: str | Path, parent: int | None) -> int:
 
 
 def _check_place(place: PrivateFolder) -> None:
-    """Refuse a place where another user could take our folder away and put another one there."""
+    """Refuse a parent folder in which another user could replace our folder."""
     found = place.status()
     if found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX:
         raise UsageError(f"every user may rename what is in {place.path}: set its sticky bit (chmod +t {place.path})")

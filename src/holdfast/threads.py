@@ -1,4 +1,4 @@
-"""Background threads that never die silently: an unexpected exception is told with its traceback, and acted on."""
+"""Background threads that never die silently: an unexpected exception is reported with its traceback."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def start_thread(
 ) -> threading.Thread:
     """Start a daemon thread; if `target` raises, the exception is published and handed to `on_death`, on that thread.
 
-    `on_death` is where the owner of the thread frees those who wait for it, or starts another one.
+    In `on_death` the owner of the thread releases callers that wait for it, or starts another one.
     """
 
     def run() -> None:
@@ -31,7 +31,7 @@ def start_thread(
 
 
 def tell_unexpected(name: str, error: BaseException, then: str = "") -> None:
-    """Publish an exception that a thread did not expect, which is a mistake of ours, with its traceback."""
+    """Publish an unexpected exception of a thread, which is a bug of ours, with its traceback."""
     trace = "".join(traceback.format_exception(error)).rstrip()
     sentence = f"unexpected error in the thread '{name}': {type(error).__name__}: {error}"
     facts.publish(

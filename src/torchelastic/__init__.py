@@ -1,13 +1,23 @@
-"""The name of the first torchelastic, which has no other maintainer, answered by Holdfast.
+"""The name of the first torchelastic, which is not maintained any more, answered by Holdfast.
 
 The names of 2019 (`train`, `State`, `Coordinator`...) are here. Everything below leads to a module of Holdfast:
 `torchelastic.metrics` is `holdfast.metrics`.
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast import __version__, compat
+
+if TYPE_CHECKING:
+    from holdfast.compat.errors import NonRetryableException as NonRetryableException
+    from holdfast.compat.errors import StopException as StopException
+    from holdfast.compat.torchelastic.coordinator import Coordinator as Coordinator
+    from holdfast.compat.torchelastic.coordinator import SimpleWorkerStats as SimpleWorkerStats
+    from holdfast.compat.torchelastic.coordinator import WorkerStats as WorkerStats
+    from holdfast.compat.torchelastic.loop import run_train as run_train
+    from holdfast.compat.torchelastic.loop import train as train
+    from holdfast.train.state import State as State
 
 compat.install("torchelastic")
 

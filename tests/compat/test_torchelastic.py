@@ -30,9 +30,9 @@ def test_the_names_of_0_1_are_ours() -> None:
     assert torchelastic.State is holdfast.State
     for name in torchelastic.__all__:
         assert name == "__version__" or getattr(torchelastic, name).__module__.startswith("holdfast.")
-    assert CoordinatorP2P is importlib.import_module("holdfast.p2p").CoordinatorP2P
+    assert CoordinatorP2P is importlib.import_module("holdfast.compat.torchelastic.p2p").CoordinatorP2P
     assert {each.__module__ for each in (CheckpointUtil, FileSystemCheckpointManager, set_checkpoint_manager)} == {
-        "holdfast.checkpoint.classic"
+        "holdfast.compat.torchelastic.checkpoint"
     }
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         torchelastic.nothing  # noqa: B018
@@ -99,6 +99,30 @@ where = "holdfast://127.0.0.1:{}/run?min_workers=2&max_workers=2".format(int(os.
 state = torchelastic.train(CoordinatorP2P("ring", where, 2), step, Mine())
 print(*state.found)
 """
+
+
+def test_collectives_work_on_torchs_group_anywhere(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "group.py").write_text(
+        "import numpy, torch.distributed as dist, torchelastic.distributed as edist\n"
+        "dist.init_process_group('gloo')\n"
+        "rank = dist.get_rank()\n"
+        "found = edist.broadcast_binary(numpy.arange(3, dtype=numpy.uint8) if rank == 1 else None, 1).tolist()\n"
+        "print(rank, found, edist.all_gather_return_max_long(10**rank), edist.broadcast_long(rank + 5, 1),\n"
+        "      edist.broadcast_float_list([0.5, rank], 0), edist.broadcast_bool(rank == 1, 1))\n"
+        "dist.destroy_process_group()\n"
+    )
+
+    done = run("-W", "ignore", "-m", "holdfast", "launch", "--standalone", "--nproc-per-node", "2", "-q", "group.py")
+
+    same = "[0, 1, 2] (1, 10) 6 [0.5, 0.0] True"
+    assert sorted(done.stdout.splitlines()) == [f"0 {same}", f"1 {same}"]
+
+
+def test_collectives_need_a_group(run: Run) -> None:
+    done = run("-c", "from torchelastic.distributed import broadcast_long; broadcast_long(1, 0)", code=1)
+
+    assert "inside State.sync, or after init_process_group" in done.stderr
 
 
 def test_modules_that_moved_into_torch_are_the_same_ones() -> None:

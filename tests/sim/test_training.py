@@ -15,19 +15,16 @@ from holdfast.sim.simulation import Outcome, Simulation
 from holdfast.train import machine as trainer_module
 from holdfast.train.events import (
     Account,
-    AwaitNews,
-    Blame,
     MoveState,
     NewsAwaited,
     SavedFound,
     StepDone,
-    StepFailed,
     StepRolledBack,
     SumsSettled,
     TrainerEffect,
     TrainerEvent,
 )
-from holdfast.train.machine import Plan, Stage, TrainerMachine
+from holdfast.train.machine import UNEXPLAINED_MAX, Plan, TrainerMachine
 
 SEEDS_MAX = 300
 
@@ -42,16 +39,9 @@ def test_no_step_is_lost_and_every_training_ends(start: int) -> None:
 class BlamesItself(TrainerMachine):
     """Takes an error for its own when no news explains it in time, though no coordinator could tell: as 0.1.0 did."""
 
-    def _on_failed(self, failed: StepFailed) -> None:
-        if failed.blame is Blame.UNCLEAR and self.broken is None:
-            self.stage = Stage.DOUBTING
-            self._reason = failed.reason
-            self._out.append(AwaitNews())
-        else:
-            super()._on_failed(failed)
-
     def handle(self, event: TrainerEvent, now: float) -> list[TrainerEffect]:
-        return super().handle(NewsAwaited(reachable=True) if isinstance(event, NewsAwaited) else event, now)
+        self._unexplained = UNEXPLAINED_MAX
+        return super().handle(NewsAwaited(False, True) if isinstance(event, NewsAwaited) else event, now)
 
 
 class TrustsEveryRollback(TrainerMachine):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.compat.names import View, torch_elastic
+from holdfast.compat.elastic.dynamic import DynamicRendezvousHandler, RendezvousTimeout
+from holdfast.compat.elastic.store_backend import C10dRendezvousBackend
 from holdfast.rendezvous import RendezvousHandler, RendezvousParameters, get_rendezvous_handler
 from holdfast.store import MemoryStore
 from holdfast.testing.rendezvous_contract import Case, Make, rendezvous_cases
@@ -69,16 +69,12 @@ def test_the_etcd_backend(case: Case, run: list[RendezvousHandler], etcd: Any) -
 
 @pytest.mark.parametrize("case", ELASTIC, ids=lambda case: case.__name__)
 def test_torch_elastics_dynamic_handler(case: Case, run: list[RendezvousHandler]) -> None:
-    theirs = torch_elastic.MODULES["torch.distributed.elastic.rendezvous.dynamic_rendezvous"]
-    dynamic = import_module(theirs.modules[0] if isinstance(theirs, View) else theirs)
-    theirs = torch_elastic.MODULES["torch.distributed.elastic.rendezvous.c10d_rendezvous_backend"]
-    backends = import_module(theirs.modules[0] if isinstance(theirs, View) else theirs)
     store = MemoryStore()
-    shared = backends.C10dRendezvousBackend(store, "run")
+    shared = C10dRendezvousBackend(store, "run")
 
     def make(low: int, high: int, join_timeout: float) -> RendezvousHandler:
-        times = dynamic.RendezvousTimeout(timedelta(seconds=join_timeout), timedelta(seconds=0.05))
-        made: RendezvousHandler = dynamic.DynamicRendezvousHandler.from_backend(
+        times = RendezvousTimeout(timedelta(seconds=join_timeout), timedelta(seconds=0.05))
+        made: RendezvousHandler = DynamicRendezvousHandler.from_backend(
             "run", store, shared, low, high, local_addr=f"n{len(run)}", timeout=times, keep_alive_interval=1
         )
         run.append(made)

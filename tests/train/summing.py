@@ -10,17 +10,15 @@ import json
 import os
 import signal
 import sys
+import time
 import warnings
 from typing import Any
 
 import numpy as np
+from torchelastic.checkpoint import FileSystemCheckpointManager, set_checkpoint_manager
+from torchelastic.p2p import CoordinatorP2P
 
-from holdfast.checkpoint import FileSystemCheckpointManager, set_checkpoint_manager
-from holdfast.errors import NotRetryableError
-from holdfast.p2p import CoordinatorP2P
-from holdfast.train.coordinator import SimpleWorkerStats
-from holdfast.train.loop import run_train, train
-from holdfast.train.state import State
+from torchelastic import NonRetryableException, SimpleWorkerStats, State, run_train, train
 
 NUMBERS = list(range(11, 31))
 
@@ -57,13 +55,29 @@ class Summing(State):
         tell("synced", world=world_size, rank=rank, index=self.index, total=self.total)
 
 
+class RegroupingCoordinator(CoordinatorP2P):
+    """Regroups after every step, without asking the others."""
+
+    def should_rendezvous(self, state: State) -> bool:
+        return True
+
+    def report_progress(self, state: State) -> None:
+        super().report_progress(state)
+        tell("ended", at=time.monotonic_ns())
+
+    def _leave_group(self) -> None:
+        tell("left", at=time.monotonic_ns())
+        super()._leave_group()
+
+
 class Worker:
     """One worker; `at` maps the index at which something happens to what happens."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.options = options
         self.at = dict(options.get("at", {}))
-        self.coordinator = CoordinatorP2P(
+        kind = RegroupingCoordinator if options.get("regroup") else CoordinatorP2P
+        self.coordinator = kind(
             c10d_backend=options.get("backend", "ring"),
             init_method=options["url"],
             max_num_trainers=options.get("most", 4),
@@ -90,6 +104,8 @@ class Worker:
         state.index += trainer.world_size
         state.total += self.sum(value)
         tell("step", index=state.index, total=state.total, world=trainer.world_size, rank=trainer.rank)
+        if self.options.get("linger"):  # the others are done with this step
+            trainer.membership.wait_broken(self.options["linger"])
         return state, SimpleWorkerStats(self.options.get("rate", 1.0))
 
     def meet_fate(self, state: Summing) -> None:
@@ -103,7 +119,7 @@ class Worker:
             if fate == "bug":
                 raise NameError("a bug")
             if fate == "hopeless":
-                raise NotRetryableError("there is no hope")
+                raise NonRetryableException("there is no hope")
             if fate == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             if fate == "orphan":
@@ -134,12 +150,10 @@ class Worker:
     def run(self) -> None:
         import logging
 
-        import holdfast.p2p
-
         logging.basicConfig(level="INFO")
         if "checkpoints" in self.options:
             set_checkpoint_manager(FileSystemCheckpointManager(self.options["checkpoints"]))
-        holdfast.p2p.MONITOR_EVERY_STEPS = self.options.get("monitor_every", 1000)
+        CoordinatorP2P.MONITOR_PROGRESS_FREQ = self.options.get("monitor_every", 1000)
         state = Summing(self.options)
         if self.options.get("generator"):
 
@@ -150,7 +164,8 @@ class Worker:
             run_train(self.coordinator, steps, state)
         else:
             state = train(self.coordinator, self.step, state)
-        tell("done", total=state.total)
+        relative = getattr(self.coordinator, "last_relative_prog_rate", None)
+        tell("done", total=state.total, relative=relative, slow=self.coordinator.is_worker_straggler)
 
 
 if __name__ == "__main__":

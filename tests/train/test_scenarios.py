@@ -90,13 +90,33 @@ def test_the_same_failure_forever_ends_the_loop(crew: Crew) -> None:
     (worker,) = crew({"at": {4: "retry"}, "always": True}, most=1)
 
     assert worker.end() != 0
-    assert "failed 101 times" in "".join(worker.errors)
+    assert "Exceeded max number of recoverable failures: 100" in "".join(worker.errors)
 
 
 def test_a_sync_that_raises_is_tried_again(crew: Crew) -> None:
     workers = crew({"fail_sync": 1}, {}, most=2)
 
     assert [done(worker) for worker in workers] == [TOTAL] * 2
+
+
+def test_a_sync_that_raises_costs_no_step_where_workers_regroup_after_every_one(crew: Crew) -> None:
+    """A worker that is done with its step leaves no round while another is still in it, which would have to redo it."""
+    trouble = {"fail_sync": 1}
+    workers = crew(trouble, {**trouble, "linger": 0.2}, {}, {}, regroup=True, least=4)
+
+    assert [done(worker) for worker in workers] == [TOTAL] * 4
+    assert [sum(event["event"] == "step" for event in worker.events) for worker in workers] == [5] * 4
+    ended = [times(worker, "ended") for worker in workers]
+    left = [
+        [next(at for at in times(worker, "left") if at > end) for end in times(worker, "ended")] for worker in workers
+    ]
+    for step in range(5):
+        assert max(each[step] for each in ended) <= min(each[step] for each in left)
+
+
+def times(worker: Worker, event: str) -> list[int]:
+    """When a worker told of an event, by the clock that all processes of this machine share."""
+    return [each["at"] for each in worker.events if each["event"] == event]
 
 
 def test_two_of_four_are_killed(crew: Crew) -> None:
@@ -158,6 +178,10 @@ def test_a_straggler_is_named(crew: Crew) -> None:
 
     assert [done(worker) for worker in workers] == [TOTAL] * 2
     assert "slower than the others: rank" in "".join(workers[0].errors + workers[1].errors)
+    assert [(worker.events[-1]["relative"], worker.events[-1]["slow"]) for worker in workers] == [
+        (1.0, False),
+        (0.5, True),
+    ]
 
 
 def test_all_are_killed_and_go_on_from_the_last_checkpoint(crew: Crew, tmp_path: Path) -> None:

@@ -20,12 +20,6 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.checkpointer import Restored as Restored
     from holdfast.checkpoint.choose import Choice as Choice
     from holdfast.checkpoint.choose import Every as Every
-    from holdfast.checkpoint.classic import Checkpoint as Checkpoint
-    from holdfast.checkpoint.classic import CheckpointManager as CheckpointManager
-    from holdfast.checkpoint.classic import CheckpointUtil as CheckpointUtil
-    from holdfast.checkpoint.classic import FileSystemCheckpointManager as FileSystemCheckpointManager
-    from holdfast.checkpoint.classic import get_checkpoint_manager as get_checkpoint_manager
-    from holdfast.checkpoint.classic import set_checkpoint_manager as set_checkpoint_manager
     from holdfast.checkpoint.dcp import read_dcp as read_dcp
     from holdfast.checkpoint.dcp import write_dcp as write_dcp
     from holdfast.checkpoint.layout import FlatSlice as FlatSlice
@@ -45,8 +39,6 @@ else:
         __name__,
         checkpointer="Checkpointer Restored",
         choose="Choice Every",
-        classic="Checkpoint CheckpointManager CheckpointUtil FileSystemCheckpointManager "
-        "get_checkpoint_manager set_checkpoint_manager",
         dcp="read_dcp write_dcp",
         layout="FlatSlice pack unpack",
         memory="MemoryTier",

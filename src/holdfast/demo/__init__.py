@@ -1,1 +1,1 @@
-"""A job that is hurt while you watch: two nodes of two workers, on this machine, with nothing else installed."""
+"""A job that recovers from kills while you watch: two nodes of two workers, on this machine, with only Holdfast."""

@@ -72,12 +72,12 @@ class Node:
                 kill(pid)
 
     def terminate(self) -> None:
-        """Ask the agent to end politely."""
+        """Send SIGTERM to the agent."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
 
     def close(self) -> None:
-        """Let go of an agent that has ended."""
+        """Release an agent that has ended."""
         self._process.wait()
         for pipe in (self._process.stdout, self._process.stderr):
             if pipe is not None:
@@ -95,7 +95,7 @@ class Node:
 
 
 def parse(node: str, line: str) -> Event | None:
-    """Understand one line of a worker (`step=3 loss=0.5 ...`) or of an agent (a fact as JSON)."""
+    """Parse one line of a worker (`step=3 loss=0.5 ...`) or of an agent (a fact as JSON)."""
     try:
         if line.startswith("{"):
             fact = json.loads(line)
@@ -109,7 +109,7 @@ def parse(node: str, line: str) -> Event | None:
             rank, world, number = int(said["rank"]), int(said["world"]), int(said["round"])
             return Stepped(node, rank, world, number, int(said["step"]), float(said["loss"]), int(said["pid"]))
     except (KeyError, ValueError, TypeError):
-        pass  # somebody else's line, or half of one
+        pass  # another program's line, or half of one
     return None
 
 

@@ -60,7 +60,6 @@ class PlainScreen(Screen):
         self._told = 0
 
     def tell(self, sentence: str, now: float, tone: Tone = Tone.PLAIN) -> None:
-        """Write the line."""
         del tone
         self._line(f"{self._stamp(now)}  {sentence}")
 
@@ -110,14 +109,12 @@ class LiveScreen(Screen):
         self._live.stop()
 
     def tell(self, sentence: str, now: float, tone: Tone = Tone.PLAIN) -> None:
-        """Print the line above the workers."""
         from rich.text import Text
 
         style = {Tone.GOOD: "green", Tone.BAD: "bold red", Tone.PLAIN: ""}[tone]
         self._console.print(Text.assemble((f"{self._stamp(now)}  ", "dim"), (sentence, style)))
 
     def draw(self, rows: list[Row], now: float) -> None:
-        """Draw the workers."""
         del now
         self._live.update(_workers(rows), refresh=True)
 

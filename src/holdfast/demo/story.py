@@ -1,6 +1,6 @@
-"""The demo's story: whom to hurt and when, and what it cost the job. Pure.
+"""The demo's story: what to kill and when, and what it cost the job. Pure.
 
-It hears the lines of workers and agents and answers with what to do next. It does not know processes, files or the
+It gets the lines of workers and agents and returns what to do next. It does not know processes, files or the
 screen; `watch` does.
 
     GATHERING ─▶ STEADY ─▶ a worker is killed ─▶ MENDING ─▶ STEADY ─▶ a node is killed ─▶ MENDING ─▶ STEADY
@@ -11,7 +11,7 @@ The rules of counting, all on the side that makes us look worse:
 1. A round counts as training once *every* one of its workers has finished a step in it, not when it is sealed.
 2. The clock runs from the kill. A new node's own start is no loss, since the others train meanwhile; there it runs
    from the last step of the round that was ended for it.
-3. Lost steps are those that anybody had finished beyond the checkpoint that the next round began with.
+3. Lost steps are those that any worker had finished beyond the checkpoint that the next round began with.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DRIFT_MAX = 1e-9
 
 
 class Stage(enum.StrEnum):
-    """Where the story stands."""
+    """The stage of the story."""
 
     GATHERING = "gathering"
     STEADY = "steady"
@@ -57,7 +57,7 @@ class Tone(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Raise the curtain."""
+    """The demo begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ class _Round:
     world: int
     #: The step that it began from: that of the checkpoint.
     began: int
-    #: The highest step that anybody finished in it, and when somebody last finished one.
+    #: The highest step that a worker finished in it, and when a step was last finished.
     done: int = 0
     stepped_at: float = 0.0
     ranks: dict[int, Stepped] = field(default_factory=dict)

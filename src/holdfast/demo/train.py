@@ -32,7 +32,7 @@ LEARNING_RATE = 0.02
 
 
 def main() -> None:
-    """Train from the last checkpoint on, until the step given, or until somebody puts a file `enough` in the folder."""
+    """Train from the last checkpoint on, until the step given, or until there is a file `enough` in the folder."""
     from holdfast.store import from_environ
 
     folder = Path(sys.argv[1])
@@ -72,7 +72,7 @@ def sum_over_ranks(store: Store, name: str, rank: int, world: int, values: Vecto
     """Add up the vectors of all ranks, through the store."""
     store.set(f"{name}/{rank}", array("d", values).tobytes())
     vectors = [array("d", each) for each in store.multi_get([f"{name}/{other}" for other in range(world)])]
-    # The last one to have read everything clears up; nobody waits for that.
+    # The last rank to read everything deletes the keys; no rank waits for that.
     if store.add(f"{name}/read", 1) == world:
         for other in range(world):
             store.delete_key(f"{name}/{other}")
@@ -105,7 +105,7 @@ def load(folder: Path) -> tuple[int, Vector]:
 
 
 def save(folder: Path, step: int, weights: Vector) -> None:
-    """Write the checkpoint in one move, so that whoever dies, and whenever, leaves a whole one."""
+    """Write the checkpoint in one move, so that a worker that dies at any moment leaves a whole one."""
     draft = folder / f"checkpoint.{os.getpid()}"
     folder.mkdir(parents=True, exist_ok=True)
     draft.write_text(json.dumps({"step": step, "weights": weights}))

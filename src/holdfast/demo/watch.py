@@ -1,4 +1,4 @@
-"""The demo's driver: starts agents, hears what they say, kills whom the story names, and clears up. No decisions."""
+"""The demo's driver: starts agents, reads their output, kills what the story names, and cleans up. No decisions."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class DemoOptions:
 
     #: Pause before each step, so that a person can watch.
     step_s: float = 0.05
-    #: Steps from one recovery to the next blow.
+    #: Steps from one recovery to the next kill.
     steps_between: int = 40
     patience_s: float = 30.0
 
@@ -84,7 +84,7 @@ class _Watch:
         self._selector = selectors.DefaultSelector()
         self._selector.register(signals.fileno(), selectors.EVENT_READ)
         self._nodes: list[Node] = []
-        # Held so that nobody takes the port before node A listens on it.
+        # Held so that no other process takes the port before node A listens on it.
         self._port = HeldPort()
         self._report: Report | None = None
         self._drawn_at = float("-inf")
@@ -106,7 +106,7 @@ class _Watch:
         return self._report
 
     def close(self) -> None:
-        """End what still runs: politely, then not."""
+        """Stop what still runs: SIGTERM, then SIGKILL."""
         for node in self._nodes:
             node.terminate()
         _wait_ended([node.pidfd for node in self._nodes], GOODBYE_S)
@@ -189,7 +189,7 @@ class _Watch:
         return {**kept, "HOLDFAST_HOME": str(self._folder / "home")}
 
     def _explain(self) -> None:
-        """Show the last lines of every agent, so that a failed demo is not a riddle."""
+        """Show the last lines of every agent, to explain a failed demo."""
         for node in self._nodes:
             for line in node.tail:
                 self._screen.tell(f"node {node.name}: {line}", time.monotonic())
@@ -229,7 +229,7 @@ class _Signals:
 
 @contextlib.contextmanager
 def _no_orphans() -> Iterator[None]:
-    """Have whoever loses its parent become ours, and end and reap all that is there at the end."""
+    """Become the parent of orphaned processes, and kill and reap all of them at the end."""
     before = frozenset(children(os.getpid()))
     set_child_subreaper(True)
     try:

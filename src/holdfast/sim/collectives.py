@@ -71,9 +71,14 @@ class SimRound:
             operation.waiting.pop(rank, None)
             self._fail_soon(operation)
 
+    def is_closed(self, rank: int) -> bool:
+        """Whether another member has closed its connections, as far as this one can see."""
+        return not self._silent and any(each != rank for each in self._closed)
+
     def cut(self, rank: int) -> None:
         """Let nothing through between a member and the others any more: connections that lost bytes stay broken."""
-        self._silent[rank] = None
+        if self.world_size > 1:
+            self._silent[rank] = None
 
     def _fail_soon(self, operation: _Operation) -> None:
         for rank in list(operation.waiting):

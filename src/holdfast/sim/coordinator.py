@@ -33,13 +33,14 @@ class CoordinatorHost(Process):
         clock: Clock,
         rng: Random,
         network: Network,
-        safety: Safety,
+        safety: dict[str, Safety],
         story: Story | None,
         *,
         timers_first: bool = False,
     ) -> None:
         super().__init__(world, clock, rng, timers_first=timers_first)
         self.network = network
+        #: What watches each run.
         self.safety = safety
         self.story = story
         self.life = 0
@@ -59,7 +60,8 @@ class CoordinatorHost(Process):
         self.life += 1
         self._timer_at = None
         self._ring_due = False
-        self.safety.restarted()
+        for safety in self.safety.values():
+            safety.restarted()
         records = {run: msgspec.json.decode(record, type=RunRecord) for run, record in self.disk.items()}
         self.machine = CoordinatorMachine(lambda: f"{self.rng.getrandbits(32):08x}", records, self.local())
         self._arm()
@@ -70,7 +72,8 @@ class CoordinatorHost(Process):
         self.dies_midway = None
         if disk_lost:
             self.disk.clear()
-            self.safety.forget()
+            for safety in self.safety.values():
+                safety.forget()
         connections, self._connections = self._connections, {}
         for connection in connections.values():
             self.network.lose_coordinator(connection)
@@ -122,18 +125,19 @@ class CoordinatorHost(Process):
             return
         for effect in effects:
             self._carry_out_one(effect)
-        if (run := self.run) is not None:
-            self.safety.look(self.machine, run)
+        for name, safety in self.safety.items():
+            if (run := self.machine.runs.get(name)) is not None:
+                safety.look(self.machine, run)
 
     def _carry_out_one(self, effect: Any) -> None:
         if type(effect) is Send:
             nodes = [self._connections[peer] for peer in effect.peers if peer in self._connections]
-            if type(effect.message) is Sealed and (run := self.run) is not None:
-                for connection in nodes:
-                    self.safety.sealed(run, connection.node, effect.message)
-            if type(effect.message) is Rejected and (run := self.run) is not None:
-                for connection in nodes:
-                    self.safety.rejected(run, connection.node)
+            for connection in nodes:
+                node, run = connection.node, self.machine.runs.get(connection.node.run)
+                if type(effect.message) is Sealed and run is not None:
+                    node.safety.sealed(run, node, effect.message)
+                if type(effect.message) is Rejected and run is not None:
+                    node.safety.rejected(run, node)
             if self.story and nodes and type(effect.message) is not Ack:
                 self.story.tell("coordinator", f"to {_names(nodes)}: {words(effect.message)}")
             for connection in nodes:
@@ -144,7 +148,8 @@ class CoordinatorHost(Process):
             if self.story:
                 self.story.tell("coordinator", f"* {effect.fact.sentence}")
             link = self._joined.get(str(effect.fact.data.get("node")))
-            self.safety.noted(effect.fact, link is not None and link.stands)
+            for safety in self.safety.values():
+                safety.noted(effect.fact, link is not None and link.stands)
 
 
 def _names(connections: list[Connection]) -> str:

@@ -72,11 +72,11 @@ class Faults:
             case FaultKind.CLOSE:
                 node.close("asked to end")
             case FaultKind.CUT_RING:
-                node.cut_ring()  # type: ignore[attr-defined]
+                node.cut_ring()
+            case FaultKind.CRASH_WORKER:
+                node.crash_worker()
             case FaultKind.CRASH_BOTH:
-                if not node.plan.hosts_coordinator:
-                    node.crash(silent=fault.how is How.SILENT)
-                    self._come_back(fault, node)
+                node.crash_worker()
                 self._down(fault)
             case _:
                 raise AssertionError(f"{fault.kind} does not befall a node")

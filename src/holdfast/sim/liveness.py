@@ -87,11 +87,14 @@ def _unsettled_wait(run: RunMachine, asking: list[SimNode], now: float) -> str |
     return None
 
 
-def unfinished(safety: TrainingSafety, workers: list[SimWorker]) -> str | None:
+def unfinished(safety: TrainingSafety, workers: list[SimWorker], nodes: list[SimNode]) -> str | None:
     """Say what is missing until a training in process is done, or None when it is."""
-    left = next((worker for worker in workers if not worker.ended), None)
+    left = next((worker for worker in workers if worker.alive and not worker.ended), None)
     if left is not None:
         return f"{left.id} is {left.trainer.stage} at step {left.model.step} of {left.training.steps}"
+    node = next((node for node in nodes if not node.ended), None)
+    if node is not None:
+        return f"all workers of {node.id} have ended, but its agent is {node.agent.stage}"
     steps = next((worker.training.steps for worker in workers), 0)
     if safety.failed_for is None and safety.steps_done < steps:
         return f"all workers have ended after {safety.steps_done} of {steps} steps"

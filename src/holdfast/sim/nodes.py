@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.agent.machine import (
     AgentEffect,
@@ -61,6 +61,9 @@ from holdfast.sim.story import Story, describe_place, words
 from holdfast.sim.world import Clock, World
 from holdfast.wire.frames import Message
 
+if TYPE_CHECKING:
+    from holdfast.sim.workers import SimWorker
+
 PORT_MIN = 20_000
 SIGTERM, SIGKILL = Signalled(15, "SIGTERM"), 9
 
@@ -77,6 +80,7 @@ class SimNode(Process):
         network: Network,
         safety: Safety,
         story: Story | None,
+        make_worker: Callable[[SimNode, int, int], SimWorker] | None = None,
     ) -> None:
         self.id = plan.name if life == 1 else f"{plan.name}.{life}"
         rng = Random(f"node {scenario.seed} {self.id}")
@@ -100,8 +104,14 @@ class SimNode(Process):
         )
         self.machine: MemberMachine = MemberMachine(RUN, self.spec, scenario.settings, rng.random)
         self.agent = AgentMachine(AgentRules(replaces=scenario.settings.max_restarts > 0))
+        self.run = RUN
         #: The round whose workers run here, by the agent's own doing.
         self.workers: RoundId | None = None
+        #: The workers that train in process, by local rank; where there are none, workers are only counted.
+        self.gang: dict[int, SimWorker] = {}
+        self._make_worker = make_worker
+        self._failed: list[int] = []
+        self._paused: list[SimWorker] = []
         #: Whether these workers train in process, and so outlive their round.
         self.in_process = False
         #: The round whose workers have all finished well.
@@ -248,6 +258,8 @@ class SimNode(Process):
                 self.handle(Ask(port, self.local() + self.scenario.ask_timeout_s, effect.cause, effect.number))
             case StartWorkers():
                 self._start_workers(effect.place.round)
+                if self._make_worker is not None:
+                    self._after(self._busy_until - self.world.now, self._start_gang, effect.place.round)
             case TakePlace():
                 self._tell(f"its workers are in round {effect.place.round} now")
                 if self.workers is None:
@@ -260,6 +272,9 @@ class SimNode(Process):
                 self._after(delay_s, self._stopped, self._stops)
             case ReplaceWorkers():
                 self._tell("replaces a worker; the others go on")
+                failed, self._failed = self._failed, []
+                for local in failed:
+                    self._after(self.rng.random() * self.scenario.start_s, self._start_worker, local)
             case Fail():
                 if self.plan.gives_up:
                     self.handle(effect)
@@ -291,10 +306,72 @@ class SimNode(Process):
     def _stopped(self, stop: int) -> None:
         if stop != self._stops or self.agent.stage is not Stage.STOPPING:
             return
+        self._kill_gang(silent=False)
         if self.workers is not None:
             self._tell(f"has stopped the workers of round {self.workers}")
             self.workers, self.in_process = None, False
         self._put(WorkersStopped())
+
+    # -- workers that train in process -------------------------------------------------------------------------
+
+    def _start_gang(self, round_id: RoundId) -> None:
+        if self.workers == round_id and self.agent.stage is Stage.RUNNING:
+            for local in range(self.plan.workers):
+                self._start_worker(local)
+
+    def _start_worker(self, local: int) -> None:
+        place = self.machine.place
+        if self._make_worker is None or self.workers is None or place is None or self.agent.stage is not Stage.RUNNING:
+            return
+        worker = self.gang[local] = self._make_worker(self, local, place.first_rank + local)
+        worker.on_exit = lambda exited: self.post(self._worker_gone, local, exited)
+        worker.begin()
+
+    def _worker_gone(self, local: int, worker: SimWorker) -> None:
+        """The agent notices that a worker's process has ended."""
+        if self.gang.get(local) is not worker:
+            return
+        if not worker.ended_well:
+            self._failed.append(local)
+            self._on_failure(self.workers, Cause(f"{worker.id} ended", victim=False))
+        elif all(each.ended_well for each in self.gang.values()):
+            self._on_finish()
+
+    def crash_worker(self) -> None:
+        """A worker's process dies; its agent lives."""
+        live = [(local, worker) for local, worker in self.gang.items() if worker.alive and not worker.ended]
+        if live:
+            local, worker = self.rng.choice(live)
+            worker.crash(silent=False)
+            self.post(self._worker_gone, local, worker)
+
+    def _kill_gang(self, *, silent: bool) -> None:
+        gang, self.gang, self._failed = self.gang, {}, []
+        for worker in gang.values():
+            worker.crash(silent=silent)
+
+    def _a_worker(self) -> SimWorker | None:
+        live = [worker for worker in self.gang.values() if worker.alive and not worker.ended]
+        return self.rng.choice(live) if live else None
+
+    def cut_ring(self) -> None:
+        """Let nothing through between a worker here and the others of its round any more."""
+        if (worker := self._a_worker()) is not None:
+            worker.cut_ring()
+
+    def pause(self) -> None:
+        """Stop the agent and its workers."""
+        super().pause()
+        for worker in self.gang.values():
+            worker.pause()
+            self._paused.append(worker)
+
+    def resume(self) -> None:
+        """Let the agent and its workers go on."""
+        super().resume()
+        paused, self._paused = self._paused, []
+        for worker in paused:
+            worker.resume()
 
     def _after(self, seconds: float, act: Callable[..., None], *args: Any) -> None:
         self.world.after(seconds, self.post, act, *args)
@@ -307,6 +384,10 @@ class SimNode(Process):
 
     def worker_fails(self, sentence: str, *, victim: bool) -> None:
         """A worker of this node dies, and the agent notices."""
+        if self._make_worker is not None:
+            if (worker := self._a_worker()) is not None:
+                worker.fail_next()
+            return
         self.post(self._on_failure, self.workers, Cause(sentence, victim))
 
     def _on_failure(self, round_id: RoundId | None, cause: Cause) -> None:
@@ -343,6 +424,7 @@ class SimNode(Process):
             return
         self._tell("crashes" + (" without a sound" if silent else ""))
         self.kill()
+        self._kill_gang(silent=silent)
         round_id, self.workers = self.workers, None
         if self._link is not None:
             self.network.lose_node(self._link, silent=silent)

@@ -14,6 +14,10 @@ import msgspec
 from holdfast.coordinator.messages import Admit, RunSettings
 
 RUN = "sim"
+#: A first gathering of a training waits this long for all workers that are expected.
+GATHER_S = 10.0
+#: The run of workers that train in process, beside that of their agents.
+WORKERS_RUN = "sim.workers"
 
 
 class FaultKind(enum.StrEnum):
@@ -34,6 +38,7 @@ class FaultKind(enum.StrEnum):
     # Only where workers train in process:
     CUT_RING = "cut ring"  # nothing passes between a worker and the others of its round any more
     LOSE_CHECKPOINTS = "lose checkpoints"  # none can be read for a while
+    CRASH_WORKER = "crash worker"
     CRASH_BOTH = "crash both"  # a worker and the coordinator die at the same moment
 
 
@@ -116,8 +121,23 @@ class TrainingPlan(msgspec.Struct, frozen=True):
     save_every: int = 0
     disk_s: float = 0.1
     collective_timeout_s: float = 20.0
-    #: An agent starts another worker within this time after one has died.
-    replace_s: float = 0.5
+    #: How many workers there are, and how long a coordinator waits for them after it comes back.
+    workers: int = 2
+    recovery_s: float = 10.0
+
+    def settings(self) -> RunSettings:
+        """Return the settings of the workers' run, as in production but for a shorter gathering."""
+        return RunSettings(
+            min_nodes=1,
+            max_nodes=self.workers,
+            expected=self.workers,
+            max_restarts=1_000_000,
+            last_call_s=GATHER_S,
+            quiet_s=GATHER_S,
+            admit=Admit.RESTART,
+            recovery_s=self.recovery_s,
+            drop_grace_s=0.0,
+        )
 
 
 class Scenario(msgspec.Struct, frozen=True):
@@ -303,7 +323,7 @@ _GLOBAL = (
     FaultKind.SLOW_COORDINATOR,
     FaultKind.RESTART_COORDINATOR,
 )
-_TRAINING = (FaultKind.CUT_RING, FaultKind.LOSE_CHECKPOINTS, FaultKind.CRASH_BOTH)
+_TRAINING = (FaultKind.CUT_RING, FaultKind.LOSE_CHECKPOINTS, FaultKind.CRASH_WORKER, FaultKind.CRASH_BOTH)
 _CHANCES = {FaultKind.FINISH: 0.15, FaultKind.CLOSE: 0.05}
 _COUNTS = {FaultKind.FINISH: 1, FaultKind.CLOSE: 1, FaultKind.SLOW_COORDINATOR: 1, FaultKind.FAIL: 6}
 _HOWS = {
@@ -335,7 +355,6 @@ def _draw_seconds(rng: Random, kind: FaultKind, lease_s: float) -> float:
 
 _TRAINING_KINDS = (
     FaultKind.CRASH,
-    FaultKind.CRASH,
     FaultKind.PAUSE,
     FaultKind.CUT,
     FaultKind.BREAK,
@@ -343,18 +362,18 @@ _TRAINING_KINDS = (
     FaultKind.LEAVE,
     FaultKind.PAUSE_COORDINATOR,
     FaultKind.RESTART_COORDINATOR,
+    FaultKind.CRASH_WORKER,
     *_TRAINING,
 )
 _TRAINING_GLOBAL = (*_GLOBAL, FaultKind.LOSE_CHECKPOINTS)
-#: A first gathering waits this long for all workers that are expected.
-GATHER_S = 10.0
 
 
-def make_training(seed: int, workers_min: int = 2, workers_max: int = 8) -> Scenario:
-    """Draw a training in process: its workers, what they train, and what happens to them."""
+def make_training(seed: int, nodes_min: int = 2, nodes_max: int = 5) -> Scenario:
+    """Draw a training in process: its nodes and their workers, what they train, and what happens to them."""
     rng = Random(f"training {seed}")
-    size = rng.randint(workers_min, workers_max)
+    size = rng.randint(nodes_min, nodes_max)
     lease_s = rng.choice([1.0, 2.0, 5.0])
+    per_node = rng.choice([1, 1, 2, 3])
     training = TrainingPlan(
         steps=rng.choice([20, 60, 100]),
         step_s=rng.choice([0.05, 0.2, 0.5]),
@@ -365,17 +384,17 @@ def make_training(seed: int, workers_min: int = 2, workers_max: int = 8) -> Scen
         save_every=rng.choice([0, 0, 1, 5]),
         disk_s=rng.choice([0.01, 0.5]),
         collective_timeout_s=rng.choice([5.0, 20.0]),
-        replace_s=rng.choice([0.1, 2.0]),
+        workers=size * per_node,
+        recovery_s=rng.choice([3.0, 10.0]),
     )
     heal_at = rng.uniform(0.3, 1.0) * training.steps * training.step_s + 2 * lease_s
-    per_host = rng.choice([1, 1, 2])
     hosting = rng.randrange(size) if rng.random() < 0.5 else -1
     nodes = tuple(
         NodePlan(
-            name=f"w{index}",
-            host=f"h{index // per_host}",
+            name=f"n{index}",
+            host=f"h{index}",
             arrives_at=rng.uniform(0, 0.5),
-            node_rank=index,
+            workers=per_node,
             clock_rate=_draw_rate(rng),
             clock_offset_s=rng.uniform(0, 1e6),
             timers_first=rng.random() < 0.5,
@@ -388,22 +407,23 @@ def make_training(seed: int, workers_min: int = 2, workers_max: int = 8) -> Scen
         settings=RunSettings(
             min_nodes=1,
             max_nodes=size,
-            expected=size,
-            max_restarts=1_000_000,
+            max_restarts=100,
             last_call_s=GATHER_S,
-            quiet_s=GATHER_S,
-            admit=Admit.RESTART,
-            recovery_s=rng.choice([3.0, 10.0]),
-            drop_grace_s=0.0,
+            quiet_s=rng.choice([1.0, 3.0]),
+            admit=rng.choice([Admit.AT_ONCE, Admit.RESTART]),
+            recovery_s=training.recovery_s,
         ),
         weather=Weather(delay_s=rng.choice([0.0002, 0.002, 0.05])),
         nodes=nodes,
         faults=_training_faults(rng, nodes, lease_s, heal_at),
         lease_s=lease_s,
         heal_at=heal_at,
+        start_s=rng.choice([0.1, 1.0]),
+        stop_s=rng.choice([0.1, 1.0]),
         coordinator_rate=_draw_rate(rng),
         coordinator_offset_s=rng.uniform(0, 1e6),
         timers_first=rng.random() < 0.5,
+        in_process=True,
         training=training,
     )
 

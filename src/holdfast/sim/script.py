@@ -103,9 +103,7 @@ class Script:
 
     def node(self, name: str) -> SimNode:
         """Return the present life of a node."""
-        node = self._world.current[name]
-        assert isinstance(node, SimNode)
-        return node
+        return self._world.current[name]
 
     @property
     def _world(self) -> Simulation:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import traceback
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+
+import msgspec
 
 from holdfast.coordinator.messages import RoundId
 from holdfast.sim import liveness
@@ -18,7 +19,7 @@ from holdfast.sim.faults import Faults
 from holdfast.sim.network import Network
 from holdfast.sim.nodes import SimNode
 from holdfast.sim.safety import Safety
-from holdfast.sim.scenario import NodePlan, Scenario, Weather
+from holdfast.sim.scenario import RUN, WORKERS_RUN, NodePlan, Scenario, Weather
 from holdfast.sim.story import Story
 from holdfast.sim.training import Disk, TrainingSafety
 from holdfast.sim.violation import Violation
@@ -58,27 +59,31 @@ class Simulation:
         self.scenario = scenario
         self.world = World()
         self.story = Story(self.world) if story else None
-        #: Every life of every node, or of every worker that trains in process, by its id.
-        self.nodes: dict[str, Any] = {}
+        #: Every life of every node that ever was, by its id.
+        self.nodes: dict[str, SimNode] = {}
         #: The present life of every node, by its name.
-        self.current: dict[str, Any] = {}
+        self.current: dict[str, SimNode] = {}
         self.plans: dict[str, NodePlan] = {plan.name: plan for plan in scenario.nodes}
         self.disk = Disk(self.world)
-        self.safety = self._make_safety()
+        self.safety = Safety(self.nodes, len(scenario.nodes))
+        #: Every life of every worker that trains in process, by its id, and what watches them.
+        self.workers: dict[str, SimWorker] = {}
+        self.training = self._make_training()
         self.network = Network(self.world, scenario.weather, Random(f"network {scenario.seed}"))
         self.coordinator = CoordinatorHost(
             self.world,
             Clock(scenario.coordinator_rate, scenario.coordinator_offset_s),
             Random(f"coordinator {scenario.seed}"),
             self.network,
-            self.safety,
+            {RUN: self.safety} if self.training is None else {RUN: self.safety, WORKERS_RUN: self.training},
             self.story,
             timers_first=scenario.timers_first,
         )
         self.network.coordinator = self.coordinator
         if scenario.nodes:
             lasts_s = scenario.heal_at + scenario.bound_s()
-            self.network.messages_max = int(len(scenario.nodes) * (lasts_s * _MESSAGES_PER_S + _MESSAGES_MIN))
+            talkers = len(scenario.nodes) + (scenario.training.workers if scenario.training is not None else 0)
+            self.network.messages_max = int(talkers * (lasts_s * _MESSAGES_PER_S + _MESSAGES_MIN))
         self.faults = Faults(self)
         self._lives: dict[str, int] = {}
 
@@ -91,31 +96,29 @@ class Simulation:
         self.nodes[node.id] = self.current[name] = node
         node.begin()
 
-    def _make_safety(self) -> Safety:
-        if self.scenario.training is None:
-            return Safety(self.nodes, len(self.scenario.nodes))
-        rng = Random(f"collectives {self.scenario.seed}")
-        return TrainingSafety(self.nodes, len(self.scenario.nodes), self.world, rng, self.disk)
-
-    def _make_node(self, plan: NodePlan, life: int) -> SimNode | SimWorker:
-        if isinstance(self.safety, TrainingSafety):
-            worker = SimWorker(self.world, plan, life, self.scenario, self.network, self.safety, self.story, self.disk)
-            worker.on_exit = self._replace
-            return worker
-        node = SimNode(self.world, plan, life, self.scenario, self.network, self.safety, self.story)
+    def _make_node(self, plan: NodePlan, life: int) -> SimNode:
+        make_worker = None if self.training is None else self._make_worker
+        node = SimNode(self.world, plan, life, self.scenario, self.network, self.safety, self.story, make_worker)
         node.on_death = self._spread
         return node
 
-    def _replace(self, worker: SimWorker) -> None:
-        """Start another worker in place of one that has ended by an error, as its agent does."""
-        training = self.scenario.training
-        lost = isinstance(self.safety, TrainingSafety) and self.safety.failed_for is not None
-        if training is not None and not lost and not worker.ended_well and self.current[worker.name] is worker:
-            self.world.after(worker.rng.random() * training.replace_s, self._start_again, worker)
+    def _make_training(self) -> TrainingSafety | None:
+        scenario = self.scenario
+        if scenario.training is None:
+            return None
+        rng = Random(f"collectives {scenario.seed}")
+        return TrainingSafety(self.workers, scenario.training.workers, self.world, rng, self.disk)
 
-    def _start_again(self, worker: SimWorker) -> None:
-        if self.current[worker.name] is worker:
-            self.arrive(worker.name)
+    def _make_worker(self, node: SimNode, local: int, rank: int) -> SimWorker:
+        """Start a worker of a node; its connections take the node's way."""
+        assert self.training is not None
+        life = self._lives[f"{node.id}/{local}"] = self._lives.get(f"{node.id}/{local}", 0) + 1
+        name = f"{node.id}/{local}" + (f".{life}" if life > 1 else "")
+        plan = msgspec.structs.replace(node.plan, workers=1, node_rank=rank, hosts_coordinator=False)
+        worker = self.workers[name] = SimWorker(
+            self.world, name, plan, self.scenario, self.network, self.training, self.story, self.disk
+        )
+        return worker
 
     def _spread(self, source: SimNode, round_id: RoundId) -> None:
         """Let the workers of other nodes fail because those of one node have died."""
@@ -176,8 +179,8 @@ class Simulation:
     def unsettled(self) -> str | None:
         """Say what has not come to rest yet."""
         nodes = [node for node in self.current.values() if node.alive]
-        if isinstance(self.safety, TrainingSafety):
-            return liveness.unfinished(self.safety, nodes)
+        if self.training is not None:
+            return liveness.unfinished(self.training, list(self.workers.values()), nodes)
         return liveness.unsettled(self.coordinator, nodes)
 
     def _settle(self, deadline: float) -> None:

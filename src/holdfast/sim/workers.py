@@ -15,7 +15,7 @@ from holdfast.rendezvous import machine as member
 from holdfast.sim.collectives import SimRound
 from holdfast.sim.network import Connection, Network
 from holdfast.sim.process import Process
-from holdfast.sim.scenario import RUN, NodePlan, Scenario, TrainingPlan
+from holdfast.sim.scenario import WORKERS_RUN, NodePlan, Scenario, TrainingPlan
 from holdfast.sim.story import Story, describe_place, words
 from holdfast.sim.training import Disk, Model, TrainingSafety
 from holdfast.sim.violation import Violation
@@ -27,6 +27,7 @@ from holdfast.wire.frames import Message
 PORT_MIN = 20_000
 #: A wait for news is this long, as in production.
 NEWS_WAIT_S = 2.0
+NEWS_LOOK_S = 0.05
 
 
 class SimWorker(Process):
@@ -35,15 +36,16 @@ class SimWorker(Process):
     def __init__(
         self,
         world: World,
+        name: str,
         plan: NodePlan,
-        life: int,
         scenario: Scenario,
         network: Network,
         safety: TrainingSafety,
         story: Story | None,
         disk: Disk,
     ) -> None:
-        self.id = plan.name if life == 1 else f"{plan.name}.{life}"
+        self.id = name
+        self.run = WORKERS_RUN
         rng = Random(f"worker {scenario.seed} {self.id}")
         super().__init__(world, Clock(plan.clock_rate, plan.clock_offset_s), rng, timers_first=plan.timers_first)
         assert scenario.training is not None
@@ -58,9 +60,10 @@ class SimWorker(Process):
             local_world_size=1,
             port=0,
             lease_s=scenario.lease_s,
-            hosts_coordinator=plan.hosts_coordinator,
         )
-        self.machine: member.MemberMachine = member.MemberMachine(RUN, spec, scenario.settings, rng.random)
+        self.machine: member.MemberMachine = member.MemberMachine(
+            WORKERS_RUN, spec, self.training.settings(), rng.random
+        )
         self.trainer = TrainerMachine()
         self.model = Model(self.training)
         #: The round that the worker is connected in; what other checks call its workers.
@@ -74,7 +77,6 @@ class SimWorker(Process):
         self.ended = False
         self.ended_well = False
         self.closing = False
-        self.on_death: Callable[[SimWorker, RoundId], None] | None = None
         #: Called when the process has ended by itself, so that its agent may start another.
         self.on_exit: Callable[[SimWorker], None] | None = None
         self._link: Connection | None = None
@@ -89,7 +91,7 @@ class SimWorker(Process):
         self._doing = 0
         #: Whether the error that a step is about to end with is the program's own.
         self._own_error = False
-        self._fails_next = False
+        self._failures_left = 0
         self._notice = False
 
     # -- the connection ------------------------------------------------------------------------------------------------
@@ -232,7 +234,7 @@ class SimWorker(Process):
                 self._tell(f"rolls step {self.model.step} back" + ("" if whole else ", and cannot"))
                 self.go(t.StepRolledBack(whole))
             case t.AwaitNews():
-                self._later(NEWS_WAIT_S, lambda: self.go(t.NewsAwaited(self._linked)), exactly=True)
+                self._await_news(self.world.now + NEWS_WAIT_S, reachable=True)
             case t.SaveIfDue():
                 self._save(due=True)
             case t.SaveNow():
@@ -363,6 +365,15 @@ class SimWorker(Process):
             case "all left":
                 self.go(t.AllLeft())
 
+    def _await_news(self, deadline: float, *, reachable: bool) -> None:
+        """Look for what explains an error, as the driver does."""
+        gone = self._round is not None and self._round.is_closed(self._rank)
+        reachable = reachable and self._linked
+        if gone or self._inbox_breaks() or self.world.now >= deadline:
+            self.go(t.NewsAwaited(gone, reachable))
+        else:
+            self._later(NEWS_LOOK_S, lambda: self._await_news(deadline, reachable=reachable), exactly=True)
+
     def _take_state(self, brought: list[Any]) -> None:
         effect: t.MoveState = brought[self._rank][1]
         if self._rank in effect.to:
@@ -389,8 +400,9 @@ class SimWorker(Process):
             self.go(t.StepEntered())
 
     def _sum(self) -> None:
-        if self._fails_next:
-            self._fails_next, self._own_error = False, True
+        if self._failures_left:
+            self._failures_left -= 1
+            self._own_error = True
             self._tell("its program fails")
             self.go(t.StepFailed(self.rng.choice([t.Blame.OWN, t.Blame.UNCLEAR]), "a bug"))
         else:
@@ -445,12 +457,11 @@ class SimWorker(Process):
 
     # -- what befalls it -----------------------------------------------------------------------------------------------
 
-    def worker_fails(self, sentence: str, *, victim: bool) -> None:
-        """The program has a bug in its next step."""
-        del sentence, victim
-        self._fails_next = True
+    def fail_next(self) -> None:
+        """The program has a bug in its next step, which it may have again when it tries again."""
+        self._failures_left = self.rng.choice([1, 5])
 
-    def leave(self) -> None:
+    def be_noticed(self) -> None:
         """The worker is told to be gone soon: it leaves after its step."""
         self._notice = True
 

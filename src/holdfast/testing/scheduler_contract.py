@@ -20,6 +20,7 @@ from typing import Any
 from holdfast.errors import UsageError
 from holdfast.schedulers.api import DescribeAppResponse, Scheduler, Stream, list_jobs, log_entries, validate, wait_news
 from holdfast.specs import AppDef, AppState, CfgVal, Resource, Role, is_terminal, macros, parse_app_handle, runopts
+from holdfast.testing.cases import Cases, raises
 
 #: How long a case waits for a job before it fails.
 PATIENCE_S = 90.0
@@ -83,12 +84,12 @@ class Bench:
 
 
 Case = Callable[[Bench], None]
-_cases: list[Case] = []
+_case: Cases[Case] = Cases()
 
 
 def scheduler_cases() -> list[Callable[..., None]]:
     """Return every case, in a fixed order; each takes `make`, and `settings` where yours differ."""
-    return [_with_bench(case) for case in _cases]
+    return [_with_bench(case) for case in _case.all()]
 
 
 def _with_bench(case: Case) -> Callable[..., None]:
@@ -99,22 +100,9 @@ def _with_bench(case: Case) -> Callable[..., None]:
     return run
 
 
-def _case(case: Case) -> Case:
-    _cases.append(case)
-    return case
-
-
 def lines_of(found: Iterable[str]) -> list[str]:
     """Return lines without their ends, which older schedulers leave on."""
     return [line.removesuffix("\n") for line in found]
-
-
-def _raises(function: Callable[[], object]) -> str:
-    try:
-        result = function()
-    except UsageError as error:
-        return str(error)
-    raise AssertionError(f"expected a UsageError, got {result!r}")
 
 
 # -- before a job ------------------------------------------------------------------------------------------------------
@@ -309,7 +297,7 @@ def logs_hold_every_line_in_order(bench: Bench) -> None:
 
 @_case
 def following_a_log_ends_with_the_job(bench: Bench) -> None:
-    """Whoever follows from the beginning misses nothing, and is let go at the end."""
+    """A reader that follows from the beginning misses nothing, and is released at the end."""
     scheduler = bench.make()
     app_id = bench.submit(scheduler, "echo one; echo two")
 
@@ -402,4 +390,4 @@ def a_log_that_is_not_there_is_refused(bench: Bench) -> None:
     bench.wait(scheduler, app_id)
 
     for wrong in (("never-was", "main", 0), (app_id, "mian", 0), (app_id, "main", 7)):
-        assert _raises(lambda wrong=wrong: list(scheduler.log_iter(*wrong, should_tail=True)))  # type: ignore[misc]
+        assert raises(UsageError, lambda wrong=wrong: list(scheduler.log_iter(*wrong, should_tail=True)))  # type: ignore[misc]

@@ -10,64 +10,25 @@ fails with an `AssertionError`.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
 from holdfast.errors import StoreTimeoutError, UsageError
+from holdfast.testing.cases import Background, Cases, raises
 
-#: How long a case waits for another thread before it fails.
-PATIENCE_S = 30.0
 SHORT_S = 0.02
 
 Make = Callable[[], Any]
 Case = Callable[[Make], None]
 
-_cases: list[Case] = []
+_case: Cases[Case] = Cases()
 
 
 def store_cases() -> list[Case]:
     """Return every case, in a fixed order."""
-    return list(_cases)
-
-
-def _case(function: Case) -> Case:
-    _cases.append(function)
-    return function
-
-
-def _raises(kind: type[BaseException], function: Callable[..., object], *args: Any) -> str:
-    try:
-        result = function(*args)
-    except kind as error:
-        return str(error)
-    raise AssertionError(f"expected {kind.__name__}, got {result!r}")
-
-
-def _in_thread(function: Callable[[], object]) -> Callable[[], Any]:
-    """Start `function` in a thread; the returned function waits for its result and raises what it raised."""
-    result: list[Any] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            result.append(function())
-        except BaseException as error:  # noqa: BLE001 - it is raised again by whoever asks for the result
-            errors.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-
-    def join() -> Any:
-        thread.join(PATIENCE_S)
-        assert not thread.is_alive(), "it still waits"
-        if errors:
-            raise errors[0]
-        return result[0]
-
-    return join
+    return _case.all()
 
 
 # -- one key ------------------------------------------------------------------------------------------------
@@ -93,11 +54,11 @@ def a_value_that_was_set_is_got(make: Make) -> None:
 def a_get_waits_for_its_key(make: Make) -> None:
     """A thread in `get` is woken by another's `set` and holds it up no longer than that."""
     reader, writer = make(), make()
-    join = _in_thread(lambda: reader.get("late"))
+    waiting = Background(lambda: reader.get("late"))
     writer.set("other", "1")
     writer.set("late", "now")
 
-    assert join() == b"now"
+    assert waiting.result() == b"now"
 
 
 @_case
@@ -108,12 +69,12 @@ def a_key_that_does_not_come_is_named(make: Make) -> None:
     store.set_timeout(timedelta(seconds=SHORT_S))
 
     assert store.timeout == timedelta(seconds=SHORT_S)
-    assert "absent'" in _raises(StoreTimeoutError, store.get, "absent")
-    message = _raises(StoreTimeoutError, store.multi_get, ["there", "absent"])
+    assert "absent'" in raises(StoreTimeoutError, store.get, "absent")
+    message = raises(StoreTimeoutError, store.multi_get, ["there", "absent"])
     assert "absent'" in message
     assert "there'" not in message
-    assert "absent'" in _raises(StoreTimeoutError, store.wait, ["absent", "there"])
-    assert "absent'" in _raises(StoreTimeoutError, store.wait, ["absent"], timedelta(seconds=SHORT_S))
+    assert "absent'" in raises(StoreTimeoutError, store.wait, ["absent", "there"])
+    assert "absent'" in raises(StoreTimeoutError, store.wait, ["absent"], timedelta(seconds=SHORT_S))
 
 
 @_case
@@ -128,7 +89,7 @@ def a_number_is_added_to(make: Make) -> None:
     store.set("n", "40")
     assert store.add("n", 2) == 42
     store.set("word", "forty")
-    assert "word'" in _raises(UsageError, store.add, "word", 1)
+    assert "word'" in raises(UsageError, store.add, "word", 1)
     assert store.get("word") == b"forty"
 
 
@@ -136,8 +97,8 @@ def a_number_is_added_to(make: Make) -> None:
 def adding_from_many_threads_loses_nothing(make: Make) -> None:
     """Each of many concurrent `add`s gets its own sum."""
     store = make()
-    joins = [_in_thread(lambda: [store.add("n", 1) for _ in range(25)]) for _ in range(8)]
-    sums = [each for join in joins for each in join()]
+    threads = [Background(lambda: [store.add("n", 1) for _ in range(25)]) for _ in range(8)]
+    sums = [each for thread in threads for each in thread.result()]
 
     assert sorted(sums) == list(range(1, 201))
 
@@ -161,8 +122,8 @@ def compare_set_sets_only_what_is_expected(make: Make) -> None:
 def compare_set_has_one_winner(make: Make) -> None:
     """Of many that try to be first, all see the same one."""
     store = make()
-    joins = [_in_thread(partial(store.compare_set, "leader", "", str(number))) for number in range(8)]
-    seen = [join() for join in joins]
+    threads = [Background(partial(store.compare_set, "leader", "", str(number))) for number in range(8)]
+    seen = [thread.result() for thread in threads]
 
     assert seen == [store.get("leader")] * 8
 
@@ -171,9 +132,9 @@ def compare_set_has_one_winner(make: Make) -> None:
 def append_adds_to_the_end(make: Make) -> None:
     """A missing key counts as empty, and appending to one wakes who waits for it."""
     store = make()
-    join = _in_thread(lambda: store.wait(["log"]))
+    waiting = Background(lambda: store.wait(["log"]))
     store.append("log", "a")
-    join()
+    waiting.result()
     store.append("log", b"b")
 
     assert store.get("log") == b"ab"
@@ -188,7 +149,7 @@ def a_deleted_key_is_gone(make: Make) -> None:
     assert store.delete_key("k") is True
     assert store.delete_key("k") is False
     assert not store.check(["k"])
-    _raises(StoreTimeoutError, store.wait, ["k"], timedelta(seconds=SHORT_S))
+    raises(StoreTimeoutError, store.wait, ["k"], timedelta(seconds=SHORT_S))
     store.set("k", "2")
     assert store.get("k") == b"2"
 
@@ -205,7 +166,7 @@ def several_keys_are_set_and_got_at_once(make: Make) -> None:
     assert store.multi_get(["c", "a", "b", "a"]) == [b"", b"1", b"\xff", b"1"]
     assert store.multi_get([]) == []
     store.multi_set([], [])
-    _raises(UsageError, store.multi_set, ["a", "b"], ["1"])
+    raises(UsageError, store.multi_set, ["a", "b"], ["1"])
     assert store.get("a") == b"1"
     assert store.has_extended_api()
 
@@ -214,14 +175,14 @@ def several_keys_are_set_and_got_at_once(make: Make) -> None:
 def waiting_for_several_keys_waits_for_all(make: Make) -> None:
     """`wait` and `multi_get` return once the last key is there."""
     store, writer = make(), make()
-    joins = [
-        _in_thread(lambda: store.multi_get(["a", "b"])),
-        _in_thread(lambda: store.wait(["b", "a", "b"])),
+    threads = [
+        Background(lambda: store.multi_get(["a", "b"])),
+        Background(lambda: store.wait(["b", "a", "b"])),
     ]
     writer.set("a", "1")
     writer.multi_set(["x", "b"], ["0", "2"])
 
-    assert [join() for join in joins] == [[b"1", b"2"], None]
+    assert [thread.result() for thread in threads] == [[b"1", b"2"], None]
     store.wait([])
     store.wait(["a", "b"])
 
@@ -283,27 +244,27 @@ def a_queue_gives_what_came_first(make: Make) -> None:
     assert store.queue_pop("q", False) == b"\xff"
     assert store.queue_len("q") == 0
     assert store.check(["q"]) is False
-    assert "q'" in _raises(StoreTimeoutError, store.queue_pop, "q", False)
+    assert "q'" in raises(StoreTimeoutError, store.queue_pop, "q", False)
     store.set_timeout(timedelta(seconds=SHORT_S))
-    _raises(StoreTimeoutError, store.queue_pop, "q")
+    raises(StoreTimeoutError, store.queue_pop, "q")
 
 
 @_case
 def a_queued_value_is_taken_once(make: Make) -> None:
     """Of several that wait at a queue, each value wakes one."""
     store, writer = make(), make()
-    joins = [_in_thread(lambda: store.queue_pop("q")) for _ in range(4)]
+    threads = [Background(lambda: store.queue_pop("q")) for _ in range(4)]
     for number in range(4):
         writer.queue_push("q", str(number))
 
-    assert sorted(join() for join in joins) == [b"0", b"1", b"2", b"3"]
+    assert sorted(thread.result() for thread in threads) == [b"0", b"1", b"2", b"3"]
 
 
 @_case
 def a_barrier_lets_all_go_together(make: Make) -> None:
-    """Nobody passes before the last has come, and the same barrier serves again."""
+    """No thread passes before the last one has come, and the same barrier serves again."""
     store = make()
     for _ in range(3):
-        joins = [_in_thread(lambda: store.barrier("b", 3)) for _ in range(3)]
-        assert [join() for join in joins] == [None] * 3
-    _raises(StoreTimeoutError, store.barrier, "alone", 2, timedelta(seconds=SHORT_S))
+        threads = [Background(lambda: store.barrier("b", 3)) for _ in range(3)]
+        assert [thread.result() for thread in threads] == [None] * 3
+    raises(StoreTimeoutError, store.barrier, "alone", 2, timedelta(seconds=SHORT_S))

@@ -43,6 +43,8 @@ class FileTimerClient(TimerClient):
     """
 
     _fd = -1
+    #: Kept here because `os` is gone from this module when the interpreter ends before the client does.
+    _close_fd = staticmethod(os.close)
 
     def __init__(self, file_path: str, signal: int = signals.SIGKILL) -> None:
         self._file_path = file_path
@@ -98,7 +100,7 @@ class FileTimerClient(TimerClient):
     def close(self) -> None:
         """Close the pipe; the next timer opens it again."""
         if self._fd >= 0:
-            os.close(self._fd)
+            self._close_fd(self._fd)
             self._fd = -1
 
     def __del__(self) -> None:

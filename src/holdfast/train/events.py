@@ -200,8 +200,11 @@ class StepFailed:
 
 @dataclass(frozen=True, slots=True)
 class NewsAwaited:
-    """The time to wait for news is up; news that came is told before this. `reachable`: the coordinator answers."""
+    """Something explains the error, or the time to wait for that is up; news that came is told before this."""
 
+    #: Whether a neighbour in the round has closed its connection.
+    neighbour_gone: bool
+    #: Whether the coordinator could be reached all the time.
     reachable: bool
 
 
@@ -361,7 +364,7 @@ class RollBack:
 
 @dataclass(frozen=True, slots=True)
 class AwaitNews:
-    """Wait for the news that the round is over, but not for long; ends in `NewsAwaited`."""
+    """Wait, but not for long, for news or for the end of a neighbour's connection; ends in `NewsAwaited`."""
 
 
 @dataclass(frozen=True, slots=True)

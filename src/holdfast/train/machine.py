@@ -26,9 +26,9 @@ The rules:
    them. A worker looks for checkpoints unless it comes straight from the last round with a whole state.
 4. Where no whole state and no checkpoint is as far as a worker once was, the training ends as failed: it never begins
    again at an earlier step by itself.
-5. An error that a lost worker may have caused is never taken for the program's own while that cannot be known. The
-   step is tried again in another round; only an error that comes back while the coordinator answers and no worker
-   is missing stands.
+5. An error that a lost worker may have caused is not taken for the program's own while something explains it: news
+   that the round is over, a neighbour that closed its connection, or a coordinator that cannot be asked. An error that
+   nothing explains is tried again in another round; it stands if the same step fails so once more.
 6. Before this worker gives up what only it may hold, it saves it.
 """
 
@@ -371,7 +371,9 @@ class TrainerMachine:
                 self.whole, self._plan = self._whole_before, None
                 self._restores += 1
                 if self._restores == RESTORES_MAX:
-                    self._fail(UNREADABLE)
+                    # This worker ends, and is replaced a while later; by then the storage may be back.
+                    self._sharing, self.stage = False, Stage.OVER
+                    self._out.append(t.TrainingFailed(UNREADABLE))
                 else:
                     self._on_lost(t.RoundLost("the checkpoint that was there a moment ago cannot be read any more"))
             case t.StateMoved():
@@ -449,10 +451,7 @@ class TrainerMachine:
             case t.StepFailed():
                 self._on_failed(event)
             case t.NewsAwaited():
-                if self.broken is not None or not event.reachable:
-                    self._undo(self.broken or self._reason)
-                else:
-                    self._let_stand()
+                self._judge(event)
             case t.StepRolledBack():
                 self.stage = Stage.BROKEN
                 self.whole = event.whole
@@ -508,13 +507,20 @@ class TrainerMachine:
             self._let_stand()
         elif failed.blame is Blame.ROUND or self.broken is not None:
             self._undo(self.broken or failed.reason)
-        elif self._unexplained < UNEXPLAINED_MAX:
-            self._unexplained += 1
-            self._out.append(t.TellRetry(self.step, failed.reason))
-            self._undo(failed.reason)
         else:
             self.stage = Stage.DOUBTING
             self._out.append(t.AwaitNews())
+
+    def _judge(self, awaited: t.NewsAwaited) -> None:
+        """Decide whether an error is the program's own."""
+        if self.broken is not None or awaited.neighbour_gone or not awaited.reachable:
+            self._undo(self.broken or self._reason)
+        elif self._unexplained < UNEXPLAINED_MAX:
+            self._unexplained += 1
+            self._out.append(t.TellRetry(self.step, self._reason))
+            self._undo(self._reason)
+        else:
+            self._let_stand()
 
     def _undo(self, reason: str) -> None:
         self._attempts += 1

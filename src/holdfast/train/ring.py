@@ -129,6 +129,15 @@ class Ring:
         self._poll_both.register(self._after, select.POLLOUT)
         self._check()  # an abort before this moment has closed nothing
 
+    def neighbour_gone(self) -> bool:
+        """Whether a neighbour has closed its connection; says so at once, also while none of ours reads or writes."""
+        with self._closing:
+            poll = select.poll()
+            for sock in (self._before, self._after):
+                if sock is not None:
+                    poll.register(sock, select.POLLRDHUP)
+            return bool(poll.poll(0))
+
     def abort(self, reason: str) -> None:
         """End whatever is under way, and all that would follow, with `RoundOverError`; callable from any thread."""
         self._aborted = self._aborted or reason

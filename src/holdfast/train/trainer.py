@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 #: How long after an error the news may take that explains it.
 NEWS_WAIT_S = 2.0
+#: How often it is looked for.
+LOOK_S = 0.02
 #: How long a worker that leaves the loop waits for the others to do the same.
 LEAVE_WAIT_S = 5.0
 
@@ -420,8 +422,12 @@ class Trainer:
         return t.StepRolledBack(self._state.roll_back(self._mark))
 
     def _await_news(self, _: t.AwaitNews) -> t.TrainerEvent:
-        self.membership.wait_broken(NEWS_WAIT_S)
-        return t.NewsAwaited(self.membership.is_connected)
+        deadline = time.monotonic() + NEWS_WAIT_S
+        reachable, gone = True, False
+        while not gone and time.monotonic() < deadline and not self.membership.wait_broken(LOOK_S):
+            reachable = reachable and self.membership.is_connected
+            gone = self._ring is not None and self._ring.neighbour_gone()
+        return t.NewsAwaited(gone, reachable)
 
     def _tell_straggler(self, effect: t.TellStraggler) -> None:
         slow = effect.slow

@@ -1,4 +1,4 @@
-"""The channel: a blocking connection that asks one question at a time. For code that is a guest in a user's process."""
+"""The channel: a blocking connection with one request at a time, for code inside a user's process."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Channel(Generic[M]):
         timeout_s: float = 10.0,
         tls: ssl.SSLContext | None = None,
     ) -> Channel[M]:
-        """Connect and hold the handshake; raises `ConnectionLostError` or `HandshakeError` with the reason."""
+        """Connect and complete the handshake; raises `ConnectionLostError` or `HandshakeError` with the reason."""
         deadline = time.monotonic() + timeout_s
         sock: socket.socket | None = None
         channel: Channel[M] | None = None
@@ -87,7 +87,7 @@ class Channel(Generic[M]):
     def ask(self, message: M, deadline: float | None = None) -> M:
         """Send one message and return the answer.
 
-        `deadline` is on the monotonic clock. After any error the channel is of no more use: close it.
+        `deadline` is on the monotonic clock. After any error the channel must be closed.
         """
         self.send(message, deadline)
         return self.receive(deadline)
@@ -124,7 +124,7 @@ class Channel(Generic[M]):
                 if self._unknown.is_new(error.tag):
                     facts.warn("message_unknown", f"from the coordinator: {error}", tag=error.tag)
             except FrameError as error:
-                # The other side is told, so that both can say why the connection ended.
+                # Tell the other side, so that both can report why the connection ended.
                 with contextlib.suppress(ConnectionLostError):
                     self.send(Refused(str(error)), time.monotonic())  # type: ignore[arg-type]
                 raise
@@ -134,7 +134,7 @@ class Channel(Generic[M]):
                 return message
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._socket.close()
 
     def _read(self, deadline: float | None) -> None:
@@ -195,7 +195,7 @@ def _refusal(message: Message) -> Exception:
 def _trouble(
     endpoint: Endpoint, error: OSError, tls: ssl.SSLContext | None, *, silent: bool
 ) -> ConnectionLostError | HandshakeError | None:
-    """Say why a connection could not be made; None for an error that says so itself."""
+    """Return why a connection could not be made; None for an error that says so itself."""
     # With TLS 1.3 a client hears only after its own handshake that its certificate was refused.
     cause = error.__context__ if isinstance(error, ConnectionLostError) else error
     if tls is not None and isinstance(cause, ssl.SSLError):

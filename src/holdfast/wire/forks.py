@@ -1,7 +1,7 @@
 """Connections that are this process's alone: a forked child closes its copies.
 
-A child that outlives its parent, as a data loader's worker may, would otherwise keep the connections of the dead open:
-those at the other end would not see that anybody is gone, and a port that the dead listened on would stay taken.
+A child that outlives its parent, as a data loader's worker may, would otherwise keep the connections of the dead parent
+open: its peers would not notice its death, and its port would stay taken.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _descriptors: set[int] = set()
 
 
 def keep_from_children(sock: socket.socket) -> socket.socket:
-    """Have forked children close their copy of a socket; returns it."""
+    """Make forked children close their copy of a socket; return it."""
     _sockets.add(sock)
     return sock
 
 
 def keep_transport(transport: object) -> int:
-    """Have forked children close their copy of an event loop's connection, until `let_go`; returns what that takes."""
+    """Make forked children close their copy of a connection, until `let_go`; return the argument for it."""
     sock = transport.get_extra_info("socket")  # type: ignore[attr-defined]
     descriptor = -1 if sock is None else int(sock.fileno())
     if descriptor >= 0:
@@ -31,7 +31,7 @@ def keep_transport(transport: object) -> int:
 
 
 def let_go(descriptor: int) -> None:
-    """Forget a connection that is about to be closed: its number may soon be somebody else's."""
+    """Forget a connection that is about to be closed: its number may soon be reused."""
     _descriptors.discard(descriptor)
 
 

@@ -67,7 +67,7 @@ class Link(asyncio.Protocol, Generic[M]):
         timeout_s: float = 10.0,
         tls: ssl.SSLContext | None = None,
     ) -> Link[M]:
-        """Connect and hold the handshake; raises `ConnectionLostError` or `HandshakeError` with the reason."""
+        """Connect and complete the handshake; raises `ConnectionLostError` or `HandshakeError` with the reason."""
         loop = asyncio.get_running_loop()
         purpose = Purpose.of(endpoint, codec.service, run)
         link = cls(codec, ClientHandshake(secret, purpose, secrets.token_bytes(NONCE_BYTES)), on_message, on_lost)
@@ -109,7 +109,7 @@ class Link(asyncio.Protocol, Generic[M]):
             self._transport.write(frame)
 
     def close(self, reason: str = "closed by this side") -> None:
-        """End the connection after what was sent is out; `on_lost` is not called."""
+        """Close the connection after everything was sent; `on_lost` is not called."""
         self._on_lost = lambda _: None
         self._reason = reason
         if self._transport is not None:
@@ -126,7 +126,7 @@ class Link(asyncio.Protocol, Generic[M]):
         self.local_address = sockname[0] if sockname else ""
 
     def data_received(self, data: bytes) -> None:
-        """Cut frames, hold the handshake, hand messages on."""
+        """Cut frames, complete the handshake, pass messages on."""
         try:
             bodies = self._reader.feed(data)
             while bodies and self._session is None:

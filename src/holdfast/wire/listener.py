@@ -1,10 +1,10 @@
-"""The listener: accepts connections, holds the handshake, keeps the limits, and hands proven messages on.
+"""The listener: accepts connections, completes handshakes, enforces the limits, and passes on authenticated messages.
 
 A peer that has not proven the secret gets `HELLO_BYTES_MAX` bytes and `handshake_timeout_s` seconds, TLS included.
 There may be `unproven_max` such connections, for a moment more where many nodes come at once; then the oldest goes
-first. A connection that has proven the secret is never dropped for one that has not. Whatever goes wrong costs the
-sender its connection and nothing else; the reason is told to it where it can be told, and to us as a fact, of which
-there are only so many.
+first. A connection that has proven the secret is never dropped for one that has not. An error
+closes only the connection of its sender; the reason is sent to it if possible, and reported here as a fact, of which
+there is a limited number.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _STARVED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a listener lets others make it hold."""
+    """How much clients may make a listener hold."""
 
     #: None for as many as the limit on open files leaves room for.
     connections_max: int | None = None
@@ -132,7 +132,7 @@ class Listener(Generic[M]):
         return Endpoint(endpoint.host, self._sockets[0].getsockname()[1])
 
     async def close(self) -> None:
-        """Stop listening and end every connection."""
+        """Stop listening and close every connection."""
         loop = asyncio.get_running_loop()
         for timer in (self._sweep, self._summary, *self._pauses.values()):
             if timer is not None:
@@ -202,7 +202,7 @@ class Listener(Generic[M]):
             self._forget(peer)
 
     def _make_room(self) -> bool:
-        """Drop the oldest connection that has not proven the secret; says whether there was one."""
+        """Drop the oldest connection that has not proven the secret; return whether there was one."""
         peer = next(iter(self._unproven), None)
         if peer is None:
             return False

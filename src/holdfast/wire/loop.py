@@ -183,7 +183,7 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Tell what nobody caught: a callback, a timer, a protocol's method, or a task that was never awaited."""
+    """Report an uncaught exception of a callback, a timer, a protocol's method, or a task that was never awaited."""
     del loop
     message = str(context.get("message", "something was left undone"))
     error = context.get("exception") or InternalError(message)

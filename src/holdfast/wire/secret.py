@@ -76,7 +76,7 @@ class Secret:
         return {SECRET_VARIABLE: os.fsdecode(self.key), SECRET_FILE_VARIABLE: ""}
 
     def wrong_at(self, endpoint: Endpoint) -> str:
-        """Say what to do where the coordinator at an endpoint does not accept this secret."""
+        """Return what to do if the coordinator at an endpoint does not accept this secret."""
         if not self.key:
             return (
                 f"the coordinator at {endpoint} asks for a shared secret, and this node runs with --insecure: "
@@ -126,7 +126,7 @@ def own_secret(environ: Mapping[str, str] = os.environ) -> Secret:
 
 
 def open_door_warning(endpoint: Endpoint) -> str:
-    """Say what a run without a secret is open to."""
+    """Return a warning about a run without a secret."""
     return (
         f"no shared secret (--insecure): anyone who can reach {endpoint} can join this run, "
         "read what it shares, and end it"
@@ -163,7 +163,7 @@ def derive_key(key: bytes, run: str) -> bytes:
 
 
 def write_secret(path: Path, key: bytes, *, replace: bool = False) -> bool:
-    """Write a secret to a file that only this user can read; says whether it did, or the file was there already.
+    """Write a secret to a file that only this user can read; return whether it did, or the file was there already.
 
     Of several processes exactly one wins, and none sees half a file. Raises `UsageError`.
     """

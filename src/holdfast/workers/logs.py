@@ -33,7 +33,7 @@ ATTEMPT_VARIABLE = "TORCHELASTIC_RESTART_COUNT"
 ROUND_VARIABLE = "HOLDFAST_ROUND"
 
 
-class LogFolderIsFile(UsageError, NotADirectoryError):
+class LogFolderIsFileError(UsageError, NotADirectoryError):
     """The folder that is named for the logs is a file."""
 
 
@@ -93,7 +93,7 @@ class DefaultLogsSpecs(LogsSpecs):
         local_ranks_filter: set[int] | None = None,
     ) -> None:
         if log_dir not in (None, os.devnull) and Path(log_dir or "").is_file():
-            raise LogFolderIsFile(f"the log folder {log_dir} is a file; name a folder that exists or can be made")
+            raise LogFolderIsFileError(f"the log folder {log_dir} is a file; name a folder that exists or can be made")
         super().__init__(log_dir, redirects, tee, local_ranks_filter)
         self._run_log_dir: str | None = None
         self._reified = False  # whether an attempt has had its folder

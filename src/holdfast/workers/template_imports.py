@@ -44,7 +44,7 @@ LAZY = {
         "torch.utils.data",
         "torch._dynamo",
     ),
-    "holdfast": ("holdfast.train.loop", "holdfast.train.membership", "holdfast.train.run", "holdfast.checkpoint"),
+    "holdfast": ("holdfast.train.membership", "holdfast.train.run", "holdfast.checkpoint"),
 }
 #: The same for a pair of them.
 LAZY_BESIDE = {("torch", "holdfast"): ("holdfast.torch.run", "holdfast.torch.ddp")}

@@ -7,28 +7,29 @@ from __future__ import annotations
 
 from holdfast.compat.names import Table, torch_elastic, view
 
+_ADAPTERS = "holdfast.compat.torchelastic"
 _THEIRS = "torch.distributed.elastic"
 #: What went on under another name when torchelastic became a part of torch.
 _MOVED = ("agent", "rendezvous", "metrics", "events", "timer", "multiprocessing", "utils")
 
 MODULES: Table = {
     # -- 0.1: training inside the process
-    "torchelastic.p2p": view("holdfast.p2p"),
-    "torchelastic.p2p.coordinator_p2p": "holdfast.p2p",
-    "torchelastic.checkpoint": view("holdfast.checkpoint"),
-    "torchelastic.checkpoint.api": "holdfast.checkpoint.classic",
-    "torchelastic.checkpoint.file_system_checkpoint": "holdfast.checkpoint.classic",
+    "torchelastic.p2p": view(f"{_ADAPTERS}.p2p"),
+    "torchelastic.p2p.coordinator_p2p": f"{_ADAPTERS}.p2p",
+    "torchelastic.checkpoint": view(f"{_ADAPTERS}.checkpoint", "holdfast.checkpoint"),
+    "torchelastic.checkpoint.api": f"{_ADAPTERS}.checkpoint",
+    "torchelastic.checkpoint.file_system_checkpoint": f"{_ADAPTERS}.checkpoint",
     "torchelastic.coordinator": view(
-        "holdfast.train.coordinator",
+        f"{_ADAPTERS}.coordinator",
         NonRetryableException="holdfast.compat.errors:NonRetryableException",
         StopException="holdfast.compat.errors:StopException",
     ),
-    "torchelastic.distributed": view("holdfast.compat.collectives"),
-    "torchelastic.distributed.collectives": "holdfast.compat.collectives",
+    "torchelastic.distributed": view(f"{_ADAPTERS}.collectives"),
+    "torchelastic.distributed.collectives": f"{_ADAPTERS}.collectives",
     "torchelastic.fault_injection": "holdfast.chaos.dice",
     "torchelastic.state": "holdfast.train.state",
-    "torchelastic.train_loop": "holdfast.train.loop",
-    "torchelastic.worker_stats": "holdfast.train.coordinator",
+    "torchelastic.train_loop": f"{_ADAPTERS}.loop",
+    "torchelastic.worker_stats": f"{_ADAPTERS}.coordinator",
     # -- 0.2: the agent, and what torch has had since
     "torchelastic.distributed.launch": "holdfast.compat.elastic.run",
     **{

@@ -8,14 +8,23 @@ from typing import IO
 
 import pytest
 
-from holdfast.checkpoint import (
+from holdfast.compat.torchelastic.checkpoint import (
     CheckpointUtil,
     FileSystemCheckpointManager,
     get_checkpoint_manager,
     set_checkpoint_manager,
 )
 from holdfast.errors import CorruptShardError, UsageError
-from holdfast.facts import Fact
+from holdfast.facts import Fact, facts
+
+
+@pytest.fixture
+def told() -> Iterator[list[Fact]]:
+    """Every fact that is published during the test."""
+    found: list[Fact] = []
+    stop = facts.listen(found.append)
+    yield found
+    stop()
 
 
 class Counter:

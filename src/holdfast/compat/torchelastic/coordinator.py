@@ -71,6 +71,11 @@ class Coordinator(ABC):
     def on_error(self, e: Exception) -> None:
         """Take note of an error after which the worker regroups."""
 
+    def explains(self, error: Exception) -> bool:
+        """Say whether an error that is no `RuntimeError` only comes from a round that is over."""
+        del error
+        return False
+
     def sync(self, state: State, world_size: int, rank: int) -> None:
         """Have the state made equal on all workers."""
         state.sync(world_size, rank)

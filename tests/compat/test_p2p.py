@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.compat.torchelastic.p2p import parse_init_method
 from holdfast.errors import UsageError
-from holdfast.p2p import parse_init_method
 from holdfast.rendezvous.settings import node_settings, run_settings
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
+from holdfast.compat.torchelastic.coordinator import Coordinator, WorkerStats
 from holdfast.errors import RoundOverError, UsageError
 from holdfast.facts import facts
 from holdfast.rendezvous.api import RendezvousParameters
-from holdfast.train.coordinator import Coordinator, WorkerStats
 from holdfast.train.membership import Membership, worker_settings
 from holdfast.train.state import State
 from holdfast.train.trainer import Trainer
@@ -22,7 +22,6 @@ SCHEMES = {"holdfast": "holdfast", "etcd": "etcd"}
 RING = "ring"
 #: A worker this much slower than the fastest is named.
 STRAGGLER_RATIO = 0.8
-MONITOR_EVERY_STEPS = 1000
 
 __all__ = ["CoordinatorP2P", "parse_init_method"]
 
@@ -34,6 +33,9 @@ class CoordinatorP2P(Coordinator):
     first carries the coordinator, or `etcd://HOST:PORT/RUN?...`, where etcd says who does. `c10d_backend` names the
     backend of torch's process group, made anew for every round, or `ring` for our own collectives.
     """
+
+    #: Every so many steps the workers compare their progress rates.
+    MONITOR_PROGRESS_FREQ = 1000
 
     def __init__(
         self,
@@ -54,6 +56,8 @@ class CoordinatorP2P(Coordinator):
         )
         self._done = False
         self._groups: RoundGroups | None = None
+        #: Whether this worker was much slower than the fastest when they last compared.
+        self.is_worker_straggler = False
 
     @property
     def trainer(self) -> Trainer:
@@ -87,6 +91,10 @@ class CoordinatorP2P(Coordinator):
         """Wait until all workers of the round have come here."""
         self._trainer.ring.barrier()
 
+    def explains(self, error: Exception) -> bool:
+        """Say whether an error that is no `RuntimeError` only comes from a round that is over."""
+        return isinstance(error, ValueError | OSError) and self._trainer.membership.broken is not None
+
     def _leave_group(self) -> None:
         if self._groups is not None:
             self._groups.close()
@@ -113,15 +121,21 @@ class CoordinatorP2P(Coordinator):
         self._trainer.leave("its training is done", failed=False)
 
     def monitor_progress(self, state: State, worker_stats: WorkerStats | None) -> None:
-        """Name, every so many steps, the workers that are much slower than the fastest."""
+        """Compare, every so many steps, the workers' rates; name those that are much slower than the fastest.
+
+        A worker that has a rate finds how it compares in `last_relative_prog_rate` and `is_worker_straggler`.
+        """
         del state
         rate = worker_stats.get_progress_rate() if worker_stats is not None else None
-        if self._trainer.position.step % MONITOR_EVERY_STEPS:
+        if self._trainer.position.step % self.MONITOR_PROGRESS_FREQ:
             return
         rates = [
             float(text or 0) for text in self._trainer.ring.all_gather(b"" if rate is None else str(rate).encode())
         ]
         best = max(rates)
+        if rate is not None and best > 0:
+            self.last_relative_prog_rate = float(rate) / best
+            self.is_worker_straggler = self.last_relative_prog_rate < STRAGGLER_RATIO
         slow = [rank for rank, each in enumerate(rates) if 0 < each < best * STRAGGLER_RATIO]
         if slow and self._trainer.rank == 0:
             names = ", ".join(f"rank {rank} ({rates[rank]:g} of {best:g})" for rank in slow)

@@ -3,8 +3,9 @@
 What ends a step decides what follows:
 
 - `StopIteration`: the data is used up; the training is over for everybody.
-- `RuntimeError`: this worker or a peer failed; the step is rolled back, the workers regroup, and go on.
-- `StopTrainingError`: this worker leaves; the others go on.
+- `RuntimeError`, or what the coordinator explains by a round that is over: this worker or a peer failed; the step is
+  rolled back, the workers regroup, and go on.
+- `StopException`: this worker leaves; the others go on.
 - anything else: this worker ends with it; the others regroup and go on.
 """
 
@@ -13,15 +14,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
-from holdfast.checkpoint.classic import CheckpointUtil
+from holdfast.compat.torchelastic.checkpoint import CheckpointUtil
+from holdfast.compat.torchelastic.coordinator import Coordinator, WorkerStats
 from holdfast.errors import RendezvousClosedError, StopTrainingError
 from holdfast.facts import facts
-from holdfast.train.coordinator import Coordinator, WorkerStats
 from holdfast.train.state import State
 
 S = TypeVar("S", bound=State)
 
-#: After so many failures the loop gives up.
+#: At so many failures the loop gives up.
 MAX_FAILURES = 100
 
 TrainStep = Callable[[S], tuple[S, WorkerStats | None]]
@@ -79,7 +80,9 @@ class _Loop(Generic[S]):
         except StopTrainingError as stop:
             facts.warn("worker_stopped", f"this worker leaves the training: {stop}")
             return False
-        except RuntimeError as error:
+        except Exception as error:
+            if not isinstance(error, RuntimeError) and not self._coordinator.explains(error):
+                raise
             self._regroup_after(error)
             return True
 
@@ -100,11 +103,12 @@ class _Loop(Generic[S]):
         coordinator.signal_training_done()
         return False
 
-    def _regroup_after(self, error: RuntimeError) -> None:
+    def _regroup_after(self, error: Exception) -> None:
         """Roll back, and let the next round begin; the same error forever ends the loop."""
         self._failures += 1
-        if self._failures > MAX_FAILURES:
-            raise RuntimeError(f"the training failed {self._failures} times; this is the last") from error
+        if self._failures >= MAX_FAILURES:
+            sentence = f"Exceeded max number of recoverable failures: {self._failures}; the last was {error!r}"
+            raise RuntimeError(sentence) from error
         self._coordinator.on_error(error)
         if self._snapshot is not None:
             self.state.apply_snapshot(self._snapshot)

@@ -1,0 +1,1 @@
+"""Adapters for the first torchelastic, 0.1: training inside the process."""
