@@ -70,22 +70,28 @@ WorkersEvent = Preloaded | WorkerFailed | WorkersFinished | WorkersStopped
 
 
 class Workers(Protocol):
-    """What an agent supervises: how its workers are started, watched and stopped."""
+    """What an agent supervises: how its workers are started, watched and stopped.
+
+    What has a body here may be left out: workers that import nothing beforehand and do not outlive each other.
+    """
 
     #: How the workers ended, once they have.
     result: RunResult
     #: Whether `close` heeds signals by itself; out of one that does not, a signal raises.
-    heeds_signals: bool
+    heeds_signals: bool = False
 
     @property
     def preloading(self) -> bool:
         """Whether workers cannot be started yet, because what they import is still being imported."""
+        return False
 
     def begin(self) -> dict[str, Any]:
         """Make what is needed before nodes are waited for; returns details to be told, such as where logs are."""
+        return {}
 
     def tell_preload(self, *, busy: bool) -> None:
         """Tell people that the imports are waited for."""
+        del busy
 
     def start(self, place: Place, restarts: int) -> dict[str, Any]:
         """Start the workers of a round; returns details to be told."""
@@ -95,9 +101,12 @@ class Workers(Protocol):
 
     def replace(self, restarts: int) -> tuple[list[int], str]:
         """Start new workers in the place of those that failed; returns their ranks and why they failed."""
+        del restarts
+        return [], ""
 
     def trains_in_process(self) -> bool:
         """Say, once for each start, that a worker has begun to train in process."""
+        return False
 
     def look(self, now: float) -> WorkersEvent | None:
         """Look at the workers without waiting, and return what has happened."""
@@ -110,12 +119,14 @@ class Workers(Protocol):
 
     def filenos(self) -> tuple[int, ...]:
         """Descriptors that become readable when there is something to look at."""
+        return ()
 
     def stop(self, number: int, grace_s: float) -> None:
         """Begin to stop the workers; called again, harder. The end is seen by `look`."""
 
     def send(self, number: int) -> None:
         """Pass a signal on to the workers."""
+        del number
 
     def close(self, number: int) -> None:
         """Stop whatever still runs, with this signal, and give everything back."""

@@ -6,9 +6,10 @@ against is served by one adapter, which blocks and polls as TorchElastic's agent
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from holdfast.agent.api import WorkerSpec
 from holdfast.coordinator.messages import Cause, Place
@@ -18,13 +19,16 @@ from holdfast.wire.address import Endpoint
 from holdfast.wire.secret import Secret
 from holdfast.wire.tls import TlsFiles
 
+_MISSING = object()
 #: Enter this around a call that only an exception can end: while inside, a signal raises one.
 Blocking = Callable[[], AbstractContextManager[None]]
 
 
-@runtime_checkable
 class RoundSource(Protocol):
-    """One node's way to agree with the others on rounds."""
+    """One node's way to agree with the others on rounds.
+
+    What has a body here may be left out by a source that extends this class: one without a coordinator.
+    """
 
     #: Whether restarts are counted for the whole job, by the coordinator.
     counts_restarts: bool
@@ -32,14 +36,17 @@ class RoundSource(Protocol):
     @property
     def node(self) -> str:
         """How this node is known to the others; empty where nodes have no names."""
+        return ""
 
     @property
     def endpoint(self) -> Endpoint | None:
         """Where the coordinator is, if there is one."""
+        return None
 
     @property
     def is_host(self) -> bool:
         """Whether the others need this process to live on."""
+        return False
 
     @property
     def poll_s(self) -> float | None:
@@ -47,18 +54,21 @@ class RoundSource(Protocol):
 
     def describe_spec(self, spec: WorkerSpec) -> None:
         """Take over what this node brings; counts from the next ask on."""
+        del spec
 
     def listen(self, listener: Callable[[MemberEffect], None], blocking: Blocking | None = None) -> None:
         """Hand everything that is learned to `listener`, which may be called on any thread and must not block."""
 
     def would_disturb(self) -> bool:
         """Say whether a round runs that an ask would break."""
+        return False
 
     def ask(self, cause: Cause | None = None, number: int = 0) -> None:
         """Ask for a round; the listeners hear `RoundSealed` with this number, `RunEnded` or `AskFailed`."""
 
     def sentence(self) -> str:
         """Say what is being waited for."""
+        return ""
 
     def poll(self) -> None:
         """Look for what is not pushed; the listeners hear of it."""
@@ -68,6 +78,7 @@ class RoundSource(Protocol):
 
     def replace(self, cause: Cause) -> None:
         """Tell that a worker failed here and is being replaced."""
+        del cause
 
     def finish(self) -> None:
         """Tell the others that this node's workers have finished; the listeners hear when all have."""
@@ -83,6 +94,8 @@ class RoundSource(Protocol):
 
     def variables(self, place: Place, workers: int) -> dict[str, str]:
         """Return what this node's workers find in their environment to reach the coordinator."""
+        del place, workers
+        return {}
 
 
 @runtime_checkable
@@ -120,10 +133,16 @@ class Coordinated(Protocol):
 
 def rounds_of(spec: WorkerSpec, exit_barrier_timeout_s: float) -> RoundSource:
     """Return the source of a spec's handler: the handler itself, or an adapter around it."""
-    handler = spec.rdzv_handler
-    if isinstance(handler, RoundSource):
+    handler: object = spec.rdzv_handler
+    if is_source(handler):
         handler.describe_spec(spec)
         return handler
     from holdfast.compat.elastic.classic_rounds import ClassicRounds  # for handlers of others alone
 
-    return ClassicRounds(handler, spec, exit_barrier_timeout_s)
+    return ClassicRounds(spec.rdzv_handler, spec, exit_barrier_timeout_s)
+
+
+def is_source(handler: object) -> TypeGuard[RoundSource]:
+    """Say whether a handler is a source by itself: by what its class has, not by what it passes on to another."""
+    names = {name for name in (*vars(RoundSource), *RoundSource.__annotations__) if not name.startswith("_")}
+    return all(inspect.getattr_static(handler, name, _MISSING) is not _MISSING for name in names)

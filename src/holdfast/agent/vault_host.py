@@ -9,6 +9,9 @@ from holdfast.errors import HoldfastError
 from holdfast.facts import facts
 from holdfast.wire.address import Endpoint, is_loopback
 
+#: How long a start of workers may wait for a coordinator that does not answer.
+ANNOUNCE_TIMEOUT_S = 5.0
+
 
 class VaultHost:
     """The vault of one agent, from its first round to its end."""
@@ -29,6 +32,7 @@ class VaultHost:
                 tls = rounds.tls.server_context() if rounds.tls is not None else None
                 self._vault.open(Endpoint("127.0.0.1" if is_loopback(place.address) else "", 0), tls)
             with rounds.store(whole_run=True) as store:
+                store.set_timeout(ANNOUNCE_TIMEOUT_S)
                 self._vault.announce(store, place.address)
         except HoldfastError as error:
             facts.warn("vault_closed", f"states are not kept in memory: {error}")

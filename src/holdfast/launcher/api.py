@@ -13,7 +13,7 @@ from holdfast.agent.api import RunResult, WorkerSpec, WorkerState
 from holdfast.agent.driver import Agent
 from holdfast.agent.local import LocalOptions, LocalSettings, LocalWorkers, make_local_agent
 from holdfast.agent.machine import Outcome
-from holdfast.agent.round_source import RoundSource
+from holdfast.agent.round_source import is_source
 from holdfast.errors import SignalError, UsageError
 from holdfast.events import close_all as close_events
 from holdfast.facts import facts
@@ -237,8 +237,8 @@ def shutdown_timeout(config: LaunchConfig, environ: Mapping[str, str] = os.envir
 
 def _release(handler: RendezvousHandler, agent: Agent | None) -> None:
     """Let go of the rendezvous: ours is left; any other is shut down, unless a signal ended only this node."""
-    source = agent.rounds if agent is not None else handler
-    if isinstance(source, RoundSource):
+    source: object = agent.rounds if agent is not None else handler
+    if is_source(source):
         source.release(signalled=bool(agent is not None and agent.outcome is not None and agent.outcome.signal))
     else:
         handler.shutdown()

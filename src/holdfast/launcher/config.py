@@ -57,6 +57,7 @@ LOGS_SPECS_GROUP = "torchrun.logs_specs"
 
 def config_from_options(options: LaunchOptions) -> tuple[LaunchConfig, Script | Module | Program]:
     """Turn flags into what an agent needs; raises `UsageError` that names the flag."""
+    parse_nnodes(options.nnodes)  # a mistake there is told before one in the script's name
     entry = entrypoint(options)
     return make_config(options, entry), entry
 

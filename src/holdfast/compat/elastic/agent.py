@@ -20,7 +20,7 @@ from holdfast.agent.api import (
     seat,
     workers_at,
 )
-from holdfast.agent.driver import Agent, WorkersEvent, as_event
+from holdfast.agent.driver import Agent, Workers, WorkersEvent, as_event
 from holdfast.agent.inbox import Inbox
 from holdfast.agent.local import (
     SHUTDOWN_TIMEOUT_S,
@@ -274,24 +274,14 @@ class LocalElasticAgent(SimpleElasticAgent):
         return as_cause(self._local.failures)
 
 
-class HookedWorkers:
+class HookedWorkers(Workers):
     """What the driver supervises: the workers that an agent of one's own starts, watches and stops by its methods."""
-
-    heeds_signals = False
-    preloading = False
 
     def __init__(self, agent: SimpleElasticAgent) -> None:
         self._agent = agent
         self.result = RunResult(WorkerState.UNKNOWN)
         self._is_running = self._is_stopped = False
         self._look_at: float | None = None
-
-    def begin(self) -> dict[str, Any]:
-        """There is nothing to be made before nodes are waited for."""
-        return {}
-
-    def tell_preload(self, *, busy: bool) -> None:
-        """There is nothing to import."""
 
     def start(self, place: Place, restarts: int) -> dict[str, Any]:
         """Have the agent start its workers."""
@@ -303,14 +293,6 @@ class HookedWorkers:
         """Number the workers anew."""
         self._agent._place = place
         self._agent._rendezvous(self._agent._worker_group)
-
-    def replace(self, restarts: int) -> tuple[list[int], str]:
-        """Workers of an agent of one's own are restarted all together."""
-        raise NotImplementedError
-
-    def trains_in_process(self) -> bool:
-        """Workers of an agent of one's own do not outlive each other."""
-        return False
 
     def look(self, now: float) -> WorkersEvent | None:
         """Have the agent look at its workers."""
@@ -349,18 +331,11 @@ class HookedWorkers:
         """Say when to look: every `monitor_interval`."""
         return self._look_at if self._is_running else None
 
-    def filenos(self) -> tuple[int, ...]:
-        """Nothing says by itself when there is something to look at."""
-        return ()
-
     def stop(self, number: int, grace_s: float) -> None:
         """Have the agent stop its workers, which waits for them."""
         del number, grace_s
         self._agent._stop_workers(self._agent._worker_group)
         self._is_running, self._is_stopped = False, True
-
-    def send(self, number: int) -> None:
-        """An agent of one's own passes no signals on."""
 
     def close(self, number: int) -> None:
         """Have the agent give everything back."""

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from holdfast.agent.api import Worker, WorkerSpec, workers_at
-from holdfast.agent.round_source import Blocking
+from holdfast.agent.round_source import Blocking, RoundSource
 from holdfast.coordinator.messages import Cause, Place, RoundId
 from holdfast.coordinator.ranks import Numbers, number_workers
 from holdfast.errors import HoldfastError, RendezvousError
@@ -22,7 +22,6 @@ from holdfast.quantities import count
 from holdfast.rendezvous.api import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo, as_rendezvous_info
 from holdfast.rendezvous.events import AskFailed, MemberEffect, RoundBroken, RoundSealed, RunEnded
 from holdfast.store.agree import barrier
-from holdfast.wire.address import Endpoint
 
 #: Where agents meet at the end through a store, TorchElastic's agents among them.
 EXIT_BARRIER_KEY = "torchelastic/agent/terminal_state"
@@ -30,13 +29,10 @@ _INFO_KEY = "torchelastic/role_info/"
 _RANKS_KEY = "torchelastic/assigned_ranks/"
 
 
-class ClassicRounds:
+class ClassicRounds(RoundSource):
     """Serves any `RendezvousHandler` as a source of rounds; asking blocks, and newcomers are polled for."""
 
     counts_restarts = False
-    node = ""
-    endpoint: Endpoint | None = None
-    is_host = False
 
     def __init__(self, handler: RendezvousHandler, spec: WorkerSpec, exit_barrier_timeout_s: float) -> None:
         self._handler = handler
@@ -50,18 +46,11 @@ class ClassicRounds:
         #: Waits for the others at the end; an agent of one's own may wait otherwise.
         self.exit_barrier: Callable[[], None] = self.wait_others
 
-    def describe_spec(self, spec: WorkerSpec) -> None:
-        """A handler of others takes nothing over."""
-
     def listen(self, listener: Callable[[MemberEffect], None], blocking: Blocking | None = None) -> None:
         """Hand what is learned to `listener`, in the thread that asked."""
         self._listener = listener
         if blocking is not None:
             self._blocking = blocking
-
-    def would_disturb(self) -> bool:
-        """A handler of others cannot be asked without joining."""
-        return False
 
     def ask(self, cause: Cause | None = None, number: int = 0) -> None:
         """Block in the handler until it has a round, and number the workers by it."""
@@ -71,10 +60,6 @@ class ClassicRounds:
             place = self._seat(info)
         self._store, self._place = info.store, place
         self._listener(RoundSealed(place, number))
-
-    def sentence(self) -> str:
-        """A handler of others has no sentence."""
-        return ""
 
     @property
     def poll_s(self) -> float | None:
@@ -92,9 +77,6 @@ class ClassicRounds:
         """The others notice by their own means."""
         del cause
         self._place = None
-
-    def replace(self, cause: Cause) -> None:
-        """Nothing counts replacements here but the agent."""
 
     def finish(self) -> None:
         """Wait for the others at the exit barrier; a timeout is told and lived with."""
@@ -126,11 +108,6 @@ class ClassicRounds:
     def error_of(self, unanswered: AskFailed | RunEnded) -> HoldfastError:
         """A handler of others raises by itself."""
         return RendezvousError(unanswered.reason)
-
-    def variables(self, place: Place, workers: int) -> dict[str, str]:
-        """There is no coordinator to reach."""
-        del place, workers
-        return {}
 
     def store(self) -> Any:
         """Return the store of the round."""
