@@ -85,8 +85,11 @@ def classify(evidence: Evidence) -> Kind:
     return Kind.SIGNAL if evidence.exit_code < 0 else Kind.EXIT
 
 
-def explain(kind: Kind, evidence: Evidence) -> str:
-    """Say in one sentence what happened, for the report's first line."""
+def explain(kind: Kind, evidence: Evidence, last_line: str = "") -> str:
+    """Say in one sentence what happened, for the report's first line.
+
+    A process that left no error of its own is explained by the last line that it wrote, where that is given.
+    """
     name = signal_name(evidence.exit_code)
     ended = f"killed by {name}" if name else f"exited with code {evidence.exit_code}"
     if kind is Kind.OUT_OF_MEMORY:
@@ -100,5 +103,7 @@ def explain(kind: Kind, evidence: Evidence) -> str:
     if evidence.error is not None and evidence.error.message:
         return evidence.error.message
     if name == "SIGKILL":
-        return "killed by SIGKILL from outside Holdfast (often the kernel's OOM killer: see dmesg)"
+        ended = "killed by SIGKILL from outside Holdfast (often the kernel's OOM killer: see dmesg)"
+    if last_line and evidence.error is None:
+        return f"{ended}; its last line was: {last_line}"
     return ended if name else f"{ended} without a traceback"

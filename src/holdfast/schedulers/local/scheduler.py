@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 import holdfast
 from holdfast.errors import Unavailable, UsageError
 from holdfast.facts import facts
@@ -17,7 +19,7 @@ from holdfast.home import expand, state_folder
 from holdfast.schedulers.api import Scheduler
 from holdfast.schedulers.local import keep
 from holdfast.schedulers.local.folders import JobFolder, Jobs, boot_id
-from holdfast.schedulers.local.record import RECORD_VERSION, LocalRequest, Shipment
+from holdfast.schedulers.local.record import JobRecord, LocalRequest, ReplicaRecord, Shipment
 from holdfast.schedulers.local.render import (
     GPUS_VARIABLE,
     ID_LETTERS,
@@ -47,6 +49,7 @@ import os, sys
 if os.fork():
     os._exit(0)
 sys.path.insert(0, sys.argv[1])
+sys.path.append(sys.argv[4])
 from holdfast.schedulers.local.supervisor import main
 main(sys.argv[2], int(sys.argv[3]))
 """
@@ -139,21 +142,15 @@ class LocalScheduler(WorkspaceMixin[None], Scheduler[LocalRequest]):
 
     def schedule(self, dryrun_info: AppDryRunInfo[LocalRequest]) -> str:
         """Copy what is shipped, write the job down and start its supervisor; returns as soon as that is there."""
-        from holdfast.specs.states import AppState
-
         request = dryrun_info.request
-        state = {
-            "version": RECORD_VERSION,
-            "state": AppState.SUBMITTED.name,
-            "name": request.name,
-            "host": os.uname().nodename,
-            "boot_id": boot_id(),
-            "submitted_at": time.time(),
-            "replicas": [
-                {"role": replica.role, "id": replica.id, "state": AppState.PENDING.name} for replica in request.replicas
-            ],
-        }
-        folder, lock = self._jobs.create(request, state, lambda draft: self._ship(request.shipments, draft))
+        record = JobRecord(
+            name=request.name,
+            host=os.uname().nodename,
+            boot_id=boot_id(),
+            submitted_at=time.time(),
+            replicas=[ReplicaRecord(role=replica.role, id=replica.id) for replica in request.replicas],
+        )
+        folder, lock = self._jobs.create(request, record, lambda draft: self._ship(request.shipments, draft))
         try:
             _start_supervisor(folder, lock)
         except BaseException:
@@ -337,14 +334,16 @@ def _start_supervisor(folder: JobFolder, lock: int) -> None:
     import subprocess
 
     package = str(Path(holdfast.__file__).parent.parent)
+    libraries = str(Path(msgspec.__file__).parent.parent)
     env = {key: value for key, value in os.environ.items() if key not in NOT_HANDED_DOWN}
     # The supervisor and its replicas run in other folders.
     env |= {key: str(expand(env[key]).absolute()) for key in NAMES_OF_FILES if env.get(key)}
     log = os.open(folder.path / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
-        # Without site and the user's variables it starts faster, and nothing that is installed can disturb it.
+        # Without site and the user's variables it starts faster, and what is installed can disturb it less: it is
+        # looked for last, and no .pth file is read.
         done = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", _START, package, str(folder.path), str(lock)],
+            [sys.executable, "-I", "-S", "-c", _START, package, str(folder.path), str(lock), libraries],
             env=env,
             cwd="/",
             stdin=subprocess.DEVNULL,

@@ -19,14 +19,15 @@ import time
 import traceback
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from holdfast.errors import HoldfastError, Unavailable, UsageError
 from holdfast.failures import errorfile
 from holdfast.failures.classify import Evidence, classify, explain
-from holdfast.failures.failure import Kind
 from holdfast.machine import Tick
-from holdfast.schedulers.local import keep
+from holdfast.schedulers.local import keep, record
 from holdfast.schedulers.local.capture import STDERR, STDOUT, Pipe, ReplicaLog
 from holdfast.schedulers.local.folders import JobFolder, Jobs, boot_id, start_of
 from holdfast.schedulers.local.machine import (
@@ -40,7 +41,7 @@ from holdfast.schedulers.local.machine import (
     StartReplica,
     StopReplica,
 )
-from holdfast.schedulers.local.record import RECORD_VERSION, LocalRequest
+from holdfast.schedulers.local.record import JobRecord, LocalRequest
 from holdfast.schedulers.local.render import PORT_VARIABLE
 from holdfast.specs.states import AppState, is_terminal
 from holdfast.wire.secret import SECRET_FILE_VARIABLE, VARIABLES, make_key, write_secret
@@ -94,12 +95,9 @@ class Supervisor:
         self._port: HeldPort | None = None
         #: How the replicas find the secret that they share.
         self._secret: dict[str, str] = {}
-        self._state: dict[str, Any] = {
-            **(folder.read_state() or {}),
-            "version": RECORD_VERSION,
-            "supervisor": {"pid": os.getpid(), "start": start_of(os.getpid()), "boot_id": boot_id()},
-        }
-        self._written = ""
+        self._record = folder.read_state() or JobRecord()
+        self._record.supervisor = record.Supervisor(os.getpid(), start_of(os.getpid()), boot_id())
+        self._written: JobRecord | None = None
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
@@ -123,7 +121,7 @@ class Supervisor:
             if due is not None and due <= time.monotonic():
                 self._events.append(Tick())
             # Output alone changes nothing that is written down, unless it could not be kept.
-            if self._events or self._notes != self._state["notes"]:
+            if self._events or self._notes != self._record.notes:
                 self._settle()
         for log in self._logs:
             log.close()
@@ -256,14 +254,10 @@ class Supervisor:
             oom_kills=0 if kills is None or before is None else kills - before,
             log_lines=attempt.last_lines(),
         )
-        kind = classify(evidence)
-        cause = explain(kind, evidence)
-        said = [line for line in evidence.log_lines if line.strip()]
+        said = [line.strip() for line in evidence.log_lines if line.strip()]
+        cause = explain(classify(evidence), evidence, said[-1][:LAST_WORDS_CHARS_MAX] if said else "")
         if error is not None and (rank := error.rank) is not None:
             cause = f"rank {rank}: {cause}"  # left by a launcher, and its workers are many
-        elif error is None and kind is not Kind.OUT_OF_MEMORY and said:
-            ended = cause.removesuffix(" without a traceback")
-            cause = f"{ended}; its last line was: {said[-1].strip()[:LAST_WORDS_CHARS_MAX]}"
         content = json.dumps(error.data) if error is not None and error.data else ""
         return cause, content if len(content) <= ERROR_CHARS_MAX else ""
 
@@ -271,25 +265,25 @@ class Supervisor:
 
     def _write(self, *, final: bool = False) -> None:
         """Write the state down if it has changed."""
-        snapshot = self._machine.snapshot()
-        starts = [replica["started_at"] for replica in snapshot["replicas"] if replica["started_at"] is not None]
-        self._state.update(
-            snapshot,
+        progress = self._machine.snapshot()
+        starts = [replica.started_at for replica in progress.replicas if replica.started_at is not None]
+        self._record = msgspec.structs.replace(
+            self._record,
+            **msgspec.structs.asdict(progress),
             notes=list(self._notes),
-            started_at=self._state.get("started_at") or min(starts, default=None),
+            started_at=self._record.started_at or min(starts, default=None),
         )
-        text = json.dumps(self._state)
-        if text != self._written or final:
+        if self._record != self._written or final:
             try:
-                self.folder.write_state(self._state, final=final)
-                self._written = text
+                self.folder.write_state(self._record, final=final)
+                self._written = self._record
             except OSError as error:
                 if final:
                     raise
                 print(f"the state cannot be written: {error}", file=sys.stderr)
 
     def _write_last(self) -> None:
-        self._state["ended_at"] = time.time()
+        self._record.ended_at = time.time()
         for left in reversed(range(FINAL_TRIES)):
             try:
                 self._write(final=True)
@@ -308,11 +302,12 @@ class Supervisor:
             for pipe in (attempt.stdout, attempt.stderr):
                 with contextlib.suppress(Exception):
                     pipe.finish()
-        self._state.update(self._machine.snapshot(), state=AppState.FAILED.name, msg=sentence, ended_at=time.time())
-        for replica in self._state["replicas"]:
-            if not is_terminal(AppState[replica["state"]]):
-                replica.update(state=AppState.FAILED.name, cause=sentence)
-        self.folder.write_state(self._state, final=True)
+        last = {**msgspec.structs.asdict(self._machine.snapshot()), "state": AppState.FAILED.name, "msg": sentence}
+        self._record = msgspec.structs.replace(self._record, **last, ended_at=time.time())
+        for replica in self._record.replicas:
+            if not is_terminal(AppState[replica.state]):
+                replica.state, replica.cause = AppState.FAILED.name, sentence
+        self.folder.write_state(self._record, final=True)
 
 
 def make_room(replicas: int) -> None:
