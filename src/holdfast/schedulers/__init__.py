@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from holdfast.schedulers.api import (
         DescribeAppResponse,
         ListAppResponse,
+        LogQuery,
         Scheduler,
         Stream,
         list_jobs,
-        log_entries,
+        read_log,
         validate,
         wait_news,
     )
@@ -33,10 +34,11 @@ if TYPE_CHECKING:
 _HOMES = {
     "DescribeAppResponse": "api",
     "ListAppResponse": "api",
+    "LogQuery": "api",
     "Scheduler": "api",
     "Stream": "api",
     "list_jobs": "api",
-    "log_entries": "api",
+    "read_log": "api",
     "validate": "api",
     "wait_news": "api",
     "SchedulerFactory": "installed",
@@ -50,6 +52,7 @@ _HOMES = {
 __all__ = [
     "DescribeAppResponse",
     "ListAppResponse",
+    "LogQuery",
     "Scheduler",
     "SchedulerFactory",
     "Stream",
@@ -59,7 +62,7 @@ __all__ = [
     "get_default_scheduler_name",
     "get_scheduler_factories",
     "list_jobs",
-    "log_entries",
+    "read_log",
     "validate",
     "wait_news",
 ]

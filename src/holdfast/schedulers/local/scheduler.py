@@ -16,7 +16,7 @@ from holdfast.errors import Unavailable, UsageError
 from holdfast.facts import facts
 from holdfast.filenames import file_name
 from holdfast.home import expand, state_folder
-from holdfast.schedulers.api import Scheduler
+from holdfast.schedulers.api import LogQuery, Scheduler
 from holdfast.schedulers.local import keep
 from holdfast.schedulers.local.folders import JobFolder, Jobs, boot_id
 from holdfast.schedulers.local.record import JobRecord, LocalRequest, ReplicaRecord, Shipment
@@ -34,9 +34,8 @@ from holdfast.workspace.api import Workspace, WorkspaceMixin
 
 if TYPE_CHECKING:
     import builtins
-    from datetime import datetime
 
-    from holdfast.schedulers.replies import DescribeAppResponse, ListAppResponse, Stream
+    from holdfast.schedulers.replies import DescribeAppResponse, ListAppResponse
 
 ID_CHARS = 5
 #: What a job may take to end beyond the grace time of its replicas, before `delete` gives up on it.
@@ -215,46 +214,8 @@ class LocalScheduler(WorkspaceMixin[None], Scheduler[LocalRequest]):
         """Return when the job's state has changed, at the latest after `timeout_s`."""
         self._jobs.folder(app_id).wait_news(timeout_s)
 
-    def log_iter(
-        self,
-        app_id: str,
-        role_name: str,
-        k: int = 0,
-        regex: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        should_tail: bool = False,
-        streams: Stream | None = None,
-    ) -> Iterator[str]:
-        """Yield the lines of one replica, those of all its attempts; with `should_tail` until the job has ended."""
-        entries = self._read_log(app_id, role_name, k, regex, since, until, streams, should_tail=should_tail)
-        return (line for _, line in entries)
-
-    def log_entries(
-        self,
-        app_id: str,
-        role_name: str,
-        k: int = 0,
-        regex: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        streams: Stream | None = None,
-    ) -> Iterator[tuple[float, str]]:
-        """Yield the lines of one replica that are there now, each with the time at which it came."""
-        return self._read_log(app_id, role_name, k, regex, since, until, streams, should_tail=False)
-
-    def _read_log(
-        self,
-        app_id: str,
-        role_name: str,
-        k: int,
-        regex: str | None,
-        since: datetime | None,
-        until: datetime | None,
-        streams: Stream | None,
-        *,
-        should_tail: bool,
-    ) -> Iterator[tuple[float, str]]:
+    def read_log(self, app_id: str, query: LogQuery) -> Iterator[tuple[float, str]]:
+        """Yield the lines of one replica, those of all its attempts; to follow it is until the job has ended."""
         from holdfast.schedulers.local import logs
         from holdfast.schedulers.replies import Stream
 
@@ -262,20 +223,21 @@ class LocalScheduler(WorkspaceMixin[None], Scheduler[LocalRequest]):
         request = folder.read_request()
         if request is None:
             raise UsageError(f"there is no job {app_id} here; `holdfast list` shows those there are")
-        plan = next((each for each in request.replicas if (each.role, each.id) == (role_name, k)), None)
+        who = (query.role, query.replica)
+        plan = next((each for each in request.replicas if (each.role, each.id) == who), None)
         if plan is None:
-            raise UsageError(f"the job {app_id} has no replica {role_name}/{k}; it has {_replicas_of(request)}")
+            raise UsageError(f"the job {app_id} has no replica {who[0]}/{who[1]}; it has {_replicas_of(request)}")
         wanted = logs.Wanted(
-            Stream(streams) if streams else Stream.COMBINED,
-            logs.compile_pattern(regex),
-            since.timestamp() if since else float("-inf"),
-            until.timestamp() if until else float("inf"),
+            Stream(query.streams) if query.streams else Stream.COMBINED,
+            logs.compile_pattern(query.regex),
+            query.since.timestamp() if query.since else float("-inf"),
+            query.until.timestamp() if query.until else float("inf"),
         )
         return logs.follow(
             Path(plan.log_dir) / "combined.log",
             wanted,
             ended=lambda: not folder.alive(),
-            wait=folder.wait_end if should_tail else None,
+            wait=folder.wait_end if query.follow else None,
             now=time.time,
         )
 
