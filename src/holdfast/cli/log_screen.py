@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TextIO
 
 from holdfast.runner.api import Runner
+from holdfast.schedulers.api import LogQuery
 from holdfast.specs import AppDef
 
 #: The colours of prefixes, in turn.
@@ -102,7 +103,7 @@ class LogScreen:
     def _history(
         self, who: Who, last: int | None, options: dict[str, Any], counts: dict[Who, int]
     ) -> Iterator[tuple[float, Who, str]]:
-        entries = self._runner.log_entries(self._handle, who.role, who.id, **options)
+        entries = self._runner.read_log(self._handle, LogQuery(who.role, who.id, **options))
         kept: deque[tuple[float, Who, str]] = deque(maxlen=last)
         for at, line in entries:
             counts[who] += 1

@@ -14,7 +14,7 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.components.types import Boolean, Choice, Fixed, Many, Number, PathLike, Table, Text, Type, Union
+from holdfast.components.types import Choice, PathLike, Row, Scalar, Table, Type, Union
 from holdfast.errors import UsageError
 
 _LISTS = (list, collections.abc.Sequence, collections.abc.Iterable)
@@ -46,7 +46,7 @@ def type_of(annotation: Any) -> Type:
         return Choice({value.name if isinstance(value, enum.Enum) else str(value): value for value in inner})
     kind = origin or annotation
     if kind in _LISTS:
-        return Many(type_of(inner[0]) if inner else Text("str"), list)
+        return Row([type_of(inner[0] if inner else str)], list, fixed=False)
     if kind in _TABLES:
         return _table(*inner) if inner else _table(str, str)
     if kind is tuple:
@@ -55,12 +55,8 @@ def type_of(annotation: Any) -> Type:
 
 
 def _scalar(annotation: Any) -> Type:
-    if annotation is str:
-        return Text("str")
-    if annotation in (int, float):
-        return Number(annotation)
-    if annotation is bool:
-        return Boolean()
+    if annotation in (str, int, float, bool):
+        return Scalar(annotation)
     if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
         members = annotation.__members__
         return Choice(dict(members), {str(member.value): member for member in members.values()})
@@ -76,11 +72,9 @@ def _union(members: tuple[Any, ...]) -> Type:
 
 
 def _tuple(inner: tuple[Any, ...]) -> Type:
-    if not inner:
-        return Many(Text("str"), tuple)
-    if len(inner) == 2 and inner[1] is Ellipsis:
-        return Many(type_of(inner[0]), tuple)
-    return Fixed([type_of(each) for each in inner])
+    if not inner or (len(inner) == 2 and inner[1] is Ellipsis):
+        return Row([type_of(inner[0] if inner else str)], tuple, fixed=False)
+    return Row([type_of(each) for each in inner], tuple, fixed=True)
 
 
 def _table(key: Any, value: Any) -> Type:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.components.annotations import UnsupportedTypeError, resolve, type_of
-from holdfast.components.types import Boolean, Type, Union
+from holdfast.components.types import Scalar, Type, Union
 
 #: The default of a parameter that has none.
 REQUIRED = inspect.Parameter.empty
@@ -48,9 +48,9 @@ class Parameter:
     def is_bool(self) -> bool:
         """Whether the bare flag means true."""
         kind = self.type
-        return isinstance(kind, Boolean) or (
-            isinstance(kind, Union) and len(kind.members) == 1 and isinstance(kind.members[0], Boolean)
-        )
+        if isinstance(kind, Union) and len(kind.members) == 1:
+            kind = kind.members[0]
+        return isinstance(kind, Scalar) and kind.kind is bool
 
 
 @dataclass(slots=True)

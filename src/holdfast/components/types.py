@@ -12,10 +12,13 @@ data is read as if it had been typed). What does not fit raises `WrongValueError
 
 from __future__ import annotations
 
+import itertools
 import json
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from holdfast.components.words import cut, quote, split, unquote
 from holdfast.errors import UsageError
@@ -54,8 +57,12 @@ class Type:
         raise NotImplementedError
 
     def take(self, value: Any) -> Any:
-        """Make a value of data; raises `WrongValueError`."""
-        raise NotImplementedError
+        """Make a value of data; text is read as if it had been typed. Raises `WrongValueError`."""
+        return self.read(value) if isinstance(value, str) else self.check(value)
+
+    def check(self, value: Any) -> Any:
+        """Make a value of data that is no text; raises `WrongValueError`."""
+        raise WrongValueError(value, self.name)
 
     def plain(self, value: Any) -> Any:
         """Turn a value into what JSON can hold; `take` turns it back."""
@@ -70,20 +77,35 @@ class Type:
         raise NotImplementedError
 
 
-class Text(Type):
-    """Any text."""
+class Scalar(Type):
+    """Text, a number, or yes or no. An int is fine for a float, but True is no number."""
 
-    takes_any_text = True
+    def __init__(self, kind: type[str | int | float | bool]) -> None:
+        super().__init__(kind.__name__)
+        self.kind = kind
+        self.takes_any_text = kind is str
 
     def read(self, text: str) -> Any:
-        """Take the text as it is."""
-        return text
+        try:
+            return _to_bool(text) if self.kind is bool else self.kind(text)
+        except ValueError:
+            raise WrongValueError(text, self.name) from None
 
-    def take(self, value: Any) -> Any:
-        """Take text and nothing else."""
-        if not isinstance(value, str):
-            raise WrongValueError(value, self.name)
-        return value
+    def check(self, value: Any) -> Any:
+        try:
+            return msgspec.convert(value, self.kind)
+        except msgspec.ValidationError:
+            raise WrongValueError(value, self.name) from None
+
+    def write(self, value: Any) -> str:
+        return str(value).lower() if self.kind is bool else str(value)
+
+
+def _to_bool(text: str) -> bool:
+    word = text.strip().lower()
+    if word not in YES | NO:
+        raise ValueError(text)
+    return word in YES
 
 
 class PathLike(Type):
@@ -96,69 +118,13 @@ class PathLike(Type):
         self.kind = kind
 
     def read(self, text: str) -> Any:
-        """Make a path of the text."""
         return self.kind(text)
 
-    def take(self, value: Any) -> Any:
-        """Take text or a path."""
-        if not isinstance(value, str) and not hasattr(value, "__fspath__"):
-            raise WrongValueError(value, self.name)
-        return self.kind(value)
+    def check(self, value: Any) -> Any:
+        return self.kind(value) if hasattr(value, "__fspath__") else super().check(value)
 
     def plain(self, value: Any) -> Any:
-        """Write the path as text."""
         return str(value)
-
-
-class Number(Type):
-    """An int or a float."""
-
-    def __init__(self, kind: type[int] | type[float]) -> None:
-        super().__init__(kind.__name__)
-        self.kind = kind
-
-    def read(self, text: str) -> Any:
-        """Read digits as Python does."""
-        try:
-            return self.kind(text)
-        except ValueError:
-            raise WrongValueError(text, self.name) from None
-
-    def take(self, value: Any) -> Any:
-        """Take a number; an int is fine for a float, but True is no number."""
-        if isinstance(value, str):
-            return self.read(value)
-        if isinstance(value, bool) or not isinstance(value, int | self.kind):
-            raise WrongValueError(value, self.name)
-        return self.kind(value)
-
-
-class Boolean(Type):
-    """Yes or no."""
-
-    def __init__(self) -> None:
-        super().__init__("bool")
-
-    def read(self, text: str) -> Any:
-        """Read one of the words for yes and no."""
-        word = text.strip().lower()
-        if word in YES:
-            return True
-        if word in NO:
-            return False
-        raise WrongValueError(text, self.name)
-
-    def take(self, value: Any) -> Any:
-        """Take a bool, or a word for it."""
-        if isinstance(value, str):
-            return self.read(value)
-        if not isinstance(value, bool):
-            raise WrongValueError(value, self.name)
-        return value
-
-    def write(self, value: Any) -> str:
-        """Write true or false."""
-        return str(value).lower()
 
 
 class Choice(Type):
@@ -171,7 +137,6 @@ class Choice(Type):
         self.also = also
 
     def read(self, text: str) -> Any:
-        """Find the word, with capitals or without."""
         for words in (self.words, self.also):
             if text in words:
                 return words[text]
@@ -190,7 +155,6 @@ class Choice(Type):
         return self.read(str(value))
 
     def plain(self, value: Any) -> Any:
-        """Write the word."""
         return next(word for word, choice in self.words.items() if type(choice) is type(value) and choice == value)
 
 
@@ -208,23 +172,19 @@ class Union(Type):
         self.stops = "".join(member.stops for member in members)
 
     def read(self, text: str) -> Any:
-        """Try the members in their order."""
         if self.optional and not self.takes_any_text and text.strip().lower() in NOTHING:
             return None
         return self._first(text, "read")
 
     def take(self, value: Any) -> Any:
-        """Try the members in their order."""
         if value is None and self.optional:
             return None
         return self._first(value, "take")
 
     def plain(self, value: Any) -> Any:
-        """Write it as the member that it belongs to does."""
         return None if value is None else self._owner(value).plain(value)
 
     def write(self, value: Any) -> str:
-        """Write it as the member that it belongs to does."""
         if value is None:
             return "none"
         owner = self._owner(value)
@@ -290,7 +250,6 @@ class Container(Type):
         return self.gather(pieces)
 
     def write(self, value: Any) -> str:
-        """Write the plain form, or JSON where something is nested."""
         if self.depth > 1:
             return json.dumps(self.plain(value), ensure_ascii=False)
         return self.separator.join(self.pieces(value))
@@ -304,72 +263,39 @@ class Container(Type):
         raise NotImplementedError
 
 
-class Many(Container):
-    """A list, or a tuple of any length."""
+class Row(Container):
+    """A list or a tuple: of any length, with one type for all items, or with a type for each place."""
 
-    adds_up = True
-
-    def __init__(self, item: Type, make: type[list[Any]] | type[tuple[Any, ...]]) -> None:
-        super().__init__(f"list[{item.name}]" if make is list else f"tuple[{item.name}, ...]", [item])
-        self.item = item
+    def __init__(self, items: Sequence[Type], make: type[list[Any]] | type[tuple[Any, ...]], *, fixed: bool) -> None:
+        inside = ", ".join(item.name for item in items)
+        super().__init__(f"{make.__name__}[{inside}{', ...' if make is tuple and not fixed else ''}]", items)
         self.make = make
+        self.fixed = fixed
+        self.adds_up = not fixed
 
     def gather(self, pieces: list[str]) -> Any:
-        """Read each item."""
-        return self.make(_read_piece(self.item, piece) for piece in pieces)
+        return self.make(_read_piece(item, piece) for item, piece in self._paired(pieces))
 
-    def take(self, value: Any) -> Any:
-        """Take a list or a tuple of items."""
-        if isinstance(value, str):
-            return self.read(value)
+    def check(self, value: Any) -> Any:
         if not isinstance(value, list | tuple):
             raise WrongValueError(value, self.name)
-        return self.make(self.item.take(each) for each in value)
+        return self.make(item.take(each) for item, each in self._paired(value))
 
     def plain(self, value: Any) -> Any:
-        """Write a list."""
-        return [self.item.plain(each) for each in value]
+        return [item.plain(each) for item, each in self._paired(value)]
 
     def pieces(self, value: Any) -> list[str]:
-        """Write each item in quotes where it needs them."""
-        return [quote(self.item.write(each)) for each in value]
+        return [quote(item.write(each)) for item, each in self._paired(value)]
 
     def add(self, before: Any, more: Any) -> Any:
         """Put the later items behind the earlier ones."""
         return before + more
 
-
-class Fixed(Container):
-    """A tuple with a type for each place."""
-
-    def __init__(self, places: Sequence[Type]) -> None:
-        super().__init__(f"tuple[{', '.join(place.name for place in places)}]", places)
-
-    def gather(self, pieces: list[str]) -> Any:
-        """Read each place."""
-        self._count(pieces)
-        return tuple(_read_piece(place, piece) for place, piece in zip(self.inner, pieces, strict=True))
-
-    def take(self, value: Any) -> Any:
-        """Take a list or a tuple of the right length."""
-        if isinstance(value, str):
-            return self.read(value)
-        if not isinstance(value, list | tuple):
-            raise WrongValueError(value, self.name)
-        self._count(value)
-        return tuple(place.take(each) for place, each in zip(self.inner, value, strict=True))
-
-    def plain(self, value: Any) -> Any:
-        """Write a list."""
-        return [place.plain(each) for place, each in zip(self.inner, value, strict=True)]
-
-    def pieces(self, value: Any) -> list[str]:
-        """Write each place in quotes where it needs them."""
-        return [quote(place.write(each)) for place, each in zip(self.inner, value, strict=True)]
-
-    def _count(self, given: Sequence[Any]) -> None:
-        if len(given) != len(self.inner):
+    def _paired(self, given: Sequence[Any]) -> Iterable[tuple[Type, Any]]:
+        """Put each item beside its type."""
+        if self.fixed and len(given) != len(self.inner):
             raise WrongValueError(given, self.name, f"{len(self.inner)} values are wanted, not {len(given)}")
+        return zip(self.inner if self.fixed else itertools.repeat(self.inner[0]), given, strict=False)
 
 
 class Table(Container):
@@ -398,20 +324,15 @@ class Table(Container):
                 raise WrongValueError(piece, "KEY=VALUE")
         return {_read_piece(self.key, key): _read_piece(self.value, value) for key, value in pairs}
 
-    def take(self, value: Any) -> Any:
-        """Take a mapping."""
-        if isinstance(value, str):
-            return self.read(value)
+    def check(self, value: Any) -> Any:
         if not isinstance(value, Mapping):
             raise WrongValueError(value, self.name)
         return {self.key.take(key): self.value.take(each) for key, each in value.items()}
 
     def plain(self, value: Any) -> Any:
-        """Write an object whose keys are text."""
         return {self.key.write(key): self.value.plain(each) for key, each in value.items()}
 
     def pieces(self, value: Any) -> list[str]:
-        """Write each pair, in quotes where they are needed."""
         return [f"{quote(self.key.write(key))}={quote(self.value.write(each))}" for key, each in value.items()]
 
     def add(self, before: Any, more: Any) -> Any:

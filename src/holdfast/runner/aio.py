@@ -18,7 +18,7 @@ _END = object()
 class AsyncRunner:
     """The twin of `Runner`: the same methods with the same arguments, to be awaited.
 
-    `log_lines` and `log_entries` are to be iterated with `async for`.
+    `log_lines` and `read_log` are to be iterated with `async for`.
     """
 
     def __init__(self, runner: Runner | None = None) -> None:
@@ -33,9 +33,9 @@ class AsyncRunner:
         async for line in _each(self.runner.log_lines, *args, **kwargs):
             yield line
 
-    async def log_entries(self, *args: Any, **kwargs: Any) -> AsyncIterator[tuple[float, str]]:
-        """Yield the lines of one replica with their times; arguments as for `Runner.log_entries`."""
-        async for entry in _each(self.runner.log_entries, *args, **kwargs):
+    async def read_log(self, *args: Any, **kwargs: Any) -> AsyncIterator[tuple[float, str]]:
+        """Yield the lines of one replica with their times; arguments as for `Runner.read_log`."""
+        async for entry in _each(self.runner.read_log, *args, **kwargs):
             yield entry
 
     async def __aenter__(self) -> AsyncRunner:

@@ -15,7 +15,7 @@ from holdfast.errors import JobTimeoutError, UnavailableError, UsageError
 from holdfast.quantities import to_seconds
 from holdfast.runner.check import check_app
 from holdfast.runner.trackers import tracker_variables
-from holdfast.schedulers.api import list_jobs, log_entries, validate, wait_news
+from holdfast.schedulers.api import list_jobs, read_log, validate, wait_news
 from holdfast.specs import (
     AppDef,
     AppDryRunInfo,
@@ -33,7 +33,7 @@ from holdfast.specs import (
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
-    from holdfast.schedulers import ListAppResponse, Scheduler, Stream
+    from holdfast.schedulers import ListAppResponse, LogQuery, Scheduler, Stream
     from holdfast.specs import AppStatus
 
 #: What the command line calls its session.
@@ -270,22 +270,10 @@ class Runner:
         where, scheduler = self._find_log(app_handle, regex)
         return scheduler.log_iter(where.app_id, role_name, k, regex, since, until, should_tail, streams)
 
-    def log_entries(
-        self,
-        app_handle: AppHandle,
-        role_name: str,
-        k: int = 0,
-        regex: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        streams: Stream | None = None,
-    ) -> Iterable[tuple[float, str]]:
-        """Yield the lines of one replica that are there now, each with its time, in seconds since 1970.
-
-        The time is 0.0 where the scheduler keeps none.
-        """
-        where, scheduler = self._find_log(app_handle, regex)
-        return log_entries(scheduler, where.app_id, role_name, k, regex, since, until, streams)
+    def read_log(self, app_handle: AppHandle, query: LogQuery) -> Iterable[tuple[float, str]]:
+        """Yield the lines of one replica, each with its time in seconds since 1970; 0.0 where none is kept."""
+        where, scheduler = self._find_log(app_handle, query.regex)
+        return read_log(scheduler, where.app_id, query)
 
     def log_folder(self, app_handle: AppHandle) -> str | None:
         """Return the folder of a job's logs; None where its scheduler keeps none that this machine can read."""

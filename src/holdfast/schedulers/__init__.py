@@ -13,10 +13,11 @@ from holdfast.lazy import attach
 if TYPE_CHECKING:
     from holdfast.schedulers.api import DescribeAppResponse as DescribeAppResponse
     from holdfast.schedulers.api import ListAppResponse as ListAppResponse
+    from holdfast.schedulers.api import LogQuery as LogQuery
     from holdfast.schedulers.api import Scheduler as Scheduler
     from holdfast.schedulers.api import Stream as Stream
     from holdfast.schedulers.api import list_jobs as list_jobs
-    from holdfast.schedulers.api import log_entries as log_entries
+    from holdfast.schedulers.api import read_log as read_log
     from holdfast.schedulers.api import validate as validate
     from holdfast.schedulers.api import wait_news as wait_news
     from holdfast.schedulers.installed import SchedulerFactory as SchedulerFactory
@@ -29,7 +30,7 @@ else:
     # The process that supervises a local job needs none of them.
     __getattr__, __dir__, __all__ = attach(
         __name__,
-        api="DescribeAppResponse ListAppResponse Scheduler Stream list_jobs log_entries validate wait_news",
+        api="DescribeAppResponse ListAppResponse LogQuery Scheduler Stream list_jobs read_log validate wait_news",
         installed="SchedulerFactory aliases conflicts create_scheduler get_default_scheduler_name "
         "get_scheduler_factories",
     )

@@ -4,7 +4,7 @@ A plugin fills in the abstract methods and registers a factory `create_scheduler
 point of the group `holdfast.schedulers` (or `torchx.schedulers`). `holdfast.testing.scheduler_contract` checks it.
 
 Plugins may be older than this interface, or derive from TorchX's own class where that is installed. So whoever uses a
-scheduler calls `validate`, `list_jobs`, `wait_news` and `log_entries` of this module, which make do with what the
+scheduler calls `validate`, `list_jobs`, `wait_news` and `read_log` of this module, which make do with what the
 plugin has.
 """
 
@@ -14,7 +14,7 @@ import builtins
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from holdfast.errors import UsageError
 from holdfast.specs import NULL_RESOURCE, AppDef, AppDryRunInfo, CfgVal, runopts
@@ -37,15 +37,32 @@ else:
 __all__ = [
     "DescribeAppResponse",
     "ListAppResponse",
+    "LogQuery",
     "Scheduler",
     "Stream",
     "list_jobs",
-    "log_entries",
+    "read_log",
     "validate",
     "wait_news",
 ]
 
 T = TypeVar("T")
+
+
+class LogQuery(NamedTuple):
+    """Which lines of which replica are wanted, in the order of `Scheduler.log_iter`.
+
+    With `follow` they go on until no more can come. `regex` keeps the lines in which it is found, `since` and `until`
+    those written in that time; without `streams` both come together.
+    """
+
+    role: str
+    replica: int = 0
+    regex: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    follow: bool = False
+    streams: Stream | None = None
 
 
 class Scheduler(ABC, Generic[T]):
@@ -98,29 +115,20 @@ class Scheduler(ABC, Generic[T]):
         should_tail: bool = False,
         streams: Stream | None = None,
     ) -> Iterable[str]:
-        """Yield the lines of one replica's output without their ends, oldest first.
+        """Yield the lines of one replica's output without their ends, oldest first; what they mean, see `LogQuery`.
 
-        With `should_tail` it goes on until no more can come. `regex` keeps the lines in which it is found, `since` and
-        `until` those written in that time; without `streams` both come together. A job, role or replica that does not
-        exist is a `UsageError`.
+        The method that plugins written for TorchX have. By default it yields what `read_log` does.
+        """
+        query = LogQuery(role_name, k, regex, since, until, should_tail, streams)
+        return (line for _, line in self.read_log(app_id, query))
+
+    def read_log(self, app_id: str, query: LogQuery) -> Iterable[tuple[float, str]]:
+        """Yield the lines of one replica, each with the time at which it was written, in seconds since 1970.
+
+        A scheduler that keeps times lets the lines of several replicas be merged; one that does not overrides
+        `log_iter` instead. A job, role or replica that does not exist is a `UsageError`.
         """
         raise NotImplementedError(f"{type(self).__qualname__} does not give logs")
-
-    def log_entries(
-        self,
-        app_id: str,
-        role_name: str,
-        k: int = 0,
-        regex: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        streams: Stream | None = None,
-    ) -> Iterable[tuple[float, str]]:
-        """Yield the lines that are there now, each with the time at which it was written, in seconds since 1970.
-
-        A scheduler that keeps no times says 0.0, as this one does; one that does lets replicas' lines be merged.
-        """
-        return log_entries(self, app_id, role_name, k, regex, since, until, streams)
 
     def _validate(self, app: AppDef, scheduler: str, cfg: Mapping[str, CfgVal] | None = None) -> None:
         """Refuse what cannot run here; by default a role that does not say what it needs."""
@@ -217,21 +225,12 @@ def wait_news(scheduler: Scheduler[Any], app_id: str, timeout: float) -> None:
         wait(app_id, timeout)
 
 
-def log_entries(
-    scheduler: Scheduler[Any],
-    app_id: str,
-    role_name: str,
-    k: int = 0,
-    regex: str | None = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
-    streams: Stream | None = None,
-) -> Iterable[tuple[float, str]]:
+def read_log(scheduler: Scheduler[Any], app_id: str, query: LogQuery) -> Iterable[tuple[float, str]]:
     """Yield a replica's lines with their times, 0.0 each where a scheduler has only lines."""
-    has_times = getattr(type(scheduler), "log_entries", Scheduler.log_entries) is not Scheduler.log_entries
+    has_times = getattr(type(scheduler), "read_log", Scheduler.read_log) is not Scheduler.read_log
     if has_times:
-        return scheduler.log_entries(app_id, role_name, k, regex, since, until, streams)
-    return ((0.0, line) for line in scheduler.log_iter(app_id, role_name, k, regex, since, until, False, streams))
+        return scheduler.read_log(app_id, query)
+    return ((0.0, line) for line in scheduler.log_iter(app_id, *query))
 
 
 def _takes(method: Callable[..., object], *args: object) -> bool:

@@ -18,7 +18,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from holdfast.errors import UsageError
-from holdfast.schedulers.api import DescribeAppResponse, Scheduler, Stream, list_jobs, log_entries, validate, wait_news
+from holdfast.schedulers.api import (
+    DescribeAppResponse,
+    LogQuery,
+    Scheduler,
+    Stream,
+    list_jobs,
+    read_log,
+    validate,
+    wait_news,
+)
 from holdfast.specs import AppDef, AppState, CfgVal, Resource, Role, is_terminal, macros, parse_app_handle, runopts
 from holdfast.testing.cases import Cases, raises
 
@@ -375,7 +384,7 @@ def lines_may_come_with_their_times(bench: Bench) -> None:
     scheduler = bench.make()
     app_id = bench.submit(scheduler, "echo one; echo two; echo three")
     bench.wait(scheduler, app_id)
-    entries = list(log_entries(scheduler, app_id, "main"))
+    entries = list(read_log(scheduler, app_id, LogQuery("main")))
     times = [at for at, _ in entries]
 
     assert lines_of(line for _, line in entries) == ["one", "two", "three"]

@@ -14,6 +14,7 @@ from holdfast.errors import UsageError
 from holdfast.schedulers.local import folders
 from holdfast.schedulers.local.folders import Jobs
 from holdfast.schedulers.local.keep import Policy
+from holdfast.schedulers.local.record import JobRecord
 from holdfast.schedulers.local.scheduler import LocalScheduler, _start_supervisor
 from holdfast.specs import NONE, AppDef, AppState, RetryPolicy, Role
 
@@ -226,8 +227,7 @@ def test_a_job_that_takes_its_time_to_end_can_be_killed(bench):
 def test_a_job_that_is_cancelled_before_its_supervisor_begins_never_starts(bench):
     """The wish is left in the folder, and seen whenever the supervisor comes."""
     request = bench.scheduler.submit_dryrun(bench.app("echo never"), {}).request
-    state = {"version": 1, "state": "SUBMITTED", "name": "job", "boot_id": folders.boot_id()}
-    folder, lock = bench.scheduler._jobs.create(request, state)
+    folder, lock = bench.scheduler._jobs.create(request, JobRecord(name="job", boot_id=folders.boot_id()))
     bench.scheduler.cancel(request.app_id)
     _start_supervisor(folder, lock)
     os.close(lock)

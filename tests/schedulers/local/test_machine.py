@@ -73,7 +73,7 @@ class Job:
         return self.tell(Tick())
 
     def states(self):
-        return [replica["state"] for replica in self.machine.snapshot()["replicas"]]
+        return [replica.state for replica in self.machine.snapshot().replicas]
 
 
 def test_all_replicas_start_together_and_the_job_succeeds_when_all_have():

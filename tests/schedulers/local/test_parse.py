@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 
 from holdfast.schedulers.local.parse import describe, judge
-from holdfast.schedulers.local.record import Life, LocalRequest, RolePlan
+from holdfast.schedulers.local.record import RECORD_VERSION, JobRecord, Life, LocalRequest, RolePlan
 from holdfast.specs import AppState
 
 ALIVE = Life(alive=True, same_host=True, same_boot=True, booted_at="then", cancel_asked=False)
 DEAD = replace(ALIVE, alive=False)
 RUNNING = {
+    "version": RECORD_VERSION,
     "state": "RUNNING",
     "msg": "",
     "host": "here",
@@ -23,9 +24,14 @@ RUNNING = {
 }
 
 
+def record(state):
+    """A record as it is read from disk."""
+    return JobRecord.from_json(state)
+
+
 def test_while_somebody_looks_after_it_a_job_is_what_its_record_says():
-    assert judge(RUNNING, ALIVE).state is AppState.RUNNING
-    assert judge({**RUNNING, "state": "SUBMITTED", "supervisor": None}, ALIVE).state is AppState.SUBMITTED
+    assert judge(record(RUNNING), ALIVE).state is AppState.RUNNING
+    assert judge(record({**RUNNING, "state": "SUBMITTED", "supervisor": None}), ALIVE).state is AppState.SUBMITTED
 
 
 @pytest.mark.parametrize("state", ["SUCCEEDED", "FAILED", "CANCELLED"])
@@ -33,8 +39,8 @@ def test_while_somebody_looks_after_it_a_job_is_what_its_record_says():
     "life", [DEAD, replace(DEAD, same_boot=False), replace(DEAD, same_boot=False, same_host=False)]
 )
 def test_a_last_word_stands_whatever_happened_since(state, life):
-    assert judge({**RUNNING, "state": state, "msg": "said"}, life).state.name == state
-    assert judge({**RUNNING, "state": state, "msg": "said"}, life).msg == "said"
+    assert judge(record({**RUNNING, "state": state, "msg": "said"}), life).state.name == state
+    assert judge(record({**RUNNING, "state": state, "msg": "said"}), life).msg == "said"
 
 
 @pytest.mark.parametrize(
@@ -48,7 +54,7 @@ def test_a_last_word_stands_whatever_happened_since(state, life):
     ],
 )
 def test_without_a_last_word_the_reader_says_why(life, state, state_of_job, words):
-    verdict = judge(state, life)
+    verdict = judge(record(state), life)
 
     assert verdict.state is state_of_job
     assert words in verdict.msg
@@ -56,7 +62,7 @@ def test_without_a_last_word_the_reader_says_why(life, state, state_of_job, word
 
 def test_replicas_that_left_no_word_share_the_jobs_fate():
     request = LocalRequest("id", "name", "s", [], [RolePlan("a"), RolePlan("b")], metadata={"k": "v"})
-    found = describe(request, RUNNING, DEAD)
+    found = describe(request, record(RUNNING), DEAD)
 
     assert [[(each.state, each.exit_code) for each in role.replicas] for role in found.roles_statuses] == [
         [(AppState.SUCCEEDED, 0), (AppState.FAILED, None)],
@@ -69,6 +75,6 @@ def test_replicas_that_left_no_word_share_the_jobs_fate():
 
 
 def test_trouble_with_the_logs_is_told_beside_what_happened():
-    verdict = judge({**RUNNING, "state": "FAILED", "msg": "it broke", "notes": ["the disk is full"]}, DEAD)
+    verdict = judge(record({**RUNNING, "state": "FAILED", "msg": "it broke", "notes": ["the disk is full"]}), DEAD)
 
     assert verdict.msg == "it broke; the disk is full"

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 from holdfast.errors import UsageError
 from holdfast.facts import facts
 from holdfast.home import state_folder
-from holdfast.schedulers import lines
+from holdfast.schedulers import LogQuery, lines
 from holdfast.schedulers.local import scheduler as ours
 from holdfast.schedulers.local.capture import COMBINED as COMBINED_LOG
 from holdfast.schedulers.local.capture import FILES, STDERR, STDOUT
@@ -32,9 +32,7 @@ from holdfast.specs import AppDef, AppDryRunInfo, CfgVal, Role, runopts
 from holdfast.specs.states import AppState, is_terminal
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
-    from holdfast.schedulers import DescribeAppResponse, Stream
+    from holdfast.schedulers import DescribeAppResponse
 
 STDOUT_LOG, STDERR_LOG = FILES[STDOUT], FILES[STDERR]
 NA = "<N/A>"
@@ -348,20 +346,9 @@ class LocalScheduler(ours.LocalScheduler):
                 _write_success(app, found)
         return found
 
-    def log_iter(
-        self,
-        app_id: str,
-        role_name: str,
-        k: int = 0,
-        regex: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        should_tail: bool = False,
-        streams: Stream | None = None,
-    ) -> Iterator[str]:
-        """Yield the lines of one replica, each with its newline; with `should_tail` until the job has ended."""
-        found = super().log_iter(app_id, role_name, k, regex, since, until, should_tail, streams)
-        return (f"{line}\n" for line in found)
+    def read_log(self, app_id: str, query: LogQuery) -> Iterator[tuple[float, str]]:
+        """Yield the lines of one replica, each with its newline."""
+        return ((at, f"{line}\n") for at, line in super().read_log(app_id, query))
 
     def _cancel_existing(self, app_id: str) -> None:
         """End a job and wait until it has ended."""

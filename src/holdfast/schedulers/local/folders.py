@@ -31,13 +31,15 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.errors import UnavailableError, UsageError
 from holdfast.filenames import file_name
 from holdfast.home import make_folders
 from holdfast.schedulers.local.keep import Finished, Policy, choose
-from holdfast.schedulers.local.record import Life, LocalRequest, check_version
+from holdfast.schedulers.local.record import JobRecord, Life, LocalRequest
+
+R = TypeVar("R")
 
 #: Folders that are being made or taken away begin with a dot, as no job's does.
 NEW, GONE = ".new-", ".gone-"
@@ -60,19 +62,15 @@ class JobFolder:
 
     def read_request(self) -> LocalRequest | None:
         """Return the request, or None where the job is gone."""
-        data = read_json(self.path / "job.json")
-        return None if data is None else LocalRequest.from_json(data)
+        return read_record(self.path / "job.json", LocalRequest.from_json)
 
-    def read_state(self) -> dict[str, Any] | None:
+    def read_state(self) -> JobRecord | None:
         """Return the last state that was written, or None where the job is gone."""
-        data = read_json(self.path / "state.json")
-        if data is not None:
-            check_version(data)
-        return data
+        return read_record(self.path / "state.json", JobRecord.from_json)
 
-    def write_state(self, state: dict[str, Any], *, final: bool = False) -> None:
+    def write_state(self, record: JobRecord, *, final: bool = False) -> None:
         """Replace the state; the last one is on disk before this returns."""
-        write_json(self.path / "state.json", state, sync=final)
+        write_json(self.path / "state.json", record.to_json(), sync=final)
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -90,17 +88,17 @@ class JobFolder:
             os.close(lock)
         return False
 
-    def look(self) -> tuple[dict[str, Any], Life] | None:
+    def look(self) -> tuple[JobRecord, Life] | None:
         """Return the state together with what can be seen of the job, or None where it is gone."""
         alive = self.alive()  # before the state is read: see `Life`
         cancel_asked = self.cancel_asked()
-        state = self.read_state()
-        if state is None:
+        record = self.read_state()
+        if record is None:
             return None
-        same_boot = state.get("boot_id") == boot_id()
-        return state, Life(
+        same_boot = record.boot_id == boot_id()
+        return record, Life(
             alive=alive,
-            same_host=state.get("host") == os.uname().nodename,
+            same_host=record.host == os.uname().nodename,
             same_boot=same_boot,
             booted_at="" if alive or same_boot else booted_at(),
             cancel_asked=cancel_asked,
@@ -181,13 +179,15 @@ class JobFolder:
     def _supervisor(self) -> Iterator[int | None]:
         """Open the supervisor's pidfd: exactly that process, never one that has got its pid meanwhile."""
         pidfd = None
-        with contextlib.suppress(OSError, KeyError, UsageError):
-            found = (self.read_state() or {})["supervisor"]
-            pidfd = os.pidfd_open(found["pid"])
-            # If that process is the one that was written down, then it was so when the descriptor was opened.
-            if (start_of(found["pid"]), boot_id()) != (found["start"], found["boot_id"]):
-                os.close(pidfd)
-                pidfd = None
+        with contextlib.suppress(OSError, UsageError):
+            record = self.read_state()
+            found = record.supervisor if record is not None else None
+            if found is not None:
+                pidfd = os.pidfd_open(found.pid)
+                # If that process is the one that was written down, then it was so when the descriptor was opened.
+                if (start_of(found.pid), boot_id()) != (found.start, found.boot_id):
+                    os.close(pidfd)
+                    pidfd = None
         try:
             yield pidfd
         finally:
@@ -226,7 +226,7 @@ class Jobs:
         return [JobFolder(self.path / name) for name in names if not name.startswith(".")]
 
     def create(
-        self, request: LocalRequest, state: dict[str, Any], fill: Callable[[Path], None] = lambda _: None
+        self, request: LocalRequest, record: JobRecord, fill: Callable[[Path], None] = lambda _: None
     ) -> tuple[JobFolder, int]:
         """Put a new job in place; returns its folder and the descriptor of its lock, which is held.
 
@@ -236,7 +236,7 @@ class Jobs:
         try:
             make_folders(draft)
             write_json(draft / "job.json", request.to_json())
-            write_json(draft / "state.json", state)
+            write_json(draft / "state.json", record.to_json())
             fill(draft)
             lock = os.open(draft / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -285,7 +285,7 @@ class Jobs:
             with contextlib.suppress(OSError, UsageError):
                 looked = folder.look()
                 if looked is not None and not looked[1].alive and is_terminal(judge(*looked).state):
-                    ended = looked[0].get("ended_at") or (folder.path / "state.json").stat().st_mtime
+                    ended = looked[0].ended_at or (folder.path / "state.json").stat().st_mtime
                     finished[folder.path.name] = Finished(folder.path.name, ended, folder.size())
         dropped = choose(list(finished.values()), now, policy)
         for name in dropped:
@@ -301,17 +301,19 @@ class Jobs:
 # -- small things ------------------------------------------------------------------------------------------------------
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """Return what a record holds, or None where there is none; a damaged one is a `UsageError`."""
+def read_record(path: Path, read: Callable[[dict[str, Any]], R]) -> R | None:
+    """Return the record in a file, or None where there is none; a damaged one is a `UsageError`."""
     try:
         data = json.loads(path.read_bytes())
+        if isinstance(data, dict):
+            return read(data)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except ValueError:
-        data = None
-    if not isinstance(data, dict):
-        raise UsageError(f"the record {path} is damaged: delete the job, or the folder {path.parent}")
-    return data
+    except UsageError:
+        raise  # of a newer version
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise UsageError(f"the record {path} is damaged: delete the job, or the folder {path.parent}")
 
 
 def write_json(path: Path, data: dict[str, Any], *, sync: bool = False) -> None:

@@ -20,10 +20,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from holdfast.machine import Tick
-from holdfast.schedulers.local.record import RolePlan
+from holdfast.schedulers.local.record import Progress, ReplicaRecord, RolePlan
 from holdfast.specs.app import RetryPolicy
 from holdfast.specs.states import AppState
 
@@ -389,30 +388,29 @@ class JobMachine:
                 assert replica.outcome in (AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED), replica
             assert replica.restarts <= self.num_restarts
 
-    def snapshot(self) -> dict[str, Any]:
-        """Describe the job as plain data, as it is written to disk."""
-        again = self._to_restart()
-        return {
-            "state": self.state.name,
-            "msg": self.sentence,
-            "num_restarts": self.num_restarts,
-            "replicas": [
-                {
-                    "role": replica.role,
-                    "id": replica.id,
-                    "state": (
-                        AppState.PENDING if number in again and replica.phase is Phase.ENDED else replica.state
-                    ).name,
-                    "pid": replica.pid if replica.phase in LIVE else None,
-                    "exit_code": replica.exit_code,
-                    "cause": replica.cause,
-                    "reason": replica.reason,
-                    "last_line": replica.last_line,
-                    "error": replica.error,
-                    "restarts": replica.restarts,
-                    "started_at": replica.started_at,
-                    "ended_at": replica.ended_at,
-                }
-                for number, replica in enumerate(self.replicas)
-            ],
-        }
+    def snapshot(self) -> Progress:
+        """Describe the job as it is written to disk."""
+        return Progress(
+            state=self.state.name,
+            msg=self.sentence,
+            num_restarts=self.num_restarts,
+            replicas=[self._record(number) for number in range(len(self.replicas))],
+        )
+
+    def _record(self, number: int) -> ReplicaRecord:
+        replica = self.replicas[number]
+        waits = replica.phase is Phase.ENDED and number in self._to_restart()
+        return ReplicaRecord(
+            role=replica.role,
+            id=replica.id,
+            state=(AppState.PENDING if waits else replica.state).name,
+            pid=replica.pid if replica.phase in LIVE else None,
+            exit_code=replica.exit_code,
+            cause=replica.cause,
+            reason=replica.reason,
+            last_line=replica.last_line,
+            error=replica.error,
+            restarts=replica.restarts,
+            started_at=replica.started_at,
+            ended_at=replica.ended_at,
+        )

@@ -6,11 +6,9 @@ ended, and the reader says why: the machine was rebooted, or the supervisor was 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from holdfast.schedulers.local.record import Life, LocalRequest
+from holdfast.schedulers.local.record import JobRecord, Life, LocalRequest, ReplicaRecord
 from holdfast.schedulers.replies import DescribeAppResponse, ListAppResponse
 from holdfast.specs.app import NONE
 from holdfast.specs.states import AppState, ReplicaStatus, RoleStatus, is_terminal
@@ -25,19 +23,18 @@ class Verdict:
     cause: str = ""
 
 
-def judge(state: Mapping[str, Any], life: Life) -> Verdict:
+def judge(record: JobRecord, life: Life) -> Verdict:
     """Tell a job's true state from its last record and its life."""
-    recorded = AppState[state["state"]]
-    msg = "; ".join(filter(None, [state.get("msg", ""), *state.get("notes", ())]))
+    recorded = AppState[record.state]
+    msg = "; ".join(filter(None, [record.msg, *record.notes]))
     if life.alive or is_terminal(recorded):
         return Verdict(recorded, msg)
-    host = state.get("host", "")
     if not life.same_boot and not life.same_host:
-        return Verdict(AppState.UNKNOWN, f"it was submitted on {host}, which cannot be asked from here")
+        return Verdict(AppState.UNKNOWN, f"it was submitted on {record.host}, which cannot be asked from here")
     if not life.same_boot:
         why = f"the machine was rebooted at {life.booted_at} while the job was {recorded.name}"
-    elif state.get("supervisor"):
-        why = f"its supervisor (process {state['supervisor']['pid']}) was killed while the job was {recorded.name}"
+    elif record.supervisor is not None:
+        why = f"its supervisor (process {record.supervisor.pid}) was killed while the job was {recorded.name}"
     else:
         why = "its supervisor never began: the submitting process ended too early"
     if life.cancel_asked:
@@ -45,48 +42,47 @@ def judge(state: Mapping[str, Any], life: Life) -> Verdict:
     return Verdict(AppState.FAILED, why, why)
 
 
-def describe(request: LocalRequest, state: Mapping[str, Any], life: Life) -> DescribeAppResponse:
+def describe(request: LocalRequest, record: JobRecord, life: Life) -> DescribeAppResponse:
     """Say how a job is doing."""
-    verdict = judge(state, life)
-    replicas = [_replica(data, verdict, state.get("host", "")) for data in state.get("replicas", ())]
+    verdict = judge(record, life)
+    replicas = [_replica(each, verdict, record.host) for each in record.replicas]
     names = [role.name for role in request.role_plans]
     failed = [each for each in replicas if each.state is AppState.FAILED and each.structured_error_msg != NONE]
     return DescribeAppResponse(
         app_id=request.app_id,
         state=verdict.state,
-        num_restarts=state.get("num_restarts", 0),
+        num_restarts=record.num_restarts,
         msg=verdict.msg,
         structured_error_msg=min(failed, key=_ended).structured_error_msg if failed else NONE,
         metadata=dict(request.metadata),
         roles_statuses=[RoleStatus(name, [each for each in replicas if each.role == name]) for name in names],
         roles=request.roles,
         name=request.name,
-        submitted_at=state.get("submitted_at"),
-        started_at=state.get("started_at"),
-        ended_at=state.get("ended_at"),
+        submitted_at=record.submitted_at,
+        started_at=record.started_at,
+        ended_at=record.ended_at,
     )
 
 
-def listing(app_id: str, handle: str, state: Mapping[str, Any], life: Life) -> ListAppResponse:
+def listing(app_id: str, handle: str, record: JobRecord, life: Life) -> ListAppResponse:
     """Make one line of the list of jobs."""
-    verdict = judge(state, life)
-    return ListAppResponse(app_id, verdict.state, handle, state.get("name", ""), state.get("submitted_at"))
+    return ListAppResponse(app_id, judge(record, life).state, handle, record.name, record.submitted_at)
 
 
-def _replica(data: Mapping[str, Any], verdict: Verdict, host: str) -> ReplicaStatus:
+def _replica(record: ReplicaRecord, verdict: Verdict, host: str) -> ReplicaStatus:
     status = ReplicaStatus(
-        id=data["id"],
-        state=AppState[data["state"]],
-        role=data["role"],
+        id=record.id,
+        state=AppState[record.state],
+        role=record.role,
         hostname=host,
-        structured_error_msg=data.get("error") or NONE,
-        exit_code=data.get("exit_code"),
-        started_at=data.get("started_at"),
-        ended_at=data.get("ended_at"),
-        cause=data.get("cause", ""),
-        reason=data.get("reason"),
-        last_line=data.get("last_line", ""),
-        restarts=data.get("restarts", 0),
+        structured_error_msg=record.error or NONE,
+        exit_code=record.exit_code,
+        started_at=record.started_at,
+        ended_at=record.ended_at,
+        cause=record.cause,
+        reason=record.reason,
+        last_line=record.last_line,
+        restarts=record.restarts,
     )
     if verdict.state is AppState.UNKNOWN:
         status.state = AppState.UNKNOWN

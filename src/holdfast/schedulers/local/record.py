@@ -7,16 +7,17 @@ doing: its supervisor replaces it as a whole. Both carry a version; a reader ref
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import msgspec
 
 from holdfast.errors import UsageError
 from holdfast.specs.app import RetryPolicy, Role
 from holdfast.specs.serialize import role_from_json, role_to_json
+from holdfast.specs.states import AppState
 
 RECORD_VERSION = 1
-#: Fields of the request that hold records of their own.
-_NESTED = ("replicas", "role_plans", "shipments", "roles")
 
 
 @dataclass
@@ -80,26 +81,82 @@ class LocalRequest:
 
     def to_json(self) -> dict[str, Any]:
         """Describe the request as plain data."""
-        data = {key: value for key, value in vars(self).items() if key not in _NESTED}
-        data["version"] = RECORD_VERSION
-        data["replicas"] = [asdict(replica) for replica in self.replicas]
-        data["role_plans"] = [asdict(role) for role in self.role_plans]
-        data["shipments"] = [asdict(shipment) for shipment in self.shipments]
-        data["roles"] = [role_to_json(role) for role in self.roles]
-        return data
+        data: dict[str, Any] = msgspec.to_builtins(replace(self, roles=[]))
+        return {**data, "version": RECORD_VERSION, "roles": [role_to_json(role) for role in self.roles]}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> LocalRequest:
-        """Read what `to_json` wrote; fields that are not known here are left out."""
+        """Read what `to_json` wrote; fields that are not known here are left out. Raises `msgspec.ValidationError`."""
         check_version(data)
         known = {key: data[key] for key in cls.__dataclass_fields__ if key in data}
-        known["replicas"] = [ReplicaPlan(**replica) for replica in data["replicas"]]
-        known["role_plans"] = [
-            RolePlan(**{**role, "retry_policy": RetryPolicy(role["retry_policy"])}) for role in data["role_plans"]
-        ]
-        known["shipments"] = [Shipment(**shipment) for shipment in data.get("shipments", ())]
-        known["roles"] = [role_from_json(role) for role in data.get("roles", ())]
-        return cls(**known)
+        known |= {key: msgspec.convert(data.get(key, []), kind) for key, kind in _NESTED.items()}
+        return cls(**{**known, "roles": [role_from_json(role) for role in data.get("roles", ())]})
+
+
+#: Fields of the request that hold records of their own. Roles are written by their own room.
+_NESTED = {"replicas": list[ReplicaPlan], "role_plans": list[RolePlan], "shipments": list[Shipment]}
+
+
+class Supervisor(msgspec.Struct, frozen=True):
+    """The process that looks after a job; `start` tells it from a later one that has got its pid."""
+
+    pid: int
+    start: int = 0
+    boot_id: str = ""
+
+
+class ReplicaRecord(msgspec.Struct, kw_only=True):
+    """How one replica is doing. `state` is the name of an `AppState`, which people can read in the file."""
+
+    role: str
+    id: int
+    state: str = AppState.PENDING.name
+    pid: int | None = None
+    exit_code: int | None = None
+    cause: str = ""
+    #: Why it ended, beyond its exit code; None where nothing is known of that.
+    reason: str | None = None
+    last_line: str = ""
+    error: str = ""  #: what its error file holds
+    restarts: int = 0
+    started_at: float | None = None
+    ended_at: float | None = None
+
+
+class Progress(msgspec.Struct, kw_only=True):
+    """What the job machine decides: how the job and its replicas are doing."""
+
+    state: str = AppState.SUBMITTED.name
+    msg: str = ""
+    num_restarts: int = 0
+    replicas: list[ReplicaRecord] = []
+
+
+class JobRecord(Progress, kw_only=True):
+    """How a job is doing, as its supervisor writes it down; times are the wall clock, for people."""
+
+    version: int = RECORD_VERSION
+    name: str = ""
+    host: str = ""
+    boot_id: str = ""
+    submitted_at: float | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    #: None until the supervisor has begun.
+    supervisor: Supervisor | None = None
+    #: Trouble with the logs.
+    notes: list[str] = []
+
+    def to_json(self) -> dict[str, Any]:
+        """Describe the record as plain data."""
+        data: dict[str, Any] = msgspec.to_builtins(self)
+        return data
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> JobRecord:
+        """Read what `to_json` wrote, of older versions too. Raises `msgspec.ValidationError`."""
+        check_version(data)
+        return msgspec.convert(data, cls)
 
 
 @dataclass(frozen=True, slots=True)

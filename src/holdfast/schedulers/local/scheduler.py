@@ -9,15 +9,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 import holdfast
 from holdfast.errors import UnavailableError, UsageError
 from holdfast.facts import facts
 from holdfast.filenames import file_name
 from holdfast.home import expand, state_folder
-from holdfast.schedulers.api import Scheduler
+from holdfast.schedulers.api import LogQuery, Scheduler
 from holdfast.schedulers.local import keep
 from holdfast.schedulers.local.folders import JobFolder, Jobs, boot_id
-from holdfast.schedulers.local.record import RECORD_VERSION, LocalRequest, Shipment
+from holdfast.schedulers.local.record import JobRecord, LocalRequest, ReplicaRecord, Shipment
 from holdfast.schedulers.local.render import (
     GPUS_VARIABLE,
     ID_LETTERS,
@@ -32,9 +34,8 @@ from holdfast.workspace.api import Workspace, WorkspaceMixin
 
 if TYPE_CHECKING:
     import builtins
-    from datetime import datetime
 
-    from holdfast.schedulers.replies import DescribeAppResponse, ListAppResponse, Stream
+    from holdfast.schedulers.replies import DescribeAppResponse, ListAppResponse
 
 ID_CHARS = 5
 #: What a job may take to end beyond the grace time of its replicas, before `delete` gives up on it.
@@ -47,6 +48,7 @@ import os, sys
 if os.fork():
     os._exit(0)
 sys.path.insert(0, sys.argv[1])
+sys.path.append(sys.argv[4])
 from holdfast.schedulers.local.supervisor import main
 main(sys.argv[2], int(sys.argv[3]))
 """
@@ -139,21 +141,15 @@ class LocalScheduler(WorkspaceMixin[None], Scheduler[LocalRequest]):
 
     def schedule(self, dryrun_info: AppDryRunInfo[LocalRequest]) -> str:
         """Copy what is shipped, write the job down and start its supervisor; returns as soon as that is there."""
-        from holdfast.specs.states import AppState
-
         request = dryrun_info.request
-        state = {
-            "version": RECORD_VERSION,
-            "state": AppState.SUBMITTED.name,
-            "name": request.name,
-            "host": os.uname().nodename,
-            "boot_id": boot_id(),
-            "submitted_at": time.time(),
-            "replicas": [
-                {"role": replica.role, "id": replica.id, "state": AppState.PENDING.name} for replica in request.replicas
-            ],
-        }
-        folder, lock = self._jobs.create(request, state, lambda draft: self._ship(request.shipments, draft))
+        record = JobRecord(
+            name=request.name,
+            host=os.uname().nodename,
+            boot_id=boot_id(),
+            submitted_at=time.time(),
+            replicas=[ReplicaRecord(role=replica.role, id=replica.id) for replica in request.replicas],
+        )
+        folder, lock = self._jobs.create(request, record, lambda draft: self._ship(request.shipments, draft))
         try:
             _start_supervisor(folder, lock)
         except BaseException:
@@ -218,46 +214,8 @@ class LocalScheduler(WorkspaceMixin[None], Scheduler[LocalRequest]):
         """Return when the job's state has changed, at the latest after `timeout` seconds."""
         self._jobs.folder(app_id).wait_news(timeout)
 
-    def log_iter(
-        self,
-        app_id: str,
-        role_name: str,
-        k: int = 0,
-        regex: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        should_tail: bool = False,
-        streams: Stream | None = None,
-    ) -> Iterator[str]:
-        """Yield the lines of one replica, those of all its attempts; with `should_tail` until the job has ended."""
-        entries = self._read_log(app_id, role_name, k, regex, since, until, streams, should_tail=should_tail)
-        return (line for _, line in entries)
-
-    def log_entries(
-        self,
-        app_id: str,
-        role_name: str,
-        k: int = 0,
-        regex: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        streams: Stream | None = None,
-    ) -> Iterator[tuple[float, str]]:
-        """Yield the lines of one replica that are there now, each with the time at which it came."""
-        return self._read_log(app_id, role_name, k, regex, since, until, streams, should_tail=False)
-
-    def _read_log(
-        self,
-        app_id: str,
-        role_name: str,
-        k: int,
-        regex: str | None,
-        since: datetime | None,
-        until: datetime | None,
-        streams: Stream | None,
-        *,
-        should_tail: bool,
-    ) -> Iterator[tuple[float, str]]:
+    def read_log(self, app_id: str, query: LogQuery) -> Iterator[tuple[float, str]]:
+        """Yield the lines of one replica, those of all its attempts; to follow it is until the job has ended."""
         from holdfast.schedulers.local import logs
         from holdfast.schedulers.replies import Stream
 
@@ -265,20 +223,21 @@ class LocalScheduler(WorkspaceMixin[None], Scheduler[LocalRequest]):
         request = folder.read_request()
         if request is None:
             raise UsageError(f"there is no job {app_id} here; `holdfast list` shows those there are")
-        plan = next((each for each in request.replicas if (each.role, each.id) == (role_name, k)), None)
+        who = (query.role, query.replica)
+        plan = next((each for each in request.replicas if (each.role, each.id) == who), None)
         if plan is None:
-            raise UsageError(f"the job {app_id} has no replica {role_name}/{k}; it has {_replicas_of(request)}")
+            raise UsageError(f"the job {app_id} has no replica {who[0]}/{who[1]}; it has {_replicas_of(request)}")
         wanted = logs.Wanted(
-            Stream(streams) if streams else Stream.COMBINED,
-            logs.compile_pattern(regex),
-            since.timestamp() if since else float("-inf"),
-            until.timestamp() if until else float("inf"),
+            Stream(query.streams) if query.streams else Stream.COMBINED,
+            logs.compile_pattern(query.regex),
+            query.since.timestamp() if query.since else float("-inf"),
+            query.until.timestamp() if query.until else float("inf"),
         )
         return logs.follow(
             Path(plan.log_dir) / "combined.log",
             wanted,
             ended=lambda: not folder.alive(),
-            wait=folder.wait_end if should_tail else None,
+            wait=folder.wait_end if query.follow else None,
             now=time.time,
         )
 
@@ -337,14 +296,16 @@ def _start_supervisor(folder: JobFolder, lock: int) -> None:
     import subprocess
 
     package = str(Path(holdfast.__file__).parent.parent)
+    libraries = str(Path(msgspec.__file__).parent.parent)
     env = {key: value for key, value in os.environ.items() if key not in NOT_HANDED_DOWN}
     # The supervisor and its replicas run in other folders.
     env |= {key: str(expand(env[key]).absolute()) for key in NAMES_OF_FILES if env.get(key)}
     log = os.open(folder.path / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
-        # Without site and the user's variables it starts faster, and nothing that is installed can disturb it.
+        # Without site and the user's variables it starts faster, and what is installed can disturb it less: it is
+        # looked for last, and no .pth file is read.
         done = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", _START, package, str(folder.path), str(lock)],
+            [sys.executable, "-I", "-S", "-c", _START, package, str(folder.path), str(lock), libraries],
             env=env,
             cwd="/",
             stdin=subprocess.DEVNULL,

@@ -20,14 +20,16 @@ import traceback
 from collections import deque
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from holdfast.errors import HoldfastError, UnavailableError, UsageError
 from holdfast.failures import errorfile
 from holdfast.failures.classify import Evidence, classify, explain, how_it_ended, reason
 from holdfast.failures.failure import Kind
 from holdfast.machine import Tick
-from holdfast.schedulers.local import keep
+from holdfast.schedulers.local import keep, record
 from holdfast.schedulers.local.capture import STDERR, STDOUT, Pipe, ReplicaLog
 from holdfast.schedulers.local.folders import JobFolder, Jobs, boot_id, start_of
 from holdfast.schedulers.local.machine import (
@@ -41,7 +43,7 @@ from holdfast.schedulers.local.machine import (
     StartReplica,
     StopReplica,
 )
-from holdfast.schedulers.local.record import RECORD_VERSION, LocalRequest
+from holdfast.schedulers.local.record import JobRecord, LocalRequest
 from holdfast.schedulers.local.render import PORT_VARIABLE
 from holdfast.specs.states import AppState, is_terminal
 from holdfast.wire.secret import SECRET_FILE_VARIABLE, VARIABLES, make_key, write_secret
@@ -95,12 +97,9 @@ class Supervisor:
         self._port: HeldPort | None = None
         #: How the replicas find the secret that they share.
         self._secret: dict[str, str] = {}
-        self._state: dict[str, Any] = {
-            **(folder.read_state() or {}),
-            "version": RECORD_VERSION,
-            "supervisor": {"pid": os.getpid(), "start": start_of(os.getpid()), "boot_id": boot_id()},
-        }
-        self._written = ""
+        self._record = folder.read_state() or JobRecord()
+        self._record.supervisor = record.Supervisor(os.getpid(), start_of(os.getpid()), boot_id())
+        self._written: JobRecord | None = None
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
@@ -124,7 +123,7 @@ class Supervisor:
             if due is not None and due <= time.monotonic():
                 self._events.append(Tick())
             # Output alone changes nothing that is written down, unless it could not be kept.
-            if self._events or self._notes != self._state["notes"]:
+            if self._events or self._notes != self._record.notes:
                 self._settle()
         for log in self._logs:
             log.close()
@@ -275,25 +274,25 @@ class Supervisor:
 
     def _write(self, *, final: bool = False) -> None:
         """Write the state down if it has changed."""
-        snapshot = self._machine.snapshot()
-        starts = [replica["started_at"] for replica in snapshot["replicas"] if replica["started_at"] is not None]
-        self._state.update(
-            snapshot,
+        progress = self._machine.snapshot()
+        starts = [replica.started_at for replica in progress.replicas if replica.started_at is not None]
+        self._record = msgspec.structs.replace(
+            self._record,
+            **msgspec.structs.asdict(progress),
             notes=list(self._notes),
-            started_at=self._state.get("started_at") or min(starts, default=None),
+            started_at=self._record.started_at or min(starts, default=None),
         )
-        text = json.dumps(self._state)
-        if text != self._written or final:
+        if self._record != self._written or final:
             try:
-                self.folder.write_state(self._state, final=final)
-                self._written = text
+                self.folder.write_state(self._record, final=final)
+                self._written = self._record
             except OSError as error:
                 if final:
                     raise
                 print(f"the state cannot be written: {error}", file=sys.stderr)
 
     def _write_last(self) -> None:
-        self._state["ended_at"] = time.time()
+        self._record.ended_at = time.time()
         for left in reversed(range(FINAL_TRIES)):
             try:
                 self._write(final=True)
@@ -312,11 +311,12 @@ class Supervisor:
             for pipe in (attempt.stdout, attempt.stderr):
                 with contextlib.suppress(Exception):
                     pipe.finish()
-        self._state.update(self._machine.snapshot(), state=AppState.FAILED.name, msg=sentence, ended_at=time.time())
-        for replica in self._state["replicas"]:
-            if not is_terminal(AppState[replica["state"]]):
-                replica.update(state=AppState.FAILED.name, cause=sentence)
-        self.folder.write_state(self._state, final=True)
+        last = {**msgspec.structs.asdict(self._machine.snapshot()), "state": AppState.FAILED.name, "msg": sentence}
+        self._record = msgspec.structs.replace(self._record, **last, ended_at=time.time())
+        for replica in self._record.replicas:
+            if not is_terminal(AppState[replica.state]):
+                replica.state, replica.cause = AppState.FAILED.name, sentence
+        self.folder.write_state(self._record, final=True)
 
 
 def make_room(replicas: int) -> None:
