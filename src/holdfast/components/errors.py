@@ -16,7 +16,7 @@ class ComponentValidationException(UsageError):
 
 
 class HelpRequested(HoldfastError):
-    """Somebody asked for `--help`; the message is the help."""
+    """`--help` was given; the message is the help."""
 
 
 @dataclass(frozen=True)

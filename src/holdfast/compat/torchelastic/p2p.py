@@ -139,10 +139,10 @@ class CoordinatorP2P(Coordinator):
         return self._done or self._party.membership.ended is not None
 
     def signal_training_done(self) -> None:
-        """End the training for everybody."""
+        """End the training for all workers."""
         self._done = True
         self._wait_for_others(LEAVE_WAIT_S)
-        # All have done the same steps: whoever is a moment behind hears of it as the end, not as a failure.
+        # All have done the same steps: a worker that is a moment behind hears of the end, not of a failure.
         self._party.membership.close_run()
         self._leave_group()
         self._party.close_round()
