@@ -301,7 +301,7 @@ def test_components_are_found_and_called_as_torchxs_functions_do(components: str
 
 
 def test_tests_of_components_run_them(components: str) -> None:
-    sys.path.append(str(Path(components).parent))
+    sys.path.insert(0, str(Path(components).parent))  # another test's folder may be there too
     try:
         import mine
         from torchx.components.component_test_base import ComponentTestCase
@@ -322,7 +322,7 @@ def test_tests_of_components_run_them(components: str) -> None:
         result = unittest.TestResult()
         unittest.defaultTestLoader.loadTestsFromTestCase(MyTest).run(result)
     finally:
-        sys.path.pop()
+        del sys.path[0]
         sys.modules.pop("mine", None)
 
     assert result.testsRun == 2

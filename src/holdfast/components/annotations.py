@@ -31,7 +31,7 @@ def resolve(annotation: Any, fn: Callable[..., Any]) -> Any:
     holder = types.SimpleNamespace(__annotations__={"it": annotation})
     try:
         return typing.get_type_hints(holder, names, names, include_extras=True)["it"]
-    except Exception as error:  # noqa: BLE001 - the text may be any expression of a stranger's
+    except Exception as error:  # noqa: BLE001 - the text may be any expression
         raise UnsupportedTypeError(f"the type {shown(annotation)} cannot be resolved: {error}") from None
 
 

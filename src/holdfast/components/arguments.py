@@ -1,4 +1,4 @@
-"""From what somebody typed to an app: flags by a component's signature. Pure.
+"""From a command line to an app: flags by a component's signature. Pure.
 
 - A flag is `--name value` or `--name=value`, with underscores or dashes; `-n value`, `-n=value` or `-nvalue` for short
   forms. A bool is `--name`, `--no-name`, `--name=yes`, or `--name True`. Lists and dictionaries given again add up; of

@@ -8,7 +8,7 @@ from holdfast.errors import HoldfastError
 
 
 class HelpRequested(HoldfastError):
-    """Somebody asked for `--help`; the message is the help."""
+    """`--help` was given; the message is the help."""
 
 
 @dataclass(frozen=True)

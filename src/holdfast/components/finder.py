@@ -43,7 +43,7 @@ __all__ = [
 
 GROUPS = ("holdfast.components", "torchx.components")
 ROOT = "holdfast.components"
-#: What a stranger's module may do to us while it is imported.
+#: What a plugin's module may raise while it is imported.
 BROKEN = (Exception, SystemExit)
 #: The modules of this package that hold components; the others are machinery.
 BUILTINS = ("dist", "utils")

@@ -55,7 +55,7 @@ class Parameter:
 
 @dataclass(slots=True)
 class Signature:
-    """All that is needed to call a component with what somebody typed."""
+    """All that is needed to call a component from a command line."""
 
     parameters: dict[str, Parameter] = field(default_factory=dict)
     #: Name and type of `*args`.

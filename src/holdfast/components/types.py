@@ -1,6 +1,6 @@
 """What may stand in a component's signature: how each type is written, read, and checked. Pure.
 
-A value comes either as text that somebody typed (`read`) or as data of a configuration or a program (`take`; text in
+A value comes either as text that was typed (`read`) or as data of a configuration or a program (`take`; text in
 data is read as if it had been typed). What does not fit raises `WrongValueError`.
 
 - `list[T]`, `tuple[T, ...]`: `a,b`. `dict[K, V]`: `k=v,k2=v2`; a piece without `=` goes on with the value before it.
@@ -205,7 +205,7 @@ class Union(Type):
                 return getattr(member, how)(value)
             except WrongValueError as mistake:
                 mistakes.append(mistake)
-        # What is wrong inside a member is worth telling where there is only one; else nobody knows which was meant.
+        # What is wrong inside a member is worth telling where there is only one; else it is unknown which was meant.
         if len(mistakes) == 1 and mistakes[0].wanted != self.members[0].name:
             raise mistakes[0]
         raise WrongValueError(value, self.name)

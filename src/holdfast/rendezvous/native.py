@@ -31,6 +31,7 @@ from holdfast.errors import (
     RendezvousGracefulExitError,
     RendezvousStateError,
     RendezvousTimeoutError,
+    UnavailableError,
     UsageError,
     WrongSecretError,
 )
@@ -271,9 +272,18 @@ class HoldfastRendezvousHandler(RendezvousHandler):
             return
         if self._held is not None:
             self._held.close()
-        self._held = HeldPort(self._node.master_port)
+        self._held = self._hold_port()
         deadline = time.monotonic() + self._node.join_timeout_s
         self._io.call(self._ask_on_loop, Ask(self._held.port, deadline, cause, number))
+
+    def _hold_port(self) -> HeldPort:
+        """Hold the port for rank 0, should it be here; a fixed one may be in use."""
+        port = self._node.master_port
+        try:
+            return HeldPort(port)
+        except OSError as error:
+            why = f"{error.strerror or error}; free the port, or give another one"
+            raise UnavailableError(f"cannot hold port {port} for the workers: {why}") from error
 
     def would_disturb(self) -> bool:
         """Say whether a round runs that this node would break to get in if it asked now.

@@ -100,7 +100,7 @@ class Config:
         return found
 
     def register_resources(self) -> None:
-        """Make the named resources of these files known to everybody in this process."""
+        """Make the named resources of these files known in this process."""
         if any("resources" in source.data for source in self.sources):
             from holdfast.specs import register_named_resource
 

@@ -3,7 +3,7 @@
 A plugin fills in the abstract methods and registers a factory `create_scheduler(session_name, **kwargs)` as an entry
 point of the group `holdfast.schedulers` (or `torchx.schedulers`). `holdfast.testing.scheduler_contract` checks it.
 
-Plugins may be older than this interface, or derive from TorchX's own class where that is installed. So whoever uses a
+Plugins may be older than this interface, or derive from TorchX's own class where that is installed. So code that uses a
 scheduler calls `validate`, `list_jobs`, `wait_news` and `read_log` of this module, which make do with what the
 plugin has.
 """
@@ -200,7 +200,7 @@ class Scheduler(ABC, Generic[T]):
         self.close()
 
 
-# -- for whoever uses schedulers, old plugins included -----------------------------------------------------------------
+# -- for code that uses schedulers, old plugins included ---------------------------------------------------------------
 
 
 def validate(scheduler: Scheduler[Any], app: AppDef, cfg: Mapping[str, CfgVal]) -> None:

@@ -1,4 +1,4 @@
-"""Names for jobs that nobody else has: a word that a person knows, and letters that make it unique."""
+"""Unique names for jobs: a word that a person knows, and random letters."""
 
 from __future__ import annotations
 

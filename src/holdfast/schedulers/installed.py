@@ -17,7 +17,7 @@ from holdfast.schedulers.api import Scheduler
 
 GROUPS = ("holdfast.schedulers", "torchx.schedulers")
 DEFAULT = "local"
-#: Where the schedulers live that keep their names, whoever else wants them.
+#: Where the schedulers live that keep their names, even if a plugin has the same.
 OURS = "holdfast.schedulers."
 
 SchedulerFactory = Callable[..., Scheduler[Any]]
@@ -36,7 +36,7 @@ class LazyFactory:
             scheduler: Scheduler[Any] = factory(session_name, **kwargs)
         except HoldfastError:
             raise
-        except (Exception, SystemExit) as error:  # a stranger's code may fail in any way
+        except (Exception, SystemExit) as error:  # a plugin may fail in any way
             raise plugins.PluginBrokenError(f"{_name(self)} cannot be made: {type(error).__name__}: {error}") from error
         return scheduler
 

@@ -38,7 +38,7 @@ def filter_regex(regex: str, data: Iterable[str]) -> Iterator[str]:
 class LogIterator:
     """Yields what a file holds and, as long as its job runs, what is added to it; in pieces, not in lines.
 
-    Made for schedulers whose jobs write into files that everybody can see: `split_lines_iterator` makes lines of it.
+    Made for schedulers whose jobs write into files on a shared disk: `split_lines_iterator` makes lines of it.
     """
 
     def __init__(self, app_id: str, log_file: str, scheduler: Scheduler[Any], should_tail: bool = True) -> None:

@@ -28,7 +28,7 @@ class _Resolved(dict[str, CfgVal]):
 
 @dataclass
 class runopt:  # noqa: N801 - the name that schedulers are written with
-    """One option: what it is for, its type, and what it is when nobody sets it.
+    """One option: what it is for, its type, and its default.
 
     Types are str, int, float, bool, list[str], dict[str, str], and Literal["a", "b"] where only some words will do;
     Optional[...] of these is the same.

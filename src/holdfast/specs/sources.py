@@ -69,7 +69,7 @@ def _custom() -> Mapping[str, ResourceFactory]:
         return {}
     try:
         return dict(importlib.import_module(module).NAMED_RESOURCES)
-    except Exception as error:  # noqa: BLE001 - importing a stranger's module may fail in any way
+    except Exception as error:  # noqa: BLE001 - importing a plugin's module may fail in any way
         facts.warn(
             "plugin_broken",
             f"the module '{module}' of {CUSTOM_MODULE} brings no resources: {type(error).__name__}: {error}",

@@ -184,7 +184,7 @@ def _unfolded(text: str) -> Any:
 
 
 def _said(data: Mapping[str, Any], kind: type[Any]) -> dict[str, Any]:
-    """Sort by name, and leave out what only ours have and nobody has filled in."""
+    """Sort by name, and leave out fields of ours that are not filled in."""
     fields = kind.__dataclass_fields__
     return {name: data[name] for name in sorted(data) if name in _TORCHX_FIELDS or data[name] != fields[name].default}
 

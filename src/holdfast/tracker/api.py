@@ -16,7 +16,7 @@ ENV_TORCHX_TRACKERS = "TORCHX_TRACKERS"
 ENV_TORCHX_PARENT_RUN_ID = "TORCHX_PARENT_RUN_ID"
 ENV_TORCHX_JOB_ID = "TORCHX_JOB_ID"
 
-#: The id of a run that nobody submitted.
+#: The id of a run that was not submitted.
 UNDEFINED = "<UNDEFINED>"
 GROUPS = ("holdfast.tracker", "torchx.tracker")
 
@@ -163,7 +163,7 @@ def build_trackers(factory_and_config: Mapping[str, str | None]) -> Iterable[Tra
     for name, config in factory_and_config.items():
         try:
             made.append(_factory(name)(config))
-        except Exception as error:  # noqa: BLE001 - a stranger's code may fail in any way
+        except Exception as error:  # noqa: BLE001 - a plugin may fail in any way
             said = str(error) if isinstance(error, plugins.PluginBrokenError) else f"{type(error).__name__}: {error}"
             facts.warn("tracker_broken", f"the tracker '{name}' cannot be used: {said}", plugin=name)
     return made

@@ -40,7 +40,7 @@ class Family:
         """A gang or a template has ended; after the last one orphans go where they went before."""
         with self._lock:
             self._members -= 1
-            assert self._members >= 0, "somebody left the family twice"
+            assert self._members >= 0, "a gang or template left the family twice"
             if self._members == 0:
                 linux.set_child_subreaper(False)
                 self.orphans.end()

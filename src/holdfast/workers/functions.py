@@ -68,7 +68,7 @@ class _Task:
     function: Function
     env: dict[str, str]
     cpus: frozenset[int] | None
-    agent: int | None  # whom the worker must find as its parent; None where that is the forkserver
+    agent: int | None  # the pid that the worker's parent must have; None where the parent is the forkserver
     stdout: _Fd | None
     stderr: _Fd | None
     result: _Fd

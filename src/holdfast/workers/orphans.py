@@ -1,4 +1,4 @@
-"""Orphans: processes of others that fall to us while we are a child subreaper, and that nobody else would reap.
+"""Orphans: processes of others that fall to us while we are a child subreaper, and that no other process would reap.
 
 While a gang is open, an orphan among all descendants of this process becomes its child: also one that no worker of ours
 has started, as in a program that runs `sh -c "something &"` beside its workers. Its first parent is gone and does not

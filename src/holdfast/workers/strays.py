@@ -6,8 +6,7 @@ own children, which costs in proportion to our own processes and not to those of
 
 A child of the agent counts as a stray if it still is in a worker's session, or if its environment carries the
 gang's token. The limit: a process that has left the session *and* emptied its environment *and* lost all its
-parents is taken for somebody else's, because the agent's process may have children that are none of our
-business.
+parents is left alone, because the agent's process may have children of its own.
 """
 
 from __future__ import annotations
@@ -134,6 +133,6 @@ def has_token(pid: int, token: str) -> bool:
         stat = read_stat(pid)
         if stat is None or stat.state in "ZX":
             return False
-        # In the midst of an exec a process shows no environment; looked at then, it would be taken for a stranger.
+        # In the midst of an exec a process shows no environment; looked at then, it would seem to be another program's.
         time.sleep(EXEC_LOOK_S)
     return False

@@ -12,7 +12,7 @@ import torchx.runner.api
 import torchx.runner.config
 from torchx.runner import Runner, get_runner
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler
-from torchx.specs import AppDef, AppDryRunInfo, AppState, Role, runopts
+from torchx.specs import AppDef, AppDryRunInfo, AppState, Role, UnknownAppException, runopts
 from torchx.workspace.api import WorkspaceMixin
 
 
@@ -104,8 +104,8 @@ def show_jobs() -> None:
     print(type(scheduler).__name__, backend, app_id)
     try:
         list(runner.log_lines("own://mine/none", "r"))
-    except Exception as raised:  # noqa: BLE001 - which one it is is what is shown
-        print(type(raised).__name__)
+    except UnknownAppException:
+        print("an unknown app")
     job = app()
     print(Own("s").submit(job, {}, workspace="code"), job.roles[0].image)
 

@@ -57,7 +57,7 @@ def _delay(seconds: float | tuple[float, float]) -> None:
 
 
 class _PeriodicTimer:
-    """Calls a function again and again in a thread, from `start` until `cancel` or until nobody holds it."""
+    """Calls a function again and again in a thread, from `start` until `cancel` or until it is garbage collected."""
 
     def __init__(self, interval: Any, function: Callable[..., None], *args: Any, **kwargs: Any) -> None:
         self._name: str | None = None

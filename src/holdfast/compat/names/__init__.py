@@ -22,7 +22,7 @@ from importlib import import_module
 class View:
     """One module made of several of ours: a name is the first one's that has it, or what `names` says (`module:name`).
 
-    Whoever sets a name through the view sets it in every one of these modules that has it.
+    A name that is set through the view is set in every one of these modules that has it.
     """
 
     modules: tuple[str, ...] = ()

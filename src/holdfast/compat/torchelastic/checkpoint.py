@@ -87,7 +87,7 @@ class FileSystemCheckpointManager(CheckpointManager):
         self._folder = Path(checkpoint_dir)
 
     def create_checkpoint(self) -> FileSystemCheckpoint:
-        """Begin a checkpoint in a folder that is not visible until it is committed."""
+        """Begin a checkpoint in a folder that is hidden until it is committed."""
         number = max(self._numbers(), default=-1) + 1
         draft = self._folder / f".{number}.{secrets.token_hex(4)}"
         draft.mkdir(parents=True)

@@ -57,7 +57,7 @@ class Coordinator(ABC):
 
     @abstractmethod
     def signal_training_done(self) -> None:
-        """End the training for everybody."""
+        """End the training for all workers."""
 
     @abstractmethod
     def monitor_progress(self, state: State, worker_stats: WorkerStats | None) -> None:

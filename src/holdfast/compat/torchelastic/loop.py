@@ -2,7 +2,7 @@
 
 What ends a step decides what follows:
 
-- `StopIteration`: the data is used up; the training is over for everybody.
+- `StopIteration`: the data is used up; the training is over for all workers.
 - `RuntimeError`, or what the coordinator explains by a round that is over: this worker or a peer failed; the step is
   rolled back, the workers regroup, and go on.
 - `StopException`: this worker leaves; the others go on.

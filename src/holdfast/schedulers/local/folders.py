@@ -5,7 +5,7 @@
         state.json      how the job is doing; replaced as a whole
         secret          what replicas that meet prove to each other
         lock            locked by the supervisor for as long as it lives
-        cancel, kill    there once somebody has asked for the end
+        cancel, kill    there once the end was asked for
         supervisor.log  empty, unless the supervisor itself had trouble
         logs/<role>/<replica>/{stdout,stderr,combined}.log
         workspace/<role>/  the code that was shipped with the job
@@ -75,7 +75,7 @@ class JobFolder:
     # -- life ----------------------------------------------------------------------------------------------------------
 
     def alive(self) -> bool:
-        """Whether somebody looks after the job."""
+        """Whether the job's supervisor lives."""
         try:
             lock = os.open(self.path / "lock", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -107,11 +107,11 @@ class JobFolder:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def cancel_asked(self) -> bool:
-        """Whether somebody wants the job to end."""
+        """Whether the job was cancelled."""
         return (self.path / "cancel").exists()
 
     def kill_asked(self) -> bool:
-        """Whether somebody wants it to end at once."""
+        """Whether it was to be ended at once."""
         return (self.path / "kill").exists()
 
     def ask_cancel(self, *, hard: bool = False) -> None:
@@ -130,9 +130,9 @@ class JobFolder:
                     signal.pidfd_send_signal(pidfd, signal.SIGTERM)
 
     def wait_news(self, timeout_s: float) -> None:
-        """Wait until the state has changed or nobody looks after the job any more."""
+        """Wait until the state has changed or the supervisor has ended."""
         if not self.alive():
-            time.sleep(min(timeout_s, LOOK_MAX_S))  # there is no news to come; whoever asks again must not spin
+            time.sleep(min(timeout_s, LOOK_MAX_S))  # there is no news to come; a caller that asks again must not spin
             return
         until = time.monotonic() + timeout_s
         before, pause = self._stamp(), LOOK_S
@@ -150,7 +150,7 @@ class JobFolder:
             wait_end(pidfd, timeout_s)
 
     def wait_gone(self, timeout_s: float) -> bool:
-        """Wait until nobody looks after the job any more; says whether that came about in time."""
+        """Wait until the supervisor has ended; says whether that came about in time."""
         until = time.monotonic() + timeout_s
         with self._supervisor() as pidfd:
             while self.alive():
@@ -161,7 +161,7 @@ class JobFolder:
         return True
 
     def remove(self) -> bool:
-        """Take the folder away; False where somebody else did."""
+        """Remove the folder; False where another process did."""
         gone = self.path.with_name(f"{GONE}{os.getpid()}-{time.monotonic_ns()}")
         try:
             self.path.rename(gone)

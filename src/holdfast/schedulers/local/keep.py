@@ -11,7 +11,7 @@ from holdfast.errors import UsageError
 KEEP_JOBS = 200
 KEEP_DAYS = 30.0
 KEEP_BYTES = 20 * 1024**3
-#: A job that ended this recently stays, whatever the limits say: somebody may still be looking at it.
+#: A job that ended this recently stays, whatever the limits say: a user may still be looking at it.
 FRESH_S = 600.0
 
 JOBS_VARIABLE, DAYS_VARIABLE, BYTES_VARIABLE = "HOLDFAST_KEEP_JOBS", "HOLDFAST_KEEP_DAYS", "HOLDFAST_KEEP_BYTES"

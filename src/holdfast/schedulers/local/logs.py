@@ -12,7 +12,7 @@ from holdfast.errors import UsageError
 from holdfast.schedulers.replies import Stream
 
 READ_BYTES = 1024 * 1024
-#: The letters of the lines that each stream shows; `h` are notes of ours, for everybody.
+#: The letters of the lines that each stream shows; `h` are notes of Holdfast, shown with each stream.
 LETTERS = {Stream.STDOUT: "oh", Stream.STDERR: "eh", Stream.COMBINED: "oeh"}
 
 

@@ -8,7 +8,7 @@ The rules:
   wait.
 - Without retries left the job goes on as long as `min_replicas` of that role run or have succeeded. Otherwise it has
   failed: the others are stopped, and the first failure is the cause.
-- Whoever ends while it is being stopped is charged with nothing.
+- A replica that ends while it is being stopped is charged with nothing.
 - A cancelled job ends when nothing of it runs any more. A job that is already failing stays failed.
 
 What it does not know: processes, signals, grace times, files. The driver answers `StartReplica` with `ReplicaStarted`
@@ -113,7 +113,7 @@ class ReplicaEnded:
 
 @dataclass(frozen=True, slots=True)
 class CancelAsked:
-    """Somebody wants the job to end; `hard` is without the time that replicas have to end by themselves."""
+    """The job is to end; `hard` is without the time that replicas have to end by themselves."""
 
     hard: bool = False
     why: str = "the job was cancelled"
@@ -187,7 +187,7 @@ class JobMachine:
         self._retries = _Retries()
         self._restarts: list[_Restart] = []  # their numbers never overlap
         self._ending: JobEnded | None = None  # decided, while some still run
-        self._hard = False  # from now on nobody gets time to end
+        self._hard = False  # from now on no replica gets time to end
         self._lost: list[str] = []  # failed replicas that the job went on without
 
     def handle(self, event: JobEvent, now: float) -> list[JobEffect]:

@@ -1,4 +1,4 @@
-"""From a job's records to how it is doing, also when nobody is left to say so. Pure.
+"""From a job's records to its status, also when its supervisor is gone. Pure.
 
 A job whose supervisor is gone without a last word did not just go on: its replicas die with it. So such a job has
 ended, and the reader says why: the machine was rebooted, or the supervisor was killed.

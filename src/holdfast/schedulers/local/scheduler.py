@@ -42,7 +42,7 @@ ID_CHARS = 5
 END_TIMEOUT_S = 60.0
 #: Where shipped code lies in a job's folder, and where files are kept that the next job may need again.
 WORKSPACE, CACHE = "workspace", "workspace-cache"
-#: The first process forks and ends at once, so that the supervisor is nobody's child; only then does it import.
+#: The first process forks and ends at once, so that the supervisor is detached; only then does it import.
 _START = """
 import os, sys
 if os.fork():
@@ -252,7 +252,7 @@ class LocalScheduler(WorkspaceMixin[None], Scheduler[LocalRequest]):
         self._within_reach(app_id).ask_cancel()
 
     def kill(self, app_id: str) -> None:
-        """End a job at once: nobody gets time to end by itself."""
+        """End a job at once: no replica gets time to end by itself."""
         self._within_reach(app_id).ask_cancel(hard=True)
 
     def _delete_existing(self, app_id: str) -> None:
@@ -280,7 +280,7 @@ class LocalScheduler(WorkspaceMixin[None], Scheduler[LocalRequest]):
         try:
             looked = folder.look()
         except UsageError:
-            return folder  # its record is damaged, and there is nobody to ask
+            return folder  # its record is damaged, so there is nothing to judge by
         if looked is not None and (verdict := parse.judge(*looked)).state is AppState.UNKNOWN:
             raise UsageError(f"the job {app_id} cannot be ended from here: {verdict.msg}")
         return folder

@@ -1,7 +1,7 @@
 """The supervisor: one detached process per job that starts the replicas, hears them, and writes down how they are.
 
-The driver of the job machine: one thread, one loop over signals, pipes and replicas' ends. It is nobody's child, in a
-session of its own, so that it outlives whoever submitted the job. Replicas do not outlive it: the kernel ends them if
+The driver of the job machine: one thread, one loop over signals, pipes and replicas' ends. It is detached, in a session
+of its own, so that it outlives the process that submitted the job. Replicas do not outlive it: the kernel ends them if
 it is killed. The last state is written when the last byte of output is on disk; the lock, which it holds from the
 beginning, is given up after that.
 """
@@ -107,7 +107,7 @@ class Supervisor:
         """Run the job to its end; the last state is on disk when this returns."""
         make_room(len(self.request.replicas))
         self._listen()
-        self._write()  # from here on whoever wants the end can signal us
+        self._write()  # from here on the job can be cancelled by a signal
         if self.folder.cancel_asked():
             self._cancel()
         if self.request.needs_port:
@@ -375,7 +375,7 @@ def _make_log_folder(path: Path) -> None:
 
 
 def _prune(folder: JobFolder, request: LocalRequest | None) -> None:
-    """Drop old jobs, in a process of its own: whoever waits for our end should not wait for that."""
+    """Drop old jobs, in a process of its own: a caller that waits for our end must not wait for that."""
     try:
         policy = keep.policy_from(os.environ)
         if request is not None and request.keep_jobs is not None:

@@ -49,7 +49,7 @@ def get_sub_cmds() -> dict[str, SubCommand]:
     for name, make in (load_group("torchx.cli.cmds", default={}) or {}).items():
         try:
             found[name] = make()
-        except Exception as error:  # noqa: BLE001 - a stranger's code may fail in any way, and costs only itself
+        except Exception as error:  # noqa: BLE001 - a plugin may fail in any way, and costs only itself
             sentence = f"the command '{name}' of the group torchx.cli.cmds cannot be used: {error!r}"
             facts.warn("plugin_broken", sentence, plugin=name)
     return found

@@ -13,6 +13,6 @@ def load_module(path: str) -> ModuleType | Callable[..., object] | None:
     name, _, attribute = path.partition(":")
     try:
         found: ModuleType | Callable[..., object] = reduce(getattr, filter(None, [attribute]), import_module(name))
-    except Exception:  # noqa: BLE001 - a stranger's module may fail in any way while it is imported
+    except Exception:  # noqa: BLE001 - another package's module may fail in any way while it is imported
         return None
     return found
