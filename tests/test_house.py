@@ -280,8 +280,9 @@ def test_a_public_method_has_a_docstring_unless_it_overrides_one_that_has() -> N
 
 #: Rooms whose prose is plain: subject, verb, object, and the words of the field.
 PLAIN = (
-    *("checkpoint", "cli", "demo", "errors", "events", "failures", "health", "lazy", "metrics"),
-    *("outbox", "quantities", "sinks", "store", "testing", "timer", "wire", "workspace"),
+    *("chaos", "checkpoint", "cli", "components", "coordinator", "demo", "errors", "events", "failures", "health"),
+    *("launcher", "lazy", "metrics", "outbox", "quantities", "rendezvous", "runner", "schedulers", "sim", "sinks"),
+    *("specs", "store", "testing", "timer", "torch", "tracker", "train", "wire", "workspace"),
 )
 FOREIGN = re.compile(r"\b(whoever|whom|somebody|nobody|strangers?|porter|desk|crew|party|guest)\b", re.IGNORECASE)
 

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.errors import RoundOverError, UsageError
 from holdfast.train import neighbours
-from holdfast.train.neighbours import CODEC, GUESTS_MAX, PURPOSE
+from holdfast.train.neighbours import CODEC, CALLERS_MAX, PURPOSE
 from holdfast.train.ring import CHUNK_BYTES, Ring, listen, make_token
 from holdfast.wire.frames import FrameReader
 from holdfast.wire.handshake import (
@@ -290,10 +290,10 @@ def test_a_ring_says_why_it_did_not_close() -> None:
 
 
 def test_connections_before_the_ring_forms_are_limited_in_number_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbours, "GUEST_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(neighbours, "CALLER_TIMEOUT_S", 0.1)
     with listen("127.0.0.1") as first, listen("127.0.0.1") as second, ThreadPoolExecutor(2) as pool:
         waiting = pool.submit(add_up, 0, first, second)
-        crowd = [socket.create_connection(first.getsockname(), timeout=PATIENCE_S) for _ in range(3 * GUESTS_MAX)]
+        crowd = [socket.create_connection(first.getsockname(), timeout=PATIENCE_S) for _ in range(3 * CALLERS_MAX)]
         for silent in crowd:  # for want of room or of time, all of them are sent away
             assert [type(message) for message in messages_in(read_to_end(silent))] == [Challenge]
 
@@ -303,7 +303,7 @@ def test_connections_before_the_ring_forms_are_limited_in_number_and_time(monkey
 def test_the_oldest_connection_makes_room_while_the_ring_forms() -> None:
     with listen("127.0.0.1") as first, listen("127.0.0.1") as second, ThreadPoolExecutor(2) as pool:
         waiting = pool.submit(add_up, 0, first, second)
-        crowd = [socket.create_connection(first.getsockname(), timeout=PATIENCE_S) for _ in range(GUESTS_MAX + 5)]
+        crowd = [socket.create_connection(first.getsockname(), timeout=PATIENCE_S) for _ in range(CALLERS_MAX + 5)]
         for silent in crowd[:5]:
             assert [type(message) for message in messages_in(read_to_end(silent))] == [Challenge]
         assert pool.submit(add_up, 1, second, first).result() == waiting.result() == 2.0

@@ -17,7 +17,7 @@ SCHEDULE_FILE = "schedule.json"
 
 
 def mark_of(folder: Path, number: int) -> Path:
-    """Return the file that says that a fault was brought about, by whom and when."""
+    """Return the file that says that a fault was brought about, by which process and when."""
     return folder / f"fault-{number}.json"
 
 
@@ -50,7 +50,7 @@ def _strike(fault: dict[str, Any], folder: Path, step: int) -> None:
         return
     kind = Kind(fault["kind"])
     if kind not in BY_WORKER:
-        return  # whoever runs the campaign sees the mark and acts
+        return  # the campaign sees the mark and acts
     if kind is Kind.SIGKILL:
         os.kill(os.getpid(), signal.SIGKILL)
     elif kind is Kind.SIGSTOP:

@@ -1,4 +1,4 @@
-"""What goes wrong, when and to whom, chosen by a seed. Pure."""
+"""What goes wrong, when, and on which worker, chosen by a seed. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Kind(enum.StrEnum):
     AGENT_KILL = "agent-kill"
     #: The coordinator is killed and started again from its records.
     COORDINATOR_RESTART = "coordinator-restart"
-    #: The agent of this worker is told to leave, and nobody comes in its place.
+    #: The agent of this worker is told to leave, and none comes in its place.
     SHRINK = "shrink"
     #: One more agent joins.
     GROW = "grow"
@@ -108,7 +108,7 @@ def choose(seed: int, random: Choice) -> Schedule:
     for number in range(random.randint(1, FAULTS_MAX)):
         kind = random.choice(kinds)
         if kind in (Kind.SHRINK, Kind.AGENT_KILL):
-            kinds = [each for each in kinds if each not in (Kind.SHRINK, Kind.AGENT_KILL)]  # somebody must be left
+            kinds = [each for each in kinds if each not in (Kind.SHRINK, Kind.AGENT_KILL)]  # a worker must be left
         moment = random.choice(tuple(Moment))
         # Rounds are formed at the beginning, and again only after another fault.
         step = 0 if moment in (Moment.SYNC, Moment.RENDEZVOUS) and number == 0 else random.randint(2, STEPS - 6)

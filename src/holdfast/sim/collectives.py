@@ -37,7 +37,7 @@ class SimRound:
         self._rng = rng
         self.world_size = world_size
         self.members: dict[int, SimWorker] = {}
-        #: Ranks whose connections are closed, and those of whom nothing is heard any more.
+        #: Ranks whose connections are closed, and those that are not heard any more.
         self._closed: dict[int, None] = {}
         self._silent: dict[int, None] = {}
         self._operations: list[_Operation] = []

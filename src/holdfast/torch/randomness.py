@@ -1,6 +1,6 @@
 """The random numbers of a step, which depend on nothing but a seed, the step and the part of it that is done.
 
-A step that is done again draws the same numbers, and so does whoever does it in a dead worker's place.
+A step that is done again draws the same numbers, also when another worker does it in place of a dead one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Who this process is among the workers, and which device is its own; for scripts that any launcher starts.
 
-A process that nobody launched is the only one: rank 0 of 1.
+A process that was not launched by an agent is the only one: rank 0 of 1.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 gloo cannot be told to stop waiting for a peer: its `abort` does nothing, and a collective with a frozen peer waits for
 the group's timeout. But a connection that is shut down, from any thread, fails the collective at once. gloo serves its
 connections from an epoll instance of its own, and the kernel tells what is registered there. So nothing has to be
-guessed: connections made later are found too, and nobody else's are touched. Where the kernel does not tell (gVisor),
+guessed: connections made later are found too, and no others are touched. Where the kernel does not tell (gVisor),
 they are those that appeared while the group was made.
 """
 
@@ -58,7 +58,7 @@ class GlooSockets:
                 os.close(fd)
         for fd, inode in watched:
             with contextlib.suppress(OSError):
-                if os.fstat(fd).st_ino == inode:  # the number may have been given to somebody else since
+                if os.fstat(fd).st_ino == inode:  # the number may have been given to another file since
                     os.close(fd)
         self.forget()
 
@@ -93,7 +93,7 @@ def _sockets(descriptors: Iterable[tuple[int, int]]) -> Iterator[socket.socket]:
             copy = os.dup(fd)
         except OSError:
             continue
-        # The number may have been given to somebody else since.
+        # The number may have been given to another file since.
         if os.fstat(copy).st_ino != inode:
             os.close(copy)
             continue

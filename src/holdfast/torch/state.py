@@ -34,7 +34,7 @@ class TorchState(State):
     other after the first optimizer's step, as with two optimizers.
 
     The random numbers of every step depend on `seed` (by default torch's own), the number of the step and which part of
-    it is done, so that they are the same whoever does it;
+    it is done, so that they are the same on any worker;
     `rng=False` leaves the generators alone.
     """
 
@@ -118,7 +118,7 @@ class TorchState(State):
         if undo is not None:
             undo.restore()
         elif any(part.versions() != mark[part.name] for part in self._modules()):
-            return False  # somebody changed parameters without an optimizer
+            return False  # the program changed parameters without an optimizer
         for name, part in self._parts.items():
             part.roll_back(mark[name])
         return True

@@ -1,8 +1,8 @@
 """The ledger: which samples of which epoch have been used. Pure.
 
-A step takes the next `batch` samples of the epoch's order, whoever computes them; the position moves on only when the
-step is committed, and it is part of the state that a newcomer takes from the most advanced peer. So across any number
-of kills, joins and resizes each sample of an epoch is used exactly once.
+A step takes the next `batch` samples of the epoch's order, whichever workers compute them. The position moves on only
+when the step counts, and it is part of the state that a newcomer takes from the most advanced worker. So across any
+number of kills, joins and resizes each sample of an epoch is used exactly once.
 
 The batch is cut into micro-batches that do not depend on the number of workers; they are dealt out to the workers in
 contiguous shares, as even as can be. What is summed in the order of the micro-batches is then the same for any world

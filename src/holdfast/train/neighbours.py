@@ -31,24 +31,24 @@ CODEC: Codec[Message] = Codec(*HANDSHAKE_TYPES, service="ring")
 PURPOSE = Purpose("ring")
 RETRY_S = 0.005
 #: Connections that have not proven yet that they belong to the round, and how long each may take for it.
-GUESTS_MAX = 32
-GUEST_TIMEOUT_S = 10.0
+CALLERS_MAX = 32
+CALLER_TIMEOUT_S = 10.0
 _STARVED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
 
-class _Guest:
+class _Caller:
     """A connection that was accepted and has proven nothing yet."""
 
     def __init__(self, sock: socket.socket, token: bytes, now: float) -> None:
         self.sock = sock
-        self.deadline = now + GUEST_TIMEOUT_S
+        self.deadline = now + CALLER_TIMEOUT_S
         self._handshake = ServerHandshake(token, PURPOSE, secrets.token_bytes(NONCE_BYTES))
         self._reader = FrameReader(HELLO_BYTES_MAX, stepwise=True)
         sock.setblocking(False)
         sock.send(CODEC.encode(self._handshake.challenge))
 
     def hear(self) -> bool:
-        """Read what has come; says whether the guest has proven itself. Raises where it cannot any more."""
+        """Read what has come; says whether the connection has proven itself. Raises where it cannot any more."""
         data = self.sock.recv(HELLO_BYTES_MAX)
         if not data:
             raise ConnectionError("it left")
@@ -110,7 +110,7 @@ class Meeting:
         self._after: socket.socket | None = None
         self._call: _Call | None = None
         #: Oldest first.
-        self._guests: dict[int, _Guest] = {}
+        self._callers: dict[int, _Caller] = {}
         self._call_at = 0.0
         self._accept_at = 0.0
         self._trouble = "a neighbour did not come in time"
@@ -134,8 +134,8 @@ class Meeting:
                     sock.close()
             raise
         finally:
-            for guest in self._guests.values():
-                guest.sock.close()
+            for caller in self._callers.values():
+                caller.sock.close()
             if self._call is not None:
                 self._call.sock.close()
         return self._before, self._after
@@ -149,19 +149,19 @@ class Meeting:
                 self._on_call(self._call)
             elif fd == self._listener.fileno():
                 self._accept()
-            elif fd in self._guests:
-                self._on_guest(fd)
+            elif fd in self._callers:
+                self._on_caller(fd)
 
     def _poll(self, now: float, deadline: float) -> list[tuple[int, int]]:
         poll = select.poll()
         poll.register(self._abort_fd, select.POLLIN)
-        until = [deadline, *(guest.deadline for guest in self._guests.values())]
+        until = [deadline, *(caller.deadline for caller in self._callers.values())]
         if self._before is None:
             if now >= self._accept_at:
                 poll.register(self._listener, select.POLLIN)
             else:
                 until.append(self._accept_at)
-        for fd in self._guests:
+        for fd in self._callers:
             poll.register(fd, select.POLLIN)
         if self._call is not None:
             poll.register(self._call.sock, self._call.events)
@@ -205,36 +205,36 @@ class Meeting:
                 self._drop_oldest()
                 self._accept_at = now + RETRY_S
             return
-        while len(self._guests) >= GUESTS_MAX:
+        while len(self._callers) >= CALLERS_MAX:
             self._drop_oldest()
         try:
-            self._guests[sock.fileno()] = _Guest(sock, self._my_token, now)
+            self._callers[sock.fileno()] = _Caller(sock, self._my_token, now)
         except OSError:
             sock.close()  # it has gone again
 
-    def _on_guest(self, fd: int) -> None:
-        guest = self._guests[fd]
+    def _on_caller(self, fd: int) -> None:
+        caller = self._callers[fd]
         try:
-            is_proven = guest.hear()
+            is_proven = caller.hear()
         except BlockingIOError:
             return
         except (OSError, HoldfastError):
-            del self._guests[fd]
-            guest.sock.close()
+            del self._callers[fd]
+            caller.sock.close()
             return
         if is_proven:
-            del self._guests[fd]
+            del self._callers[fd]
             if self._before is None:
-                self._before = guest.sock
+                self._before = caller.sock
             else:
-                guest.sock.close()
+                caller.sock.close()
 
     def _drop_late(self, now: float) -> None:
-        while self._guests and next(iter(self._guests.values())).deadline <= now:
+        while self._callers and next(iter(self._callers.values())).deadline <= now:
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:
-        if self._guests:
-            guest = self._guests.pop(next(iter(self._guests)))
+        if self._callers:
+            caller = self._callers.pop(next(iter(self._callers)))
             with contextlib.suppress(OSError):
-                guest.sock.close()
+                caller.sock.close()

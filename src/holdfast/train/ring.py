@@ -62,7 +62,7 @@ class _Traffic(Protocol):
 class Ring:
     """The collectives of one round; every member calls the same ones in the same order.
 
-    An operation ends with `RoundOverError` when a neighbour is gone or somebody calls `abort`.
+    An operation ends with `RoundOverError` when a neighbour is gone or `abort` is called.
     """
 
     def __init__(self, rank: int, world_size: int, timeout_s: float | None = None) -> None:
@@ -141,7 +141,7 @@ class Ring:
     def abort(self, reason: str) -> None:
         """End whatever is under way, and all that would follow, with `RoundOverError`; callable from any thread."""
         self._aborted = self._aborted or reason
-        with self._closing:  # a descriptor that is closed meanwhile may be somebody else's by now
+        with self._closing:  # a descriptor that is closed meanwhile may belong to something else by now
             if self._abort_fd >= 0:
                 os.eventfd_write(self._abort_fd, 1)
             for sock in (self._before, self._after):
@@ -284,7 +284,7 @@ class Ring:
     def _wait(self, poll: select.poll) -> None:
         self._check()
         left = None if self._deadline == float("inf") else max(self._deadline - time.monotonic(), 0.0) * 1000
-        pause()  # whoever waits for another does not hang itself
+        pause()  # a worker that waits for another one does not hang
         ready = poll.poll(left)
         resume()
         if not ready:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 WEIGHT = 0.1
 #: The first steps of a round do not count: caches are cold, and a newcomer may be setting up its GPU.
 STEPS_COLD = 5
-#: Nobody is judged by fewer steps than this.
+#: No rank is judged by fewer steps than this.
 STEPS_MIN = 20
 #: A rank this much slower than the median is a straggler ...
 RATIO = 1.5
-#: ... if it costs at least so much; less is nobody's concern.
+#: ... if it costs at least so much; less does not matter.
 SECONDS_MIN = 0.005
 
 

@@ -39,7 +39,7 @@ if found is not None:
 elif kind == known[1]:
     print(0)
 """
-#: The most workers of one node; whoever asks for more has mistyped.
+#: The most workers of one node; a larger number is a typing error.
 WORKERS_MAX = 4096
 
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from holdfast.workers import linux
 
-#: The exit code that stands for one that somebody else took (a foreign waitpid(-1) in this process).
+#: The exit code that stands for one that other code took (a foreign waitpid(-1) in this process).
 EXIT_CODE_TAKEN = 255
 
 
@@ -40,7 +40,7 @@ class OwnChild:
         self.fd = linux.open_pidfd(pid)
 
     def status(self) -> int | None:
-        """Return the exit code once it has ended; 255 where somebody else has taken it."""
+        """Return the exit code once it has ended; 255 where other code has taken it."""
         try:
             return linux.wait_status(self.fd, keep=True)
         except ChildProcessError:

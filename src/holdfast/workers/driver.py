@@ -6,7 +6,7 @@ Death is an event: `fileno()` becomes readable the moment any worker ends, so a 
 (`loop.add_reader`, or `holdfast.workers.aio`), a selector, or the blocking `wait_exits`. `take_exits` then
 says who ended and how. A gang belongs to the thread that uses it.
 
-Nobody is left behind: each worker leads a session of its own and dies with the agent; what a worker has
+No process is left behind: each worker leads a session of its own and dies with the agent; what a worker has
 started is found and killed when the gang is stopped or closed; and an orphan reaper does so when the agent itself is
 killed.
 """
@@ -368,7 +368,7 @@ class Gang:
     def retire(self, local_rank: int) -> None:
         """Give back all that a worker that has ended still holds, while the others go on.
 
-        What it has left running in its session is killed first: whoever takes its place may need the same GPU.
+        What it has left running in its session is killed first: the next worker may need the same GPU.
         """
         assert local_rank in self._exits, "a worker that runs is not retired"
         child = self._children.pop(local_rank)

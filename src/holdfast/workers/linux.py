@@ -57,7 +57,7 @@ def wait_status(pidfd: int, *, keep: bool) -> int | None:
 
     With `keep` the dead child stays a zombie: its pid, which is also the id of its process group and
     session, cannot be given to anybody else, so that what is left of the group can be signalled without
-    hitting a stranger. Raises ChildProcessError where somebody else has taken the status.
+    hitting another process. Raises ChildProcessError where other code has taken the status.
     """
     options = os.WEXITED | os.WNOHANG | (os.WNOWAIT if keep else 0)
     result = os.waitid(os.P_PIDFD, pidfd, options)

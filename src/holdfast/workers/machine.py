@@ -1,8 +1,8 @@
 """The stop machine: how a gang of workers is brought to an end. Pure.
 
 What it decides: who is signalled and when it gets harder. A stop begins with the signal that was asked for
-(normally SIGTERM) to every living worker and all below it; whoever is still there when the grace time is over
-gets SIGKILL; once no worker lives, what they have left behind (strays) is killed without grace, since nobody
+(normally SIGTERM) to every living worker and all below it; each that is still there when the grace time is over
+gets SIGKILL; once no worker lives, what they have left behind (strays) is killed without grace, since nothing
 is there to look after it.
 
 The rules:

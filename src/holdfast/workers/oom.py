@@ -1,7 +1,7 @@
 """Out-of-memory kills, counted by the kernel and read where it shows the count.
 
 The cgroup's own counter is the evidence (v2 `memory.events`, v1 `memory.oom_control`). Where this process
-cannot see its cgroup, the host's counter in /proc/vmstat stands in: it may count a stranger's kill, which
+cannot see its cgroup, the host's counter in /proc/vmstat stands in: it may count the kill of another program, which
 matters only if one of our workers got an unexplained SIGKILL in the same time. The kernel log is not read.
 """
 

@@ -6,7 +6,7 @@ up by the kernel; the others get their turn, and the agent holds one unfinished 
 stream, no more. A line that has no end after `PART_S` seconds is shown without it.
 
 How a stream ends: when its last writer closes it, or when the agent says so. A grandchild that outlives the
-worker and keeps the pipe open blocks nobody: `settle` reads what is there now and shows the last,
+worker and keeps the pipe open blocks nothing: `settle` reads what is there now and shows the last,
 unterminated line; `finish` does the same and closes. Both are asked for by other threads through a queue,
 and can be waited for with a limit.
 """
@@ -77,7 +77,7 @@ class Pump:
         return self._each(streams, self._settle)
 
     def finish(self, streams: Iterable[Stream]) -> threading.Event:
-        """Read what these streams hold now and close them, whoever still writes; the event says when."""
+        """Read what these streams hold now and close them, even if a process still writes; the event says when."""
         return self._each(streams, self._finish)
 
     def close(self) -> None:

@@ -99,7 +99,7 @@ class FdConsole:
     def _lose(self, error: OSError) -> None:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         self.gone = not full
-        if not self._told and error.errno != errno.EPIPE:  # whoever closed a pipe knows that it is closed
+        if not self._told and error.errno != errno.EPIPE:  # the program that closed a pipe knows that it is closed
             self._told = True
             name = {1: "stdout", 2: "stderr"}.get(self._fd, f"descriptor {self._fd}")
             then = "some of the workers' output is missing there" if full else "the workers' output is not shown there"

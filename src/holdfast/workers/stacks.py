@@ -1,7 +1,7 @@
 """Stacks of running processes: where they are, without their help if need be.
 
 py-spy, where it is installed, reads another process's memory: it needs nothing from the process, works on one that is
-stopped, and pauses nobody. It may be forbidden (a container without ptrace, another user). Then a Python worker of
+stopped, and pauses nothing. It may be forbidden (a container without ptrace, another user). Then a Python worker of
 ours is asked to write its stacks itself: the bootstrap has registered faulthandler for a signal that hardly anybody
 uses. That runs even while the worker sits in C code, but not while it is stopped or waits in the kernel. What the
 kernel says of a process, its state and where it waits, is always told.

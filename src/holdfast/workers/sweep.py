@@ -61,7 +61,7 @@ class Sweeper:
         os.close(fd)
 
     def _reap(self) -> None:
-        """Wait for the dead among the strays that became our children, and for nobody else's."""
+        """Wait for the dead among the strays that became our children, and for no others."""
         for pid, start in self._met.items():
             stat = strays.read_stat(pid)
             if stat is not None and (stat.start, stat.ppid) == (start, os.getpid()):

@@ -8,7 +8,7 @@ One of three ways, the cheapest that does what was asked:
   worker's words stay in their order. Nothing is kept of them, so a failure report has no log lines.
 - *file*: only redirected. The worker writes to its file itself; a report reads the end of that file.
 - *pipe*: teed, filtered, limited in size, or dropped (`os.devnull`). The pump carries it and keeps its last
-  lines, also those of a stream that nobody wants to see: they are what explains its failure.
+  lines, also those of a stream that is not shown: they explain its failure.
 """
 
 from __future__ import annotations
