@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.errors import RoundOverError, UsageError
 from holdfast.train import neighbours
-from holdfast.train.neighbours import CODEC, CALLERS_MAX, PURPOSE
+from holdfast.train.neighbours import CALLERS_MAX, CODEC, PURPOSE
 from holdfast.train.ring import CHUNK_BYTES, Ring, listen, make_token
 from holdfast.wire.frames import FrameReader
 from holdfast.wire.handshake import (
