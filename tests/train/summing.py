@@ -62,8 +62,8 @@ class RegroupingCoordinator(CoordinatorP2P):
         return True
 
     def report_progress(self, state: State) -> None:
-        super().report_progress(state)
         tell("ended", at=time.monotonic_ns())
+        super().report_progress(state)
 
     def _leave_group(self) -> None:
         tell("left", at=time.monotonic_ns())

@@ -15,7 +15,8 @@ import pytest
 from holdfast.errors import RoundOverError, UsageError
 from holdfast.train import neighbours
 from holdfast.train.neighbours import CALLERS_MAX, CODEC, PURPOSE
-from holdfast.train.ring import CHUNK_BYTES, Ring, listen, make_token
+from holdfast.train.operations import CHUNK_BYTES
+from holdfast.train.ring import Ring, listen, make_token
 from holdfast.wire.frames import FrameReader
 from holdfast.wire.handshake import (
     NONCE_BYTES,

@@ -96,7 +96,7 @@ class Stream:
         self._kind, self._piece, self._body = kind, piece, operation.place_for(kind, piece, length)
 
 
-class Reduction:
+class Reduction(Operation):
     """Partial results go from the first worker to the last, each adding its own; the result goes round from there."""
 
     def __init__(self, stream: Stream, parts: list[Array], result: Array, combine: Any) -> None:
@@ -162,7 +162,7 @@ class Reduction:
         return self._bytes[piece * size : (piece + 1) * size]
 
 
-class Broadcast:
+class Broadcast(Operation):
     """The bytes go from the root round to the worker before it, piece by piece; the first piece says how many."""
 
     def __init__(self, stream: Stream, data: memoryview | None, root: int) -> None:
@@ -207,7 +207,7 @@ class Broadcast:
             self.done = True
 
 
-class Gathering:
+class Gathering(Operation):
     """The bytes of every worker go round once; a piece is numbered by the rank that it comes from."""
 
     def __init__(self, stream: Stream, data: bytes) -> None:

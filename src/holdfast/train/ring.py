@@ -173,9 +173,8 @@ class Ring:
         if self.world_size == 1:
             assert data is not None
             return data
-        operation = Broadcast(
-            self._stream, memoryview(data).cast("B") if self.rank == root and data is not None else None, root
-        )
+        mine = memoryview(data).cast("B") if self.rank == root and data is not None else None
+        operation = Broadcast(self._stream, mine, root)
         self._run(operation)
         return operation.data
 
