@@ -153,9 +153,10 @@ def test_without_rollback_a_failed_step_is_not_undone(crew: Crew) -> None:
 
 
 def test_newcomers_are_let_in_between_two_steps(crew: Crew) -> None:
-    first = crew({"at": {4: "await:4"}}, {}, url_extra="&last_call_timeout=0.2")
+    # With fewer than two at first, one may be done before the other has started, and its coordinator is gone with it.
+    first = crew({"at": {4: "await:4"}}, {}, least=2, url_extra="&last_call_timeout=0.2")
     first[0].wait_for("fate", fate="await:4")
-    newcomers = crew({}, {})
+    newcomers = crew({}, {}, least=2)
 
     workers = [*first, *newcomers]
     assert [done(worker) for worker in workers] == [TOTAL] * 4
