@@ -97,7 +97,7 @@ def show_functions() -> None:
     config = LaunchConfig(
         1, 1, nproc_per_node=2, run_id="r", rdzv_backend="c10d", rdzv_endpoint="localhost:0", monitor_interval=0.1
     )
-    print(elastic_launch(config, work)(5))
+    print(sorted(elastic_launch(config, work)(5).items()))
     args = parse_args(
         ["--nnodes=1:2", "--rdzv-backend=c10d", "--rdzv-conf", "no_such_key=1,join_timeout=5", "works.py"]
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.schedulers.lines import (
+from holdfast.compat.torchx.lines import (
     LogEndedUnwritten,
     LogIterator,
     filter_regex,
