@@ -77,4 +77,4 @@ campaign: setup
 	$(BIN)/python -m holdfast.chaos --seeds 200 --backend gloo
 
 clean:
-	rm -rf .venv .venv-3.* build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf .venv .venv-3.* .venv-torchx .venv-torchx.lock build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis

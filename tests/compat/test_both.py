@@ -17,6 +17,8 @@ import pytest
 HERE = Path(__file__).parent
 PROGRAMS = sorted((HERE / "programs").glob("*.py"))
 TORCHX = "torchx==0.7.0"
+#: No program takes that long; it only keeps a broken one from hanging.
+PATIENCE_S = 300
 ENVIRONMENT = HERE.parent.parent / ".venv-torchx"
 
 
@@ -29,13 +31,14 @@ def real_torchx() -> str:
         if not ready.exists():
             venv.create(ENVIRONMENT, with_pip=True, clear=True)
             pip = [str(ENVIRONMENT / "bin" / "pip"), "install", "--quiet", "--retries", "0", "--timeout", "20", TORCHX]
-            done = subprocess.run(pip, capture_output=True, text=True, check=False)
+            done = subprocess.run(pip, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
             if done.returncode:
                 pytest.skip(f"{TORCHX} cannot be installed here: {done.stderr.strip()[-200:]}")
             ready.touch()
     return str(ENVIRONMENT / "bin" / "python")
 
 
+@pytest.mark.timeout(2 * PATIENCE_S)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
 def test_a_program_prints_the_same(program: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if program.stem.startswith("torchx"):
@@ -57,6 +60,8 @@ def printed(folder: Path, command: list[str]) -> list[str]:
     dropped = ("TORCHX", "TORCHELASTIC", "PET_", "HOLDFAST", "PYTHON", "VIRTUAL_ENV")
     environ = {key: value for key, value in os.environ.items() if not key.startswith(dropped)}
     environ |= {"HOME": str(folder), "HOLDFAST_HOME": str(folder / ".state")}
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environ)
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False, env=environ, timeout=PATIENCE_S
+    )
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout.splitlines()

@@ -77,7 +77,7 @@ def test_a_worker_and_the_coordinator_that_die_at_one_moment_cost_no_step(
     assert victim.end() == -signal.SIGKILL
     server.wait(30)
     for survivor in survivors:
-        survivor.wait_for_error("trying again in a new round")
+        survivor.wait_for("asks", after=7)
     assert server.stdout is not None
     server.stdout.close()
     coordinator.start()

@@ -75,6 +75,13 @@ class Trainer:
         )
         optimizer.register_step_pre_hook(lambda *_: self.meet("optimizer"))
         self.number = -1
+        join = self.membership.join
+
+        def tell_and_join(cause: str | None = None) -> Any:
+            tell("asks", after=self.number)
+            return join(cause)
+
+        self.membership.join = tell_and_join  # type: ignore[method-assign]
 
     def meet(self, moment: str) -> None:
         fate = self.fates.pop(f"{self.number} {moment}", None)

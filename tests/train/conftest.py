@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,6 @@ class Worker:
         self.events: list[dict[str, Any]] = []
         self._news: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self.errors: list[str] = []
-        self._said = threading.Event()
         self._threads = [threading.Thread(target=self._read), threading.Thread(target=self._read_errors)]
         for thread in self._threads:
             thread.start()
@@ -47,9 +45,7 @@ class Worker:
 
     def _read_errors(self) -> None:
         assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.errors.append(line)
-            self._said.set()
+        self.errors.extend(self.process.stderr)
 
     def wait_for(self, event: str, **fields: Any) -> dict[str, Any]:
         """Wait until the worker tells of an event with these fields."""
@@ -60,15 +56,6 @@ class Worker:
             self.events.append(told)
             if told["event"] == event and all(told.get(key) == value for key, value in fields.items()):
                 return told
-
-    def wait_for_error(self, text: str) -> None:
-        """Wait until the worker's standard error says something."""
-        deadline = time.monotonic() + WAIT_S
-        while not any(text in line for line in list(self.errors)):
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                raise AssertionError(f"it never said '{text}':\n{self.story()}")
-            self._said.wait(0.05)
-            self._said.clear()
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         self.process.send_signal(number)

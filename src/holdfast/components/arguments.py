@@ -12,17 +12,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.components.errors import HelpRequested
 from holdfast.components.signature import Parameter, Signature, read_signature
 from holdfast.components.types import NO, YES, WrongValueError
 from holdfast.errors import ComponentValidationError, UsageError
 from holdfast.specs.app import AppDef
-
-if TYPE_CHECKING:
-    from argparse import Namespace
 
 HELP = ("--help", "-h")
 
@@ -45,49 +41,6 @@ def materialize_appdef(
     return app
 
 
-@dataclass
-class ComponentArgs:
-    """What a component is called with: what goes by place, the rest of what was typed, what goes by name."""
-
-    positional_args: dict[str, Any]
-    var_args: list[Any]
-    kwargs: dict[str, Any]
-
-
-def component_args_from_str(
-    cmpnt_fn: Callable[..., Any],
-    cmpnt_args: Sequence[str],
-    cmpnt_args_defaults: Mapping[str, Any] | None = None,
-    config: Mapping[str, Any] | None = None,
-) -> ComponentArgs:
-    """Return what `materialize_appdef` would call a component with, each value of the type that the signature says."""
-    values = vars(parse_args(cmpnt_fn, cmpnt_args, cmpnt_args_defaults, config))
-    signature = read_signature(cmpnt_fn)
-    rest = values.pop(signature.rest[0]) if signature.rest is not None else []
-    places = {each.name for each in signature.parameters.values() if each.by_place}
-    return ComponentArgs(
-        {name: value for name, value in values.items() if name in places},
-        rest,
-        {name: value for name, value in values.items() if name not in places},
-    )
-
-
-def parse_args(
-    cmpnt_fn: Callable[..., Any],
-    cmpnt_args: Sequence[str],
-    cmpnt_defaults: Mapping[str, Any] | None = None,
-    config: Mapping[str, Any] | None = None,
-) -> Namespace:
-    """Return the value of every parameter of a component, by name, each of the type that the signature says."""
-    from argparse import Namespace  # whose users have imported it anyway
-
-    signature, given = _gather(cmpnt_fn, cmpnt_args, cmpnt_defaults, config, cmpnt_fn.__name__)
-    values = {each.name: given.get(each.name, each.default) for each in signature.parameters.values()}
-    if signature.rest is not None:
-        values[signature.rest[0]] = given.get(signature.rest[0], [])
-    return Namespace(**values)
-
-
 def parse(
     fn: Callable[..., Any],
     argv: Sequence[str] | Mapping[str, Any],
@@ -96,10 +49,10 @@ def parse(
     name: str | None = None,
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the positional and the keyword arguments with which to call a component."""
-    return _call(*_gather(fn, argv, defaults, config, name or fn.__name__))
+    return _call(*gather(fn, argv, defaults, config, name or fn.__name__))
 
 
-def _gather(
+def gather(
     fn: Callable[..., Any],
     argv: Sequence[str] | Mapping[str, Any],
     defaults: Mapping[str, Any] | None,

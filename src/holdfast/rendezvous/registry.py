@@ -17,6 +17,10 @@ GROUP = "holdfast.rendezvous"
 TORCHRUN_GROUP = "torchrun.handlers"
 
 
+class BackendMismatchError(RendezvousError, RuntimeError):
+    """A backend made a handler that calls itself by another name."""
+
+
 class RendezvousHandlerRegistry:
     """Makes handlers by the name of their backend."""
 
@@ -45,7 +49,7 @@ class RendezvousHandlerRegistry:
             )
         handler = creator(params)
         if handler.get_backend() != params.backend:
-            raise RendezvousError(
+            raise BackendMismatchError(
                 f"the rendezvous backend '{params.backend}' made a handler that calls itself '{handler.get_backend()}'"
             )
         return handler

@@ -44,7 +44,7 @@ def fail(rank: int) -> None:
 
 def show_results() -> None:
     result = start(double, {0: (0,), 1: (1,)}).wait(100)
-    print({rank: (value["tensor"].tolist(), value["rank"]) for rank, value in result.return_values.items()})
+    print({rank: (value["tensor"].tolist(), value["rank"]) for rank, value in sorted(result.return_values.items())})
     print(Path(result.stdouts[1]).read_text(), result.is_failed(), result.failures)
     result = start(fail, {0: (0,), 1: (1,)}).wait(100)
     print(sorted(result.failures), result.failures[1].exitcode, "ValueError: bad" in str(result.failures[1].message))

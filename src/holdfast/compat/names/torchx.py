@@ -105,6 +105,7 @@ MODULES: Table = {
     "torchx.cli.colors": f"{_ADAPTERS}.cli.colors",
     "torchx.cli.main": f"{_ADAPTERS}.cli.main",
     "torchx.components": "holdfast.components",
+    "torchx.components.structured_arg": f"{_ADAPTERS}.structured_arg",
     "torchx.distributed": View(("holdfast.torch.ranks",), _of(f"{_ADAPTERS}.util.cuda", "has_cuda_devices")),
     "torchx.notebook": f"{_ADAPTERS}.notebook",
     "torchx.runner": View(("holdfast.runner",), _of(f"{_ADAPTERS}.runner", "Runner get_runner")),
@@ -135,21 +136,21 @@ MODULES: Table = {
     "torchx.runtime.tracking.api": "holdfast.tracker.results",
     "torchx.schedulers": view(f"{_ADAPTERS}.schedulers"),
     "torchx.schedulers.api": View(
-        ("holdfast.schedulers.api", "holdfast.schedulers.lines"),
+        ("holdfast.schedulers.api", f"{_ADAPTERS}.lines"),
         {
-            **_of("holdfast.schedulers.structured", "StructuredOpts"),
+            **_of(f"{_ADAPTERS}.structured_opts", "StructuredOpts"),
             **_of("holdfast.specs", "AppState NONE Role RoleStatus"),
             **_of("holdfast.workspace", "WorkspaceMixin"),
         },
     ),
-    "torchx.schedulers.devices": "holdfast.schedulers.devices",
-    "torchx.schedulers.ids": "holdfast.schedulers.ids",
+    "torchx.schedulers.devices": f"{_ADAPTERS}.devices",
+    "torchx.schedulers.ids": f"{_ADAPTERS}.ids",
     "torchx.schedulers.local_scheduler": View(
         (f"{_ADAPTERS}.local_scheduler",),
         {
             "ENV_CUDA_VISIBLE_DEVICES": "holdfast.schedulers.local.render:GPUS_VARIABLE",
-            **_of("holdfast.schedulers.lines", "filter_regex split_lines_iterator"),
-            **_of("holdfast.schedulers.ids", "make_unique"),
+            **_of(f"{_ADAPTERS}.lines", "filter_regex split_lines_iterator"),
+            **_of(f"{_ADAPTERS}.ids", "make_unique"),
             **_of("holdfast.compat.errors", "SignalException"),
             **_of("holdfast.schedulers", "DescribeAppResponse ListAppResponse Scheduler Stream"),
             **_of("holdfast.specs", "AppState NONE is_terminal macros"),
@@ -162,7 +163,6 @@ MODULES: Table = {
         (
             f"{_ADAPTERS}.components",
             "holdfast.specs.builders",
-            "holdfast.components.arguments",
             "holdfast.specs.handles",
         ),
         {**_LINTER, **_TYPES},

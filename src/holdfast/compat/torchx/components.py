@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
+from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,14 @@ from holdfast.components.signature import read_signature
 from holdfast.errors import ComponentValidationError, UsageError
 from holdfast.specs import AppDef
 
-__all__ = ["ComponentsFinder", "CustomComponentsFinder", "component_args_from_str", "materialize_appdef"]
+__all__ = [
+    "ComponentArgs",
+    "ComponentsFinder",
+    "CustomComponentsFinder",
+    "component_args_from_str",
+    "materialize_appdef",
+    "parse_args",
+]
 
 #: What argparse exits with.
 USAGE = 2
@@ -39,16 +47,46 @@ def materialize_appdef(
     return arguments.materialize_appdef(cmpnt_fn, cmpnt_args, defaults, config, name)
 
 
+@dataclass
+class ComponentArgs:
+    """What a component is called with: what goes by place, the rest of what was typed, what goes by name."""
+
+    positional_args: dict[str, Any]
+    var_args: list[Any]
+    kwargs: dict[str, Any]
+
+
 def component_args_from_str(
     cmpnt_fn: Callable[..., Any],
     cmpnt_args: Sequence[str],
     cmpnt_args_defaults: Mapping[str, Any] | None = None,
     config: Mapping[str, Any] | None = None,
-) -> arguments.ComponentArgs:
-    """Return what `materialize_appdef` would call a component with."""
-    defaults = _known(cmpnt_fn, cmpnt_args_defaults)
-    made: arguments.ComponentArgs = _or_exit(arguments.component_args_from_str, cmpnt_fn, cmpnt_args, defaults, config)
-    return made
+) -> ComponentArgs:
+    """Return what `materialize_appdef` would call a component with, each value of the type that the signature says."""
+    values = vars(parse_args(cmpnt_fn, cmpnt_args, cmpnt_args_defaults, config))
+    signature = read_signature(cmpnt_fn)
+    rest = values.pop(signature.rest[0]) if signature.rest is not None else []
+    places = {each.name for each in signature.parameters.values() if each.by_place}
+    return ComponentArgs(
+        {name: value for name, value in values.items() if name in places},
+        rest,
+        {name: value for name, value in values.items() if name not in places},
+    )
+
+
+def parse_args(
+    cmpnt_fn: Callable[..., Any],
+    cmpnt_args: Sequence[str],
+    cmpnt_defaults: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> Namespace:
+    """Return the value of every parameter of a component, by name, each of the type that the signature says."""
+    defaults = _known(cmpnt_fn, cmpnt_defaults)
+    signature, given = _or_exit(arguments.gather, cmpnt_fn, cmpnt_args, defaults, config, cmpnt_fn.__name__)
+    values = {each.name: given.get(each.name, each.default) for each in signature.parameters.values()}
+    if signature.rest is not None:
+        values[signature.rest[0]] = given.get(signature.rest[0], [])
+    return Namespace(**values)
 
 
 def _or_exit(call: Callable[..., Any], *args: Any) -> Any:

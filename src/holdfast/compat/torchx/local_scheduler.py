@@ -19,10 +19,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
+from holdfast.compat.torchx import lines
 from holdfast.errors import UsageError
 from holdfast.facts import facts
 from holdfast.home import state_folder
-from holdfast.schedulers import LogQuery, lines
+from holdfast.schedulers import LogQuery
 from holdfast.schedulers.local import scheduler as ours
 from holdfast.schedulers.local.capture import COMBINED as COMBINED_LOG
 from holdfast.schedulers.local.capture import FILES, STDERR, STDOUT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from holdfast.schedulers import ids
+from holdfast.compat.torchx import ids
 
 
 def test_a_name_is_made_unique_in_letters_that_every_scheduler_takes() -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from holdfast.schedulers.structured import StructuredOpts, snake_to_camel
+from holdfast.compat.torchx.structured_opts import StructuredOpts, snake_to_camel
 from holdfast.specs import InvalidRunConfigError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.schedulers.devices import EFA_DEVICE, NEURON_DEVICE, get_device_mounts
+from holdfast.compat.torchx.devices import EFA_DEVICE, NEURON_DEVICE, get_device_mounts
 from holdfast.specs import DeviceMount
 
 

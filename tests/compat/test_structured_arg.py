@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.compat.torchx.structured_arg import StructuredJArgument, StructuredNameArgument
 from holdfast.components.dist import _args_join, _noquote, get_role_name, parse_nnodes
-from holdfast.components.structured_arg import StructuredJArgument, StructuredNameArgument
 from holdfast.errors import UsageError
 
 

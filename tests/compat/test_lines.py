@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.compat.torchx.lines import LogIterator, filter_regex, split_lines, split_lines_iterator
 from holdfast.errors import LogUnwrittenError
-from holdfast.schedulers.lines import LogIterator, filter_regex, split_lines, split_lines_iterator
 from holdfast.schedulers.replies import DescribeAppResponse
 from holdfast.specs import AppState
 from holdfast.testing.memory_scheduler import MemoryScheduler
