@@ -78,12 +78,15 @@ def invoke(
     """Runs a command in this process."""
     from holdfast.cli import main
 
-    root = logging.getLogger()
+    root, ours = logging.getLogger(), logging.getLogger("holdfast")
     handlers, level = root.handlers[:], root.level
+    before = ours.handlers[:], ours.propagate
 
     def run(*arguments: str) -> Said:
         monkeypatch.setattr(sys, "argv", ["holdfast", *arguments])
         root.handlers.clear()  # each command sets up its own
+        ours.handlers.clear()
+        ours.propagate = True
         capsys.readouterr()
         code = 0
         try:
@@ -96,6 +99,7 @@ def invoke(
     yield run
     root.handlers[:] = handlers
     root.setLevel(level)
+    ours.handlers[:], ours.propagate = before
 
 
 @pytest.fixture

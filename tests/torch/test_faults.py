@@ -175,8 +175,17 @@ def test_workers_that_talk_after_the_optimizer_can_still_undo_its_step(crew: Cre
     assert agreed([*survivors, replacement])["digest"] == expected["digest"]
 
 
+def test_an_error_that_nothing_explains_is_tried_again_and_costs_no_step(crew: Crew) -> None:
+    workers = crew({"fates": {"7 forward": "raise"}}, {}, size=2)
+
+    agreed(workers)
+
+    for worker in workers:
+        assert counted(worker) == list(range(STEPS))
+
+
 def test_a_worker_whose_own_mistake_it_is_ends_and_the_others_go_on(crew: Crew) -> None:
-    mistaken, other = crew({"fates": {"7 forward": "raise"}}, {}, size=2)
+    mistaken, other = crew({"fates": {"7 forward": "raise always"}}, {}, size=2)
 
     assert mistaken.end() == 1
     assert "a mistake of this worker alone" in "".join(mistaken.errors)

@@ -1,7 +1,7 @@
 """A worker that trains a small model with torch, and meets its fate where it is told to.
 
 Run as a script with one JSON argument. `fates` maps "step moment" to what happens then, once: kill, kill both (the
-coordinator too), stop or raise. It tells what it does as JSON lines.
+coordinator too), stop or raise; "raise always" again and again. It tells what it does as JSON lines.
 """
 
 from __future__ import annotations
@@ -84,9 +84,12 @@ class Trainer:
         self.membership.join = tell_and_join  # type: ignore[method-assign]
 
     def meet(self, moment: str) -> None:
-        fate = self.fates.pop(f"{self.number} {moment}", None)
+        when = f"{self.number} {moment}"
+        fate = self.fates.pop(when, None)
         if fate is None:
             return
+        if fate == "raise always":
+            self.fates[when] = fate
         tell("fate", fate=fate, number=self.number, moment=moment)
         if fate == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -95,7 +98,7 @@ class Trainer:
         elif fate == "kill both":
             os.kill(int(self.options["server"]), signal.SIGKILL)
             os.kill(os.getpid(), signal.SIGKILL)
-        elif fate == "raise":
+        elif fate.startswith("raise"):
             raise RuntimeError("a mistake of this worker alone")
         elif fate.startswith("await"):
             while self.membership.newcomers < 1:

@@ -7,13 +7,14 @@ import signal
 import subprocess
 import sys
 from multiprocessing import resource_tracker
+from pathlib import Path
 
 import pytest
 
 from holdfast.workers import Gang, Program, WorkerPlan
 from holdfast.workers.family import family
 from holdfast.workers.orphans import LOOKS_MIN, is_waited_for
-from holdfast.workers.strays import read_stat
+from holdfast.workers.strays import children, read_stat
 
 PATIENCE_S = 60.0
 
@@ -74,7 +75,8 @@ def test_an_orphan_that_outlives_the_gang_is_reaped_when_it_ends(gang, monkeypat
     orphans._wake.set()  # it may rest for a while from before
     thread.join(PATIENCE_S)
 
-    assert not thread.is_alive()
+    left = [Path(f"/proc/{each}/cmdline").read_text() for each in children(os.getpid()) if read_stat(each)]
+    assert not thread.is_alive(), f"another test has left processes: {left}"
     assert read_stat(pid) is None
 
 
