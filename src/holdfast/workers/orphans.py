@@ -97,7 +97,8 @@ class Orphans:
             if not self._open:  # nothing comes to us any more: a child that is new is the program's own
                 self._own |= names - self._dead.keys()
             self._dead = {name: count for name, count in self._dead.items() if name in names}
-        left = [stat for stat in found if (stat.pid, stat.start) not in self._own]
+        servers = _multiprocessing_servers()
+        left = [stat for stat in found if (stat.pid, stat.start) not in self._own and stat.pid not in servers]
         return sum(not self._reap(stat) for stat in left)
 
     def _reap(self, stat: Stat) -> bool:
@@ -129,11 +130,17 @@ def is_waited_for(pid: int) -> bool:
     # Not isinstance, which asks the object: proxies and mocks answer anything.
     found: list[Any] = [each for each in gc.get_objects() if issubclass(type(each), tuple(classes))]
     pids = [each.__dict__.get("pid") for each in found if each.__dict__.get("returncode") is None]
+    return pid in pids or pid in _multiprocessing_servers()
+
+
+def _multiprocessing_servers() -> tuple[int | None, ...]:
+    """Return the pids of what `multiprocessing` keeps running beside this process until it ends."""
     server: Any = sys.modules.get("multiprocessing.forkserver")
     tracker: Any = sys.modules.get("multiprocessing.resource_tracker")
-    pids.append(getattr(getattr(server, "_forkserver", None), "_forkserver_pid", None))
-    pids.append(getattr(getattr(tracker, "_resource_tracker", None), "_pid", None))
-    return pid in pids
+    return (
+        getattr(getattr(server, "_forkserver", None), "_forkserver_pid", None),
+        getattr(getattr(tracker, "_resource_tracker", None), "_pid", None),
+    )
 
 
 def _name(pid: int) -> Name | None:
