@@ -23,7 +23,8 @@ The rules:
 2. No step begins from a state that is not whole. Whatever changes the state outside of a step (a transfer, a restore)
    first takes its wholeness away and gives it back at its end.
 3. When a round begins, all workers take the most advanced whole state, or a checkpoint that is further than all of
-   them. A worker looks for checkpoints unless it comes straight from the last round with a whole state.
+   them. Of states that have the same step, counted in different rounds, the later round's is taken. A worker looks for
+   checkpoints unless it comes straight from the last round with a whole state.
 4. Where no whole state and no checkpoint is as far as a worker once was, the training ends as failed: it never begins
    again at an earlier step by itself.
 5. An error that a lost worker may have caused is not taken for the program's own while something explains it: news
@@ -115,18 +116,19 @@ def choose_source(accounts: Sequence[Account]) -> Plan | int:
     ranks = range(len(accounts))
     whole = [rank for rank in ranks if accounts[rank].whole]
     best = max((accounts[rank].step for rank in whole), default=-1)
+    newest = max((accounts[rank].counted_in for rank in whole if accounts[rank].step == best), default=0)
     saver = max(ranks, key=lambda rank: (accounts[rank].saved, -rank))
     if accounts[saver].saved > best:
         return Plan(saver, True, tuple(rank for rank in ranks if rank != saver))
     furthest = max(account.step for account in accounts)
     if best < furthest:
         return furthest
-    source = max(whole, key=lambda rank: (accounts[rank].step, accounts[rank].synced, -rank))
-    return Plan(source, False, tuple(rank for rank in ranks if rank != source and _needs(accounts[rank], best)))
+    source = max(whole, key=lambda rank: (accounts[rank].step, accounts[rank].counted_in, accounts[rank].synced, -rank))
+    return Plan(source, False, tuple(rank for rank in ranks if rank != source and _needs(accounts[rank], best, newest)))
 
 
-def _needs(account: Account, step: int) -> bool:
-    return not account.whole or not account.synced or account.step < step
+def _needs(account: Account, step: int, counted_in: int) -> bool:
+    return not account.whole or not account.synced or (account.step, account.counted_in) != (step, counted_in)
 
 
 class TrainerMachine:
@@ -159,6 +161,9 @@ class TrainerMachine:
         self._sharing = False
         self._plan: Plan | None = None
         self._whole_before = True
+        #: The round in which the last step was counted, and that of the state which is being taken.
+        self._counted_in = 0
+        self._takes_from = 0
         #: The last round in which the state was shared.
         self._shared_in = 0
         self._seconds = 0.0
@@ -365,7 +370,7 @@ class TrainerMachine:
             case t.AccountsHeard():
                 self._on_accounts(event.accounts)
             case t.SavedRestored():
-                self.step, self._restores = event.step, 0
+                self.step, self._restores, self._counted_in = event.step, 0, 0
                 self._move()
             case t.SavedUnreadable():
                 self.whole, self._plan = self._whole_before, None
@@ -378,6 +383,7 @@ class TrainerMachine:
                     self._on_lost(t.RoundLost("the checkpoint that was there a moment ago cannot be read any more"))
             case t.StateMoved():
                 self.step = event.step
+                self._counted_in = 0 if self._plan is not None and self._plan.restores else self._takes_from
                 self._on_shared()
             case t.StateSynced():
                 self.stage = Stage.READY
@@ -394,7 +400,7 @@ class TrainerMachine:
         return self.synced and self.whole and self.round is not None and self._shared_in == self.round.number - 1
 
     def _tell_account(self, saved: int) -> None:
-        self._out.append(t.TellAccount(Account(self.step, self.whole, self.synced, saved)))
+        self._out.append(t.TellAccount(Account(self.step, self.whole, self.synced, saved, self._counted_in)))
 
     def _on_accounts(self, accounts: Sequence[Account]) -> None:
         chosen = choose_source(accounts)
@@ -404,6 +410,7 @@ class TrainerMachine:
             )
             return
         self._plan, self._whole_before = chosen, self.whole
+        self._takes_from = accounts[chosen.source].counted_in
         if chosen.restores and chosen.source == self._rank:
             self.whole = False
             self._out.append(t.RestoreSaved())
@@ -460,6 +467,7 @@ class TrainerMachine:
     def _count(self) -> None:
         number = self.step
         self.step += 1
+        self._counted_in = self.round.number if self.round is not None else 0
         self._unexplained = self._attempts = 0
         self._out.append(t.CountStep())
         if number < self._vote_at:

@@ -1,0 +1,25 @@
+"""Whose state all workers take when a round begins."""
+
+from holdfast.train.events import Account
+from holdfast.train.machine import Plan, choose_source
+
+
+def test_the_most_advanced_whole_state_is_taken() -> None:
+    torn = Account(9, False, True)
+
+    assert choose_source([Account(7, True, True), Account(8, True, True), Account(0, True, False)]) == Plan(
+        1, False, (0, 2)
+    )
+    assert choose_source([torn, Account(8, True, True)]) == 9, "nothing is left of step 9"
+    assert choose_source([torn, Account(8, True, True, saved=9)]) == Plan(1, True, (0,))
+
+
+def test_equal_states_stay_where_they_are() -> None:
+    assert choose_source([Account(5, True, True, counted_in=3)] * 3) == Plan(0, False, ())
+
+
+def test_a_step_that_was_done_in_two_rounds_is_the_later_rounds() -> None:
+    """It may have used other data there: equal numbers do not make equal states."""
+    early, late = Account(5, True, True, counted_in=3), Account(5, True, True, counted_in=4)
+
+    assert choose_source([early, late, late]) == Plan(1, False, (0,))
