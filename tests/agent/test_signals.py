@@ -64,3 +64,31 @@ def test_what_is_ignored_stays_ignored(inbox: Inbox[AgentEvent]) -> None:
             assert inbox.take() is None
     finally:
         signal.signal(signal.SIGUSR2, before)
+
+
+def test_a_child_that_ends_as_handlers_are_put_back_leaves_no_traceback(inbox: Inbox[AgentEvent]) -> None:
+    """Python prints one about a race if SIGCHLD reached another thread and has its default again by then."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        with handled(inbox, None, (), lambda: False):
+            pass
+        after = signal.getsignal(signal.SIGCHLD)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+    assert callable(after)
+    assert after is not signal.SIG_DFL
+
+
+def test_somebody_elses_handler_of_sigchld_is_put_back(inbox: Inbox[AgentEvent]) -> None:
+    def theirs(number: int, frame: object) -> None:
+        pass
+
+    before = signal.signal(signal.SIGCHLD, theirs)
+    try:
+        with handled(inbox, None, (), lambda: False):
+            assert signal.getsignal(signal.SIGCHLD) is not theirs
+
+        assert signal.getsignal(signal.SIGCHLD) is theirs
+    finally:
+        signal.signal(signal.SIGCHLD, before)

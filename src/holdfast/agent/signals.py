@@ -68,9 +68,17 @@ def handled(
         for number in forwarded:
             take_over(number, on_forwarded)
         # A worker that is stopped says so by this signal alone; it need only end the wait.
-        take_over(signal.SIGCHLD, lambda *_: None)
+        take_over(signal.SIGCHLD, _end_wait)
         with inbox.woken_by_signals():
             yield
     finally:
+        # An empty handler does what SIGCHLD's default does. The default is not put back: if a child ended at that very
+        # moment, Python would print a traceback about a race.
+        if previous.get(signal.SIGCHLD) is signal.SIG_DFL:
+            del previous[signal.SIGCHLD]
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def _end_wait(number: int, frame: object) -> None:
+    """Do nothing: that the signal came ends the wait."""

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from holdfast.sim.simulation import Simulation
 
 _SLOW_S = 0.4
+#: How often it is looked whether a node that is leaving has gone.
+_LEAVE_LOOK_S = 0.2
 
 
 class Faults:
@@ -136,8 +138,12 @@ class Faults:
             self._end_after(fault.seconds, lambda: self._start_again(node))
 
     def _start_again(self, node: SimNode) -> None:
-        if self._sim.current[node.name] is node and (node.ended or not node.alive):
+        if self._sim.current[node.name] is not node:
+            return
+        if node.ended or not node.alive:
             self._sim.arrive(node.name)
+        elif node.leaving:  # it still stops its workers
+            self._sim.world.after(_LEAVE_LOOK_S, self._start_again, node)
 
     def _end_after(self, seconds: float, end: Callable[[], None]) -> None:
         self._begun += 1

@@ -92,6 +92,8 @@ class SimNode(MemberProcess):
         self._make_worker = make_worker
         self._failed: list[int] = []
         self._paused: list[SimWorker] = []
+        #: Whether the agent was told to leave.
+        self.leaving = False
         #: How the agent ended, once it has.
         self.outcome: Outcome | None = None
         #: Called when workers of a round die, so that others may follow.
@@ -333,6 +335,7 @@ class SimNode(MemberProcess):
 
     def leave(self) -> None:
         """The node's agent is sent SIGTERM: it leaves, and stops its workers."""
+        self.leaving = True
         self.post(self._put, SIGTERM)
 
     def close(self, reason: str) -> None:

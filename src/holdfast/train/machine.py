@@ -511,10 +511,12 @@ class TrainerMachine:
             self.stage, self._regroup = Stage.BROKEN, failed.reason
             self._out.append(t.StepUndone())
             return
-        if failed.blame is Blame.OWN or (failed.blame is Blame.UNCLEAR and self.round.world_size == 1):
+        if failed.blame is Blame.OWN:
             self._let_stand()
         elif failed.blame is Blame.ROUND or self.broken is not None:
             self._undo(self.broken or failed.reason)
+        elif self.round.world_size == 1:  # no other worker can have caused it
+            self._let_stand()
         else:
             self.stage = Stage.DOUBTING
             self._out.append(t.AwaitNews())
