@@ -264,6 +264,15 @@ def test_workers_that_outlive_a_broken_round_go_on_while_the_next_is_asked_for(i
     assert in_process.do(broken("host-c joined", 2)) == [AskRound(aside=True)]
 
 
+def test_a_failure_after_a_broken_round_is_not_blamed_on_a_round_that_was_sealed_since() -> None:
+    agent = Agent(replaces=False)
+    agent.do(Begin(), sealed(1), TrainsInProcess(), broken("host-b was lost"))
+
+    assert agent.do(WorkerFailed(BOOM)) == [Fail(BOOM), StopWorkers(SIGTERM, 30.0, "rank 1: boom")]
+    agent.do(sealed(2))  # the answer to the ask beside the workers
+    assert agent.do(WorkersStopped()) == [AskRound()]
+
+
 def test_work_that_was_finished_in_a_broken_round_is_told_in_the_next(in_process: Agent) -> None:
     assert in_process.do(broken("host-b was lost"), WorkersFinished()) == [Finish()]
     assert in_process.do(sealed(2)) == [TakePlace(place(2)), Finish()]

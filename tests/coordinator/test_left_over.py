@@ -140,3 +140,15 @@ def test_members_that_come_back_to_a_coordinator_with_a_record_are_never_left_ov
 
     assert not told(run.say_join("b", Phase.RUNNING), Rejected)
     assert not told(run.say_join("a", Phase.RUNNING), Rejected)
+
+
+def test_spares_that_waited_before_the_coordinator_died_are_no_later_launch() -> None:
+    """They were in no round, but they have heard of rounds."""
+    run = after_a_crash()
+    run.ask("c", host="host-a", known=3)
+    run.say_join("a", Phase.RUNNING)
+    effects = [*run.ask("d", host="host-b", known=3), *run.say_join("b", Phase.RUNNING)]
+
+    assert not told(effects, Rejected)
+    assert run.machine.round is not None
+    assert set(run.machine.round.places) == {"a", "b"}

@@ -98,6 +98,7 @@ class Run:
     ) -> list[RunEffect]:
         settings = fields.pop("settings", self.settings)
         reached_as = fields.pop("reached_as", "")
+        known = fields.pop("known", 0)
         join = Join(
             self.seq(node),
             "job",
@@ -107,6 +108,7 @@ class Run:
             self.asks.get(node, 0),
             self.held.get(node),
             cause,
+            known,
         )
         return self.tell(NodeJoined(join, address, reached_as))
 

@@ -1,5 +1,7 @@
 """A member's decisions: events in, effects out, at virtual times."""
 
+import pytest
+
 from holdfast.coordinator import messages as wire
 from holdfast.coordinator.messages import (
     Ack,
@@ -37,6 +39,7 @@ from holdfast.rendezvous.machine import (
     MemberMachine,
     NewcomersWait,
     OpenLink,
+    Replace,
     RoundBroken,
     RoundSealed,
     RunEnded,
@@ -320,6 +323,21 @@ def test_a_failure_is_said_at_once_and_again_with_the_next_ask() -> None:
 
     assert isinstance(join, Join)
     assert (join.cause, join.place) == (cause, place())
+
+
+@pytest.mark.parametrize("event", [Fail, Replace])
+def test_a_worker_that_fails_while_the_next_round_is_asked_for_counts_for_the_last_one(
+    event: type[Fail] | type[Replace],
+) -> None:
+    member = running()
+    member.hear(Broken(place().round, "host-b was lost"))
+    [before] = said(member.tell(Ask(1000, member.now + 600)), Join)
+    cause = Cause("exit code 1")
+    [join] = said(member.tell(event(cause)), Join)
+
+    assert isinstance(before, Join)
+    assert isinstance(join, Join)
+    assert (join.cause, join.place, join.ask) == (cause, place(), before.ask)
 
 
 def test_finished_work_is_said_and_the_end_ends_it() -> None:

@@ -374,6 +374,8 @@ class AgentMachine:
             self._out.append(TakePlace(place))
             if self.stage is Stage.FINISHED:
                 self._out.append(Finish())  # what was said before was about a round that is over
+        elif self.stage in (Stage.STOPPING, Stage.PAUSED):
+            self._cause = None  # it ended the round before; the one just sealed has no part in it
 
     def _on_broken(self, event: RoundBroken) -> None:
         if self.place is None or event.place.round != self.place.round:

@@ -127,8 +127,10 @@ class RunMachine(Rounds):
             if (why := refusal(self.run, join, self.settings, self.nodes)) is not None:
                 self._tell((name,), Rejected(why))
                 return
-            earlier = join.place is not None and not self.has_record and self.roster.last_seq(name) == 0
-            if earlier and self.begun_here and len(self.nodes) >= join.settings.max_nodes:
+            # A spare was in no round, but what it knows of the history shows that it was there.
+            is_old = join.place is not None or join.known > 0
+            earlier = is_old and not self.has_record and self.roster.last_seq(name) == 0
+            if earlier and join.place and self.begun_here and len(self.nodes) >= join.settings.max_nodes:
                 self._tell((name,), Rejected(LEFT_OVER.format(run=self.run)))
                 return
             node = self._add(join, now, earlier=earlier)

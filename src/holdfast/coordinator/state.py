@@ -61,7 +61,7 @@ class Node:
     dropped: str | None = None
     #: Until when it must have rejoined, while it is stopping.
     rejoin_by: float | None = None
-    #: Whether it came from a round of a coordinator before this one, of which this one has no record.
+    #: Whether it was there in the time of a coordinator before this one, of which this one has no record.
     earlier: bool = False
     #: A text about it for people that look at the run.
     note: str = ""

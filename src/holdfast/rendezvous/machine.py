@@ -173,8 +173,7 @@ class MemberMachine:
             case Fail():
                 self._on_fail(event)
             case Replace():
-                if self.state is State.RUNNING and self.place is not None:
-                    self._say(wire.Replace(self._next_seq(), self.place.round, event.cause))
+                self._on_replace(event)
             case Finish():
                 if self.state is State.RUNNING and self.place is not None:
                     self.state = State.DONE
@@ -269,11 +268,24 @@ class MemberMachine:
             self._out.append(OpenLink())
 
     def _on_fail(self, event: Fail) -> None:
-        if self.state not in (State.RUNNING, State.DONE) or self.place is None:
-            return
-        self.state = State.STOPPING
-        self._cause = event.cause
-        self._say(wire.Fail(self._next_seq(), self.place.round, event.cause))
+        if self.state is State.WAITING:
+            self._add_cause(event.cause)
+        elif self.state in (State.RUNNING, State.DONE) and self.place is not None:
+            self.state = State.STOPPING
+            self._cause = event.cause
+            self._say(wire.Fail(self._next_seq(), self.place.round, event.cause))
+
+    def _on_replace(self, event: Replace) -> None:
+        if self.state is State.WAITING:
+            self._add_cause(event.cause)
+        elif self.state is State.RUNNING and self.place is not None:
+            self._say(wire.Replace(self._next_seq(), self.place.round, event.cause))
+
+    def _add_cause(self, cause: Cause) -> None:
+        """Say that a worker failed which outlived the last round, while the next one is asked for."""
+        if self.place is not None and (self._cause is None or self._cause.victim):
+            self._cause = cause
+            self._say_join()
 
     def _on_leave(self, reason: str) -> None:
         if self.state is not State.ENDED:
