@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 from types import FrameType
@@ -12,7 +11,7 @@ from holdfast.cli.log_screen import LogScreen, Who, is_coloured, last_lines, rep
 from holdfast.errors import JobTimeoutError
 from holdfast.printable import printable
 from holdfast.runner.api import Runner
-from holdfast.specs import NONE, AppDef, AppState, AppStatus, ReplicaStatus
+from holdfast.specs import AppDef, AppState, AppStatus, ReplicaStatus
 
 #: Lines of the failed replica that are shown again.
 LAST_LINES = 10
@@ -150,7 +149,7 @@ def _wait_logs(screen: LogScreen, timeout_s: float | None = None) -> None:
 def _tell_failure(runner: Runner, handle: str, failed: list[ReplicaStatus], ended: str, *, shown: bool) -> None:
     first = failed[0]
     who = Who(first.role, first.id)
-    traceback = _traceback_of(first)
+    traceback = first.traceback
     if not shown and (lines := traceback or last_lines(runner, handle, who, LAST_LINES)):
         say(f"the {'traceback' if traceback else 'last lines'} of {who}:")
         sys.stderr.write("".join(f"  | {line}\n" for line in lines))
@@ -167,17 +166,6 @@ def _tell_failure(runner: Runner, handle: str, failed: list[ReplicaStatus], ende
 def _some(names: list[str]) -> str:
     more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
     return ", ".join(names[:NAMED_MAX]) + more
-
-
-def _traceback_of(replica: ReplicaStatus) -> list[str]:
-    """Return the traceback in a replica's error file: it says more than the last lines of many workers."""
-    if replica.structured_error_msg == NONE:
-        return []
-    try:
-        data = json.loads(replica.structured_error_msg)
-        return str(data["message"]["extraInfo"]["py_callstack"]).rstrip().splitlines()
-    except (ValueError, KeyError, TypeError):
-        return []  # a scheduler of another package may put anything there
 
 
 def _why(replica: ReplicaStatus, *, shown: bool = False) -> str:

@@ -75,6 +75,11 @@ class ReplicaStatus:
     restarts: int = 0
 
     @property
+    def traceback(self) -> list[str]:
+        """The lines of the traceback that ended it; empty where it left none."""
+        return _traceback(self.structured_error_msg)
+
+    @property
     def sentence(self) -> str:
         """How it is doing, in one line."""
         words = [f"{self.role}/{self.id} {self.state.name}{f' on {self.hostname}' if self.hostname else ''}"]
@@ -149,13 +154,17 @@ class AppStatus:
         return data
 
     def format(self, filter_roles: Sequence[str] | None = None) -> str:
-        """Describe the status for people, one line for each replica."""
+        """Describe the status for people: one line for each replica, and the traceback of the first that failed."""
         lines = [f"State: {self.state.name}; restarts: {self.num_restarts}"]
         if self.msg:
             lines.append(f"Message: {self.msg}")
         if self.ui_url:
             lines.append(f"UI: {self.ui_url}")
         lines += [f"  {replica.sentence}" for replica in self.replicas(filter_roles)]
+        for replica in self.failed_replicas():
+            if replica.traceback and (not filter_roles or replica.role in filter_roles):
+                lines += [f"Traceback of {replica.role}/{replica.id}:", *(f"  | {line}" for line in replica.traceback)]
+                break
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -165,6 +174,15 @@ class AppStatus:
         error = _unfolded(self.structured_error_msg)
         data = {**asdict(self), "state": repr(self.state), "roles": roles, "structured_error_msg": error}
         return "\n".join(["AppStatus:", *outline(_said(data, AppStatus), "  "), ""])
+
+
+def _traceback(error: str) -> list[str]:
+    """Return the traceback in the content of an error file."""
+    data = _unfolded(error)
+    try:
+        return str(data["message"]["extraInfo"]["py_callstack"]).rstrip().splitlines()
+    except (KeyError, TypeError):
+        return []  # a scheduler of another package may put anything there
 
 
 def _role_shown(role: RoleStatus) -> dict[str, Any]:

@@ -7,9 +7,13 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from holdfast.errors import UsageError
 from holdfast.schedulers.replies import Stream
+
+if TYPE_CHECKING:
+    from holdfast.schedulers.api import LogQuery
 
 READ_BYTES = 1024 * 1024
 #: The letters of the lines that each stream shows; `h` are notes of Holdfast, shown with each stream.
@@ -32,6 +36,16 @@ class Wanted:
             and letter in LETTERS[self.stream]
             and (self.pattern is None or self.pattern.search(text) is not None)
         )
+
+
+def wanted(query: LogQuery) -> Wanted:
+    """Return which lines a query asks for; raises `UsageError`."""
+    return Wanted(
+        Stream(query.streams) if query.streams else Stream.COMBINED,
+        compile_pattern(query.regex),
+        query.since.timestamp() if query.since else float("-inf"),
+        query.until.timestamp() if query.until else float("inf"),
+    )
 
 
 def compile_pattern(regex: str | None) -> re.Pattern[str] | None:

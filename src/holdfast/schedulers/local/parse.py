@@ -69,8 +69,9 @@ def listing(app_id: str, handle: str, record: JobRecord, life: Life) -> ListAppR
     return ListAppResponse(app_id, judge(record, life).state, handle, record.name, record.submitted_at)
 
 
-def _replica(record: ReplicaRecord, verdict: Verdict, host: str) -> ReplicaStatus:
-    status = ReplicaStatus(
+def replica_status(record: ReplicaRecord, host: str) -> ReplicaStatus:
+    """Describe a replica as its record has it."""
+    return ReplicaStatus(
         id=record.id,
         state=AppState[record.state],
         role=record.role,
@@ -84,6 +85,10 @@ def _replica(record: ReplicaRecord, verdict: Verdict, host: str) -> ReplicaStatu
         last_line=record.last_line,
         restarts=record.restarts,
     )
+
+
+def _replica(record: ReplicaRecord, verdict: Verdict, host: str) -> ReplicaStatus:
+    status = replica_status(record, host)
     if verdict.state is AppState.UNKNOWN:
         status.state = AppState.UNKNOWN
     elif is_terminal(verdict.state) and not is_terminal(status.state):

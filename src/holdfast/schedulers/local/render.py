@@ -46,6 +46,10 @@ class Surroundings:
     python_folder: str = ""
     #: What the macro `img_root` stands for, by role, where that is not the folder in which its replicas run.
     img_roots: Mapping[str, str] = field(default_factory=dict)
+    #: The address of the first replica.
+    first_host: str = "localhost"
+    #: Further variables of every replica, which those of its role replace.
+    env: Mapping[str, str] = field(default_factory=dict)
 
 
 def render(app: AppDef, cfg: Mapping[str, CfgVal], around: Surroundings) -> tuple[LocalRequest, list[str]]:
@@ -85,10 +89,11 @@ def _replica(role: Role, number: int, cfg: Mapping[str, CfgVal], around: Surroun
         "PET_LOG_DIR": f"{log_dir}/workers",
         "HOLDFAST_JOB_ID": handle,
         "TORCHX_JOB_ID": handle,
+        **around.env,
         **filled.env,
         "HOLDFAST_ROLE": role.name,
         "HOLDFAST_REPLICA_ID": str(number),
-        RANK0_VARIABLE: "localhost",
+        RANK0_VARIABLE: around.first_host,
     }
     path = [env.get("PATH") or around.environ.get("PATH") or DEFAULT_PATH]
     if around.python_folder and "PATH" not in filled.env:
@@ -168,6 +173,12 @@ def make_id(name: str, suffix: str) -> str:
 def show(request: LocalRequest, sizes: Mapping[str, tuple[int, int]] | None = None) -> str:
     """Write the request out for people; `sizes` are the files and bytes of what is shipped, by source."""
     lines = [f"job {request.app_id} on this machine, cancelled with {request.cancel_grace_s:g} s of grace"]
+    return "\n".join([*lines, *show_parts(request, sizes)])
+
+
+def show_parts(request: LocalRequest, sizes: Mapping[str, tuple[int, int]] | None = None) -> list[str]:
+    """Write out what a request is made of: its roles, its shipments and its replicas."""
+    lines: list[str] = []
     plans = {role.name: role for role in request.role_plans}
     for role in plans.values():
         facts = [f"up to {role.max_retries} retries ({role.retry_policy})"] if role.max_retries else []
@@ -189,7 +200,7 @@ def show(request: LocalRequest, sizes: Mapping[str, tuple[int, int]] | None = No
         ]
         if request.needs_port:
             lines.append(f"    {PORT_VARIABLE}=<a free port>")
-    return "\n".join(lines)
+    return lines
 
 
 def _size(found: tuple[int, int] | None) -> str:

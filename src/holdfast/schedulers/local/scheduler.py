@@ -19,7 +19,7 @@ from holdfast.home import expand, state_folder
 from holdfast.schedulers.api import LogQuery, Scheduler
 from holdfast.schedulers.local import keep
 from holdfast.schedulers.local.folders import JobFolder, Jobs, boot_id
-from holdfast.schedulers.local.record import JobRecord, LocalRequest, ReplicaRecord, Shipment
+from holdfast.schedulers.local.record import JobRecord, LocalRequest, ReplicaRecord
 from holdfast.schedulers.local.render import (
     GPUS_VARIABLE,
     ID_LETTERS,
@@ -29,6 +29,7 @@ from holdfast.schedulers.local.render import (
     render,
     show,
 )
+from holdfast.schedulers.shipping import WORKSPACE, plan_copies, ship_all, sizes_of
 from holdfast.specs import AppDef, AppDryRunInfo, CfgVal, Role, make_app_handle, runopts
 from holdfast.workspace.api import Workspace, WorkspaceMixin
 
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
 ID_CHARS = 5
 #: What a job may take to end beyond the grace time of its replicas, before `delete` gives up on it.
 END_TIMEOUT_S = 60.0
-#: Where shipped code lies in a job's folder, and where files are kept that the next job may need again.
-WORKSPACE, CACHE = "workspace", "workspace-cache"
 #: The first process forks and ends at once, so that the supervisor is detached; only then does it import.
 _START = """
 import os, sys
@@ -101,7 +100,7 @@ class LocalScheduler(WorkspaceMixin[None], Scheduler[LocalRequest]):
         """Build nothing: the copy is planned with the request, and made when the job is submitted."""
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[LocalRequest]:
-        cwds = {role.name: _folder_of(role) for role in app.roles}
+        cwds = {role.name: folder_of(role) for role in app.roles}
         return AppDryRunInfo(self._make_request(app, cfg, cwds), self._show)
 
     def _make_request(
@@ -113,13 +112,15 @@ class LocalScheduler(WorkspaceMixin[None], Scheduler[LocalRequest]):
     ) -> LocalRequest:
         """Make the request for an app whose roles run in these folders, or in a copy of their workspace."""
         keep.policy_from(os.environ)  # a wrong limit is the submitter's mistake, so it is told here
-        app_id = make_id(app.name, _letters())
+        app_id = make_id(app.name, letters())
         root = cfg.get("log_dir")
         if root:
             logs_root = expand(str(root)).absolute() / file_name(self.session_name) / file_name(app_id)
         else:
             logs_root = self._jobs.folder(app_id).path / "logs"
-        copies, shipments = _plan_copies(app, cfg, self._jobs.folder(app_id).path / WORKSPACE)
+        copies, shipments = plan_copies(
+            app, str(self._jobs.folder(app_id).path / WORKSPACE), as_it_lies=cfg.get("copy_workspace") is False
+        )
         around = Surroundings(
             backend=self.backend,
             session=self.session_name,
@@ -149,7 +150,7 @@ class LocalScheduler(WorkspaceMixin[None], Scheduler[LocalRequest]):
             submitted_at=time.time(),
             replicas=[ReplicaRecord(role=replica.role, id=replica.id) for replica in request.replicas],
         )
-        folder, lock = self._jobs.create(request, record, lambda draft: self._ship(request.shipments, draft))
+        folder, lock = self._jobs.create(request, record, lambda draft: ship_all(request.shipments, draft, self._home))
         try:
             _start_supervisor(folder, lock)
         except BaseException:
@@ -159,23 +160,9 @@ class LocalScheduler(WorkspaceMixin[None], Scheduler[LocalRequest]):
             os.close(lock)
         return request.app_id
 
-    def _ship(self, shipments: builtins.list[Shipment], job: Path) -> None:
-        """Copy code into a job's folder; what has not changed since an earlier job is shared with it."""
-        if shipments:
-            from holdfast.workspace.shipment import ship
-
-            for each in shipments:
-                ship(each.roots, job / WORKSPACE / each.folder, self._home / CACHE, avoid=[self._home])
-
     def _show(self, request: LocalRequest) -> str:
         """Write a request out, with how much would be shipped."""
-        sizes = {}
-        if request.shipments:
-            from holdfast.workspace.shipment import survey
-
-            sources = {source for shipment in request.shipments for source in shipment.roots}
-            sizes = {source: survey(Path(source), avoid=[self._home]) for source in sources}
-        return show(request, {source: (size.files, size.bytes) for source, size in sizes.items()})
+        return show(request, sizes_of(request.shipments, self._home))
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
@@ -217,7 +204,6 @@ class LocalScheduler(WorkspaceMixin[None], Scheduler[LocalRequest]):
     def read_log(self, app_id: str, query: LogQuery) -> Iterator[tuple[float, str]]:
         """Yield the lines of one replica, those of all its attempts; to follow it is until the job has ended."""
         from holdfast.schedulers.local import logs
-        from holdfast.schedulers.replies import Stream
 
         folder = self._jobs.folder(app_id)
         request = folder.read_request()
@@ -227,15 +213,9 @@ class LocalScheduler(WorkspaceMixin[None], Scheduler[LocalRequest]):
         plan = next((each for each in request.replicas if (each.role, each.id) == who), None)
         if plan is None:
             raise UsageError(f"the job {app_id} has no replica {who[0]}/{who[1]}; it has {_replicas_of(request)}")
-        wanted = logs.Wanted(
-            Stream(query.streams) if query.streams else Stream.COMBINED,
-            logs.compile_pattern(query.regex),
-            query.since.timestamp() if query.since else float("-inf"),
-            query.until.timestamp() if query.until else float("inf"),
-        )
         return logs.follow(
             Path(plan.log_dir) / "combined.log",
-            wanted,
+            logs.wanted(query),
             ended=lambda: not folder.alive(),
             wait=folder.wait_end if query.follow else None,
             now=time.time,
@@ -324,35 +304,7 @@ def _start_supervisor(folder: JobFolder, lock: int) -> None:
         raise UnavailableError(f"the job's supervisor could not start (exit code {done.returncode}): {said[-500:]}")
 
 
-def _plan_copies(
-    app: AppDef, cfg: Mapping[str, CfgVal], copies: Path
-) -> tuple[dict[str, str], builtins.list[Shipment]]:
-    """Say in which folder the replicas of each role with a workspace run, and what is copied for that.
-
-    Equal workspaces share a copy.
-    """
-    cwds: dict[str, str] = {}
-    shipments: list[Shipment] = []
-    for role in app.roles:
-        if not role.workspace:
-            continue
-        from holdfast.workspace.shipment import roots
-
-        found = roots(role.workspace)
-        only = next(iter(found)) if len(found) == 1 and not any(found.values()) else None
-        if only is not None and only.is_dir() and cfg.get("copy_workspace") is False:
-            cwds[role.name] = str(only)
-            continue
-        wanted = {str(source): below for source, below in found.items()}
-        shipment = next((each for each in shipments if each.roots == wanted), None)
-        if shipment is None:
-            shipment = Shipment(file_name(role.name), wanted)
-            shipments.append(shipment)
-        cwds[role.name] = str(copies / shipment.folder)
-    return cwds, shipments
-
-
-def _folder_of(role: Role) -> str:
+def folder_of(role: Role) -> str:
     """Name the folder in which a role's replicas run: its image where that is one of this machine, else the current."""
     image = role.image.removeprefix("file://")
     return image if image.startswith("/") and Path(image).is_dir() else os.getcwd()  # noqa: PTH109
@@ -379,7 +331,8 @@ def _gpus() -> builtins.list[str]:
     return [str(n) for n in range(present)] if visible is None else visible_devices(visible, present)
 
 
-def _letters() -> str:
+def letters() -> str:
+    """Return random letters for the end of a job's id."""
     return "".join(ID_LETTERS[byte % len(ID_LETTERS)] for byte in os.urandom(ID_CHARS))
 
 
