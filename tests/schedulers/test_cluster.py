@@ -78,13 +78,6 @@ def test_what_was_lost_on_the_way_is_told():
     assert ended.msg == "main/1 on h failed: boom; the job went on without it"
 
 
-def test_ports_differ_between_jobs_and_attempts():
-    ports = {cluster.port_of(job, attempt) for job in ("1", "2", "train-x7k2m") for attempt in range(3)}
-
-    assert len(ports) == 9
-    assert all(20_000 <= port < 32_000 for port in ports)
-
-
 def test_the_python_of_a_job_passes_everything_on(tmp_path):
     script = tmp_path / "python"
     script.write_text(cluster.python_script("/bin/echo", "/a b"))

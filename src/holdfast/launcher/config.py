@@ -22,6 +22,8 @@ from holdfast.health import parse_health_port
 from holdfast.launcher.api import Entrypoint, LaunchConfig
 from holdfast.launcher.invitation import invitation
 from holdfast.launcher.options import OPTIONS, LaunchOptions
+from holdfast.launcher.slurm import within_step
+from holdfast.launcher.slurm_address import reachable
 from holdfast.metrics.chosen import check as check_metrics
 from holdfast.metrics.source import METRICS_VARIABLE
 from holdfast.quantities import parse_duration
@@ -58,6 +60,7 @@ LOGS_SPECS_GROUP = "torchrun.logs_specs"
 def config_from_options(options: LaunchOptions) -> tuple[LaunchConfig, Script | Module | Program]:
     """Turn flags into what an agent needs; raises `UsageError` that names the flag."""
     parse_nnodes(options.nnodes)  # a mistake there is told before one in the script's name
+    options = within_step(options, os.environ, reachable)
     entry = entrypoint(options)
     return make_config(options, entry), entry
 

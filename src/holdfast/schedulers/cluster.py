@@ -29,8 +29,6 @@ JOB_FOLDER, JOB_ID, FIRST_HOST, PORT, PATH = "<job folder>", "<job id>", "<first
 FOLDER_VARIABLE = "HOLDFAST_JOB_FOLDER"
 #: The folder in a job's own that goes first in PATH: its `python` is the one that has Holdfast.
 BIN = "bin"
-#: Ports for the first replica: below those that the kernel gives out, so that few programs have them.
-PORT_FIRST, PORTS = 20_000, 12_000
 
 
 @dataclass(frozen=True)
@@ -160,11 +158,3 @@ def lost(status: ReplicaStatus, why: str, state: AppState = AppState.FAILED) -> 
 def unstarted(role: str, number: int, state: AppState, cause: str = "") -> ReplicaStatus:
     """Describe a replica of which nothing was heard yet."""
     return replica_status(ReplicaRecord(role=role, id=number, state=state.name, cause=cause), "")
-
-
-def port_of(seed: str, attempt: int = 0) -> int:
-    """Choose a port by a job's id, for machines that cannot ask each other before they meet."""
-    total = 0
-    for byte in f"{seed}.{attempt}".encode():
-        total = (total * 31 + byte) % 2_147_483_647
-    return PORT_FIRST + total % PORTS

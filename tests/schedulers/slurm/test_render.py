@@ -35,7 +35,6 @@ def test_the_script_asks_for_nodes_and_starts_the_batch_program():
         "#SBATCH --signal=B:USR1@60",
         "#SBATCH --time=10",
         "#SBATCH --nodes=2",
-        "#SBATCH --ntasks-per-node=1",
         "#SBATCH --cpus-per-task=2",
         "#SBATCH --mem=1024M",
         "#SBATCH --gpus-per-node=4",

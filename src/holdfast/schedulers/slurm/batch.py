@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from holdfast.errors import HoldfastError
+from holdfast.launcher.slurm import port_of
+from holdfast.launcher.slurm_address import reachable
 from holdfast.schedulers import cluster
 from holdfast.schedulers.slurm import client
 from holdfast.schedulers.slurm.decide import After, Move, decide
@@ -32,6 +33,8 @@ END_VARIABLE = "SLURM_JOB_END_TIME"
 #: How long a record that another node has just written may take to be seen here, as on NFS.
 APPEAR_S = 5.0
 LOOK_S = 0.2
+#: How often the other nodes are shown that this program lives.
+BEAT_S = 2.0
 #: How long Slurm may take to end us after a requeue was asked for.
 REQUEUE_S = 120.0
 
@@ -49,6 +52,7 @@ class Batch:
         self._run = Run(folder, number)
         self._record = self._run.read_batch() or BatchRecord()
         self._noticed = self._ending = False
+        self._beats = 0
 
     def run(self) -> int:
         """Run steps until the job has ended; returns its exit code."""
@@ -79,8 +83,10 @@ class Batch:
         words = step_command(self._request, [len(nodes) for nodes in groups], [",".join(nodes) for nodes in groups])
         step = subprocess.Popen(words, env=self._step_environ(groups[0][0]))
         while step.poll() is None:
+            self._beats += 1
+            self._run.beat(self._beats)
             try:
-                step.wait(1.0)
+                step.wait(BEAT_S)
             except subprocess.TimeoutExpired:
                 pass
         left = self._nodes()
@@ -89,11 +95,11 @@ class Batch:
         return cluster.conclude(self._request.job.role_plans, replicas), fewer
 
     def _step_environ(self, first: str) -> dict[str, str]:
-        port = cluster.port_of(self._app_id, self._record.steps)
+        port = port_of(self._app_id, self._record.steps)
         found = {
             RUN_VARIABLE: self._run.path.name,
             JOB_VARIABLE: self._app_id,
-            FIRST_VARIABLE: _reachable(first),
+            FIRST_VARIABLE: reachable(first),
             PORT_VARIABLE: str(port),
         }
         if END_VARIABLE not in self._environ and (infos := client.find(self._job_id)) and infos[0].ended:
@@ -173,15 +179,6 @@ class Batch:
     def _on_end(self, number: int, frame: object) -> None:
         del number, frame
         self._ending = True
-
-
-def _reachable(node: str) -> str:
-    """Return a name or address by which the other nodes reach a node."""
-    try:
-        socket.getaddrinfo(node, None)
-    except OSError:
-        return client.address_of(node)
-    return node
 
 
 if __name__ == "__main__":

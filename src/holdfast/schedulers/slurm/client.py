@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from holdfast.errors import UnavailableError, UsageError
-from holdfast.schedulers.slurm.parse import JobInfo, parse_accounts, parse_config, parse_fields, parse_jobs
+from holdfast.schedulers.slurm.parse import JobInfo, parse_accounts, parse_config, parse_jobs
 
 #: A command that takes longer than this counts as failed: the controller does not answer.
 TIMEOUT_S = 60.0
@@ -82,12 +82,6 @@ def requeue(job_id: str) -> str:
     """Give a job back to the queue; returns what Slurm said against it."""
     code, _, said = call("scontrol", "requeue", job_id)
     return (said or f"scontrol exited with {code}") if code else ""
-
-
-def address_of(node: str) -> str:
-    """Return the address at which Slurm reaches a node; the node's name where it does not say."""
-    code, out, _ = call("scontrol", "show", "node", node, "-o")
-    return (parse_fields(out).get("NodeAddr") or node) if not code else node
 
 
 def runs_containers() -> bool:

@@ -8,7 +8,7 @@
         bin/python            the interpreter for the app
         workspace/<role>/     the code that was shipped
         batch.log             what the batch program and srun said
-        runs/<array number>/  batch.json: how often the job was started, and its last word
+        runs/<array number>/  batch.json: how often the job was started, and its last word; beat: it lives
             replicas/<role>/<number>/  one replica's job on its node: job.json, state.json
             logs/<role>/<number>/{stdout,stderr,combined}.log
 
@@ -53,6 +53,19 @@ class Run:
         """Replace what the batch program wrote."""
         make_folders(self.path)
         write_json(self.path / "batch.json", msgspec.to_builtins(record), sync=True)
+
+    def beat(self, number: int) -> None:
+        """Show the other nodes that the batch program lives."""
+        draft = self.path / "beat.new"
+        draft.write_text(str(number))
+        draft.replace(self.path / "beat")
+
+    def read_beat(self) -> str:
+        """Return what the batch program showed last."""
+        try:
+            return (self.path / "beat").read_text()
+        except FileNotFoundError:
+            return ""
 
     def replica(self, role: str, number: int) -> JobFolder:
         """Name the folder of one replica's own job."""

@@ -111,11 +111,6 @@ def parse_accounts(text: str) -> list[JobInfo]:
     return found
 
 
-def parse_fields(text: str) -> dict[str, str]:
-    """Read the fields of the first line, as of `scontrol show node -o`."""
-    return _fields(text.splitlines()[0]) if text.strip() else {}
-
-
 def parse_config(text: str) -> dict[str, str]:
     """Read what `scontrol show config` prints: one setting on each line."""
     pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
@@ -194,9 +189,12 @@ class Seen:
 
 def judge(infos: Sequence[JobInfo], batch: BatchRecord | None) -> AppState:
     """Tell a job's state: Slurm's word, or that of the batch program where Slurm has forgotten the job."""
-    if infos:
-        return infos[0].app_state
-    return AppState[batch.ended] if batch is not None and batch.ended else AppState.UNKNOWN
+    ended = AppState[batch.ended] if batch is not None and batch.ended else AppState.UNKNOWN
+    if not infos:
+        return ended
+    state = infos[0].app_state
+    # A job that its own nodes gave up is one that they have cancelled.
+    return AppState.FAILED if (state, ended) == (AppState.CANCELLED, AppState.FAILED) else state
 
 
 def describe(seen: Seen) -> DescribeAppResponse:
@@ -290,7 +288,7 @@ def _message(seen: Seen, state: AppState) -> str:
         return "Slurm has suspended it"
     if state is not AppState.FAILED:
         return batch.msg
-    if batch.ended and info is not None and info.state in ("FAILED", "COMPLETED"):
+    if batch.ended and info is not None and info.state in ("FAILED", "COMPLETED", "CANCELLED"):
         return batch.msg
     if info is None:
         return batch.msg

@@ -28,6 +28,7 @@ BATCH_LOG = "batch.log"
 MARGIN_S = 15.0
 #: How often a job goes back to the queue: a node that fails each time must not keep it there for ever.
 REQUEUES_MAX = 1000
+LOST_AFTER_S = 60.0
 
 
 @dataclass
@@ -58,6 +59,8 @@ class SlurmRequest:
     #: Whether the job goes back to the queue after a preemption, a time limit or a lost node.
     requeue: bool = True
     requeues_max: int = REQUEUES_MAX
+    #: How long the batch program may be silent before the other nodes give the job back to the queue themselves.
+    lost_after_s: float = LOST_AFTER_S
 
     def to_json(self) -> dict[str, Any]:
         """Describe the request as plain data, without the job, which has a record of its own."""
@@ -100,7 +103,14 @@ def render(app: AppDef, cfg: Mapping[str, CfgVal], job: LocalRequest, folder: st
     groups = [_group(role, chosen, folder) for role in app.roles]
     whole = {name: value for name, value in chosen.items() if name not in PER_GROUP}
     return SlurmRequest(
-        job, groups, folder, python, {**flags, **whole}, setup=str(cfg.get("setup") or ""), requeue=requeue
+        job,
+        groups,
+        folder,
+        python,
+        {**flags, **whole},
+        setup=str(cfg.get("setup") or ""),
+        requeue=requeue,
+        lost_after_s=float(cfg.get("lost_after_s") or LOST_AFTER_S),  # type: ignore[arg-type]
     )
 
 
@@ -156,7 +166,8 @@ def _mount(mount: BindMount) -> str:
 
 def _nodes(group: Group) -> dict[str, str]:
     span = f"{group.nodes_min}-{group.nodes_max}" if group.nodes_min < group.nodes_max else str(group.nodes_max)
-    return {"nodes": span, "ntasks-per-node": "1"}
+    # Not --ntasks-per-node: with it sbatch asks for the fewest nodes, not for as many as there are.
+    return {"nodes": span}
 
 
 def _directives(flags: Mapping[str, str]) -> list[str]:

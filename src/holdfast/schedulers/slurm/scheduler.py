@@ -21,7 +21,7 @@ from holdfast.schedulers.shipping import WORKSPACE, plan_copies, ship_all, sizes
 from holdfast.schedulers.slurm import client
 from holdfast.schedulers.slurm.folders import Run, SlurmJobs, read_request
 from holdfast.schedulers.slurm.options import SBATCH_OPTIONS
-from holdfast.schedulers.slurm.render import BATCH_LOG, SlurmRequest, check, container_of, render, show
+from holdfast.schedulers.slurm.render import BATCH_LOG, LOST_AFTER_S, SlurmRequest, check, container_of, render, show
 from holdfast.specs import AppDef, AppDryRunInfo, AppState, CfgVal, Role, is_terminal, make_app_handle, runopts
 from holdfast.workspace.api import Workspace, WorkspaceMixin
 
@@ -62,6 +62,12 @@ class SlurmScheduler(WorkspaceMixin[None], Scheduler[SlurmRequest]):
             type_=float,
             default=120.0,
             help="how long before the time limit workers get SIGTERM, to save and leave; 0 for never",
+        )
+        options.add(
+            "lost_after_s",
+            type_=float,
+            default=LOST_AFTER_S,
+            help="how long the first node may be silent before the others give the job back to the queue",
         )
         options.add("cancel_grace_s", type_=float, help="seconds between SIGTERM and SIGKILL; by default notice_s")
         options.add(
