@@ -73,6 +73,11 @@ class Order:
     help="Run options of the scheduler; `holdfast runopts` shows which there are.",
 )
 @click.option(
+    "--hosts",
+    metavar="HOST,...",
+    help="For -s ssh: the hosts, as ssh takes them; each runs one replica. The same as -cfg hosts=HOST,...",
+)
+@click.option(
     "-j",
     "shape",
     metavar="[[MIN:]NODESx]WORKERS",
@@ -130,7 +135,7 @@ def command(
         order = _read_order(sys.stdin.read())
     else:
         order = _order(words, context, config, _env(env))
-        order.options = list(options)
+        order.options = [*options, *([f"hosts={context.params['hosts']}"] if context.params["hosts"] else [])]
         order.workspace = _workspace(workspace)
     order.scheduler = scheduler or order.scheduler
     for name in ("dryrun", "wait", "log", "detach", "parent_run_id"):

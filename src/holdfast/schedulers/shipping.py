@@ -1,4 +1,4 @@
-"""The code that travels with a job: what each role needs, and its copy in the job's folder."""
+"""What travels with a job: the code that each role needs, and the secret that its replicas share."""
 
 from __future__ import annotations
 
@@ -56,3 +56,20 @@ def sizes_of(shipments: Sequence[Shipment], home: Path) -> dict[str, tuple[int, 
 
     found = {source: survey(Path(source), avoid=[home]) for each in shipments for source in each.roots}
     return {source: (size.files, size.bytes) for source, size in found.items()}
+
+
+def take_secret(environ: dict[str, str]) -> bytes | None:
+    """Return the secret for a job, and take it out of an environment that the job gets; None where there is none.
+
+    One that the user chose is used, else a fresh one that only this job has.
+    """
+    from holdfast.wire.secret import INSECURE_VARIABLE, SECRET_VARIABLE, VARIABLES, find_secret, make_key
+
+    if not any(environ.get(name) for name in VARIABLES):
+        return make_key()
+    found = find_secret(environ=environ)
+    environ.pop(SECRET_VARIABLE, None)
+    if not found.key:
+        assert environ.get(INSECURE_VARIABLE)
+        return None
+    return found.key

@@ -113,6 +113,8 @@ class SlurmCluster:
         steps = [each for each in psutil.process_iter(["name", "environ"]) if self._is_step_of(each, name)]
         doomed = [psutil.Process(daemon), *steps]
         doomed += [child for each in steps for child in each.children(recursive=True)]
+        # srun has a child that ends the step if it sees srun die, which no power failure lets it do.
+        doomed.sort(key=lambda each: each.name() != "srun" or each.parent().name() != "srun")
         for each in doomed:
             with contextlib.suppress(psutil.NoSuchProcess):
                 each.send_signal(signal.SIGKILL)
@@ -135,7 +137,8 @@ class SlurmCluster:
         left = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
         for each in psutil.process_iter():
             with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-                if each.environ().get("SLURM_CONF") == str(self.conf) and each.pid != os.getpid():
+                ours = each.environ().get("SLURM_CONF") == str(self.conf) or each.cwd() == str(self.folder)
+                if ours and each.pid != os.getpid():
                     left.append(each)
         for number in (signal.SIGTERM, signal.SIGKILL):
             for each in left:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -143,6 +143,15 @@ class LocalScheduler(WorkspaceMixin[None], Scheduler[LocalRequest]):
     def schedule(self, dryrun_info: AppDryRunInfo[LocalRequest]) -> str:
         """Copy what is shipped, write the job down and start its supervisor; returns as soon as that is there."""
         request = dryrun_info.request
+        self.start(request, lambda draft: ship_all(request.shipments, draft, self._home))
+        return request.app_id
+
+    def job_folder(self, app_id: str) -> Path:
+        """Return the folder that a job has, or would have."""
+        return self._jobs.folder(app_id).path
+
+    def start(self, request: LocalRequest, fill: Callable[[Path], None]) -> None:
+        """Write a job down and start its supervisor; `fill` adds to its folder what belongs to it."""
         record = JobRecord(
             name=request.name,
             host=os.uname().nodename,
@@ -150,7 +159,7 @@ class LocalScheduler(WorkspaceMixin[None], Scheduler[LocalRequest]):
             submitted_at=time.time(),
             replicas=[ReplicaRecord(role=replica.role, id=replica.id) for replica in request.replicas],
         )
-        folder, lock = self._jobs.create(request, record, lambda draft: ship_all(request.shipments, draft, self._home))
+        folder, lock = self._jobs.create(request, record, fill)
         try:
             _start_supervisor(folder, lock)
         except BaseException:
@@ -158,7 +167,6 @@ class LocalScheduler(WorkspaceMixin[None], Scheduler[LocalRequest]):
             raise
         finally:
             os.close(lock)
-        return request.app_id
 
     def _show(self, request: LocalRequest) -> str:
         """Write a request out, with how much would be shipped."""

@@ -17,7 +17,7 @@ from holdfast.schedulers.api import LogQuery, Scheduler
 from holdfast.schedulers.local.folders import clear
 from holdfast.schedulers.local.render import make_id
 from holdfast.schedulers.local.scheduler import folder_of, letters
-from holdfast.schedulers.shipping import WORKSPACE, plan_copies, ship_all, sizes_of
+from holdfast.schedulers.shipping import WORKSPACE, plan_copies, ship_all, sizes_of, take_secret
 from holdfast.schedulers.slurm import client
 from holdfast.schedulers.slurm.folders import Run, SlurmJobs, read_request
 from holdfast.schedulers.slurm.options import SBATCH_OPTIONS
@@ -108,7 +108,7 @@ class SlurmScheduler(WorkspaceMixin[None], Scheduler[SlurmRequest]):
                 "leave the image out, and name a Python with -cfg python=PATH"
             )
         environ = dict(os.environ)
-        folder = self._jobs.create(request, _take_secret(environ))
+        folder = self._jobs.create(request, take_secret(environ))
         try:
             ship_all(request.job.shipments, folder, self._home)
             job_id = client.submit(folder / "script", environ)
@@ -236,23 +236,6 @@ class _Ending:
             self._come = found is None or is_terminal(found.state) or found.state is AppState.UNKNOWN
             self._next = time.monotonic() + ASK_EVERY_S
         return self._come
-
-
-def _take_secret(environ: dict[str, str]) -> bytes | None:
-    """Return the secret for a job, and take it out of the environment that Slurm is given; None where there is none.
-
-    One that the user chose is used, else a fresh one that only this job has.
-    """
-    from holdfast.wire.secret import INSECURE_VARIABLE, SECRET_VARIABLE, VARIABLES, find_secret, make_key
-
-    if not any(environ.get(name) for name in VARIABLES):
-        return make_key()
-    found = find_secret(environ=environ)
-    environ.pop(SECRET_VARIABLE, None)
-    if not found.key:
-        assert environ.get(INSECURE_VARIABLE)
-        return None
-    return found.key
 
 
 def _last_line(path: Path) -> str:
