@@ -6,12 +6,13 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 JOBS ?= 4
 
-.PHONY: help setup demo test test-all lint format bench sim soak campaign clean
+.PHONY: help setup demo test test-all test-clusters lint format bench sim soak campaign clean
 
 help:
 	@echo "make demo      watch a job survive a killed worker and a killed node"
 	@echo "make test      lint, types and the whole test suite"
 	@echo "make test-all  the test suite on Python 3.11, 3.12 and 3.13"
+	@echo "make test-clusters  jobs on a real Slurm and real SSH hosts; needs root on Debian, says what it installs"
 	@echo "make sim       10,000 seeds of simulated faults against the real machines"
 	@echo "make bench     comparisons with torchrun and others, side by side"
 	@echo "make soak      long runs with real processes"
@@ -60,6 +61,10 @@ test-all:
 		$(MAKE) --no-print-directory setup PYTHON=python$$v VENV=.venv-$$v TORCH="$$torch" || exit 1; \
 		.venv-$$v/bin/python -m pytest -n $(JOBS) -q || exit 1; \
 	done
+
+# `make test` runs what it finds on this machine, and installs nothing system-wide.
+test-clusters: setup
+	PYTHON=$(BIN)/python tests/clusters.sh
 
 sim: setup
 	$(BIN)/python -m holdfast.sim --seeds 10000 --nodes 5:64

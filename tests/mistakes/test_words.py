@@ -81,7 +81,10 @@ RUNS = [
     (["trian.py"], "there is no script 'trian.py' here; check the path"),
     (["-j", "2y4", "ok.py"], "-j '2y4' must be [[MIN:]NODES x]WORKERS, as in 4, 2x4 or 1:4x8"),
     (["-j", "0x1", "ok.py"], "-j '0x1' must have 1 <= MIN <= NODES and at least one worker"),
-    (["-s", "slrum", "utils.echo"], "there is no scheduler 'slrum'; installed are: local, local_cwd"),
+    (
+        ["-s", "slrum", "utils.echo"],
+        "there is no scheduler 'slrum'; did you mean 'slurm'? installed are: local, local_cwd",
+    ),
     (["-cfg", "log_dir", "utils.echo"], "'log_dir' is not of the form key=value"),
     (["-cfg", "prepend_cwd=maybe", "utils.echo"], "'prepend_cwd' must be bool, and 'maybe' is neither true nor false"),
     (["--env", "A", "utils.echo"], "--env takes NAME=VALUE, and 'A' is not of that form"),

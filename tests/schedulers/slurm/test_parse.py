@@ -141,6 +141,14 @@ def test_a_job_that_slurm_ended_says_why():
     assert found.roles_statuses[0].replicas[0].cause == "Slurm ended the job: it reached its time limit"
 
 
+def test_a_cancelled_job_says_so_for_each_replica():
+    told = {"state": "CANCELLED", "cause": "its supervisor was told to end"}
+    found = describe(seen("CANCELLED", [told, {"state": "RUNNING"}], batch=BatchRecord(starts=1)))
+
+    assert states(found) == ["CANCELLED", "CANCELLED"]
+    assert {each.cause for each in found.roles_statuses[0].replicas} == {"the job was cancelled"}
+
+
 def test_a_batch_program_that_could_not_start_is_told_with_its_last_line():
     found = describe(seen("FAILED", last_line="sh: /no/python: not found"))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -265,7 +265,9 @@ def _replicas(seen: Seen, state: AppState) -> list[ReplicaStatus]:
 def _after_the_end(seen: Seen, status: ReplicaStatus, state: AppState) -> ReplicaStatus:
     """Describe a replica of a job that has ended: one that left no last word went down with its node or the job."""
     if state is AppState.CANCELLED:
-        return cluster.lost(status, "the job was cancelled", AppState.CANCELLED)
+        ended = cluster.lost(status, "", AppState.CANCELLED)
+        # Its supervisor knows only that Slurm told it to end.
+        return replace(ended, cause="the job was cancelled") if ended.state is AppState.CANCELLED else ended
     word = seen.infos[0].state if seen.infos else ""
     why = MEANINGS.get(word) if word not in ("COMPLETED", "FAILED") else None
     return cluster.lost(status, f"Slurm ended the job: {why}" if why else "its node was lost")

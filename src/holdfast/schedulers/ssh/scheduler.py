@@ -218,11 +218,14 @@ class SshScheduler(WorkspaceMixin[None], Scheduler[SshRequest]):
             "follow": query.follow,
             "streams": str(query.streams) if query.streams else None,
         }
-        return self._lines(self._client(request.access), request.placed[at].host, order)
+        return self._lines(app_id, self._client(request.access), request.placed[at].host, order)
 
-    def _lines(self, client: SshClient, host: str, order: Mapping[str, Any]) -> Iterator[tuple[float, str]]:
-        shown = 0
-        for left in reversed(range(RECONNECTS)):
+    def _lines(
+        self, app_id: str, client: SshClient, host: str, order: Mapping[str, Any]
+    ) -> Iterator[tuple[float, str]]:
+        """Yield a replica's lines; where its host is lost, a note says so, and the logs of the others can be read."""
+        shown, trouble = 0, f"{host} broke off in the middle of the log"
+        for _ in range(RECONNECTS):
             passed = 0
             try:
                 for line in client.lines(host, order):
@@ -234,12 +237,13 @@ class SshScheduler(WorkspaceMixin[None], Scheduler[SshRequest]):
                     if passed > shown:  # a log only grows, so the first lines are those that came before
                         shown = passed
                         yield float(line[0]), str(line[1])
-            except UnavailableError:
-                if not order["follow"] or not left:
-                    raise
-            if not order["follow"]:
-                raise UnavailableError(f"{host} broke off in the middle of the log")
+            except UnavailableError as error:
+                trouble = str(error)
+            found = self.describe(app_id) if order["follow"] else None
+            if found is None or is_terminal(found.state):
+                break
             time.sleep(RECONNECT_S)
+        yield time.time(), f"[holdfast: the log ends here: {trouble}]"
 
     # -- ending --------------------------------------------------------------------------------------------------------
 

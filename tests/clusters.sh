@@ -1,0 +1,51 @@
+#!/bin/bash
+# Runs the suites of all cluster backends against the real thing; `make test-clusters` calls it.
+# It installs what is missing from Debian's own packages, and takes away again what it has installed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+PACKAGES=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge openssh-server openssh-client iproute2)
+
+fail() { echo "make test-clusters: $*" >&2; exit 2; }
+
+[ -r /etc/debian_version ] || fail "this needs Debian: the daemons come from its packages (${PACKAGES[*]})"
+[ "$(id -u)" = 0 ] || fail "this needs root, to install packages and to make network namespaces"
+
+installed() { dpkg-query -W -f '${Package} ${db:Status-Abbrev}\n' | awk '$2 ~ /^ii/ {print $1}' | sort; }
+users() { cut -d: -f1 /etc/passwd | sort; }
+
+missing=()
+for package in "${PACKAGES[@]}"; do
+    dpkg-query -W -f '${db:Status-Abbrev}' "$package" 2>/dev/null | grep -q ^ii || missing+=("$package")
+done
+before=$(mktemp) && users_before=$(mktemp)
+installed >"$before" && users >"$users_before"
+
+leave_nothing() {
+    local code=$?
+    mapfile -t added < <(comm -13 "$before" <(installed))
+    if [ ${#added[@]} -gt 0 ]; then
+        echo "== taking away again: ${added[*]}"
+        DEBIAN_FRONTEND=noninteractive apt-get purge -y -qq "${added[@]}" >/dev/null || code=1
+        for user in $(comm -13 "$users_before" <(users)); do userdel "$user" || code=1; done
+    fi
+    rm -f "$before" "$users_before"
+    exit $code
+}
+trap leave_nothing EXIT
+
+if [ ${#missing[@]} -gt 0 ]; then
+    echo "== this installs Debian's packages ${missing[*]}, and takes them away again at the end"
+    printf '#!/bin/sh\nexit 101\n' >/tmp/policy-rc.d.$$  # their daemons are not to be started: tests start their own
+    chmod 755 /tmp/policy-rc.d.$$
+    [ -e /usr/sbin/policy-rc.d ] || { mv /tmp/policy-rc.d.$$ /usr/sbin/policy-rc.d; made_policy=1; }
+    rm -f /tmp/policy-rc.d.$$
+    apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+    [ -z "${made_policy:-}" ] || rm -f /usr/sbin/policy-rc.d
+else
+    echo "== this installs nothing: ${PACKAGES[*]} are there"
+fi
+
+echo "== Slurm $(dpkg-query -W -f '${Version}' slurmctld), $(ssh -V 2>\&1)"
+HOLDFAST_TEST_CLUSTERS=1 "${PYTHON:-.venv/bin/python}" -m pytest -q --durations=10 tests/schedulers "$@"

@@ -1,0 +1,56 @@
+"""Writes the table of docs/SCHEDULERS.md: what each scheduler was seen to do, from the results of the contract suites.
+
+HOLDFAST_TEST_CLUSTERS=1 python -m pytest tests/schedulers -k contract --junitxml contract.xml
+python tests/schedulers_page.py contract.xml
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+PAGE = Path(__file__).parent.parent / "docs" / "SCHEDULERS.md"
+BEGIN, END = "<!-- made by tests/schedulers_page.py -->\n", "<!-- end -->\n"
+SCHEDULERS = ("local", "slurm", "ssh")
+MARKS = {"passed": "yes", "skipped": "not run", "failed": "NO"}
+
+
+def results(text: str) -> dict[str, dict[str, str]]:
+    """Return what became of each case on each scheduler."""
+    found: dict[str, dict[str, str]] = {}
+    for case in ElementTree.fromstring(text).iter("testcase"):
+        match = re.fullmatch(r"test_contract\[(.+)\]", case.get("name", ""))
+        if match is None or "contract" not in case.get("classname", ""):
+            continue
+        words = match[1].split("-")
+        module = case.get("classname", "").split(".")[-2]
+        scheduler = module if module in SCHEDULERS else next((word for word in words if word in SCHEDULERS), "")
+        name = next(word for word in words if "_" in word)
+        outcome = "failed" if case.find("failure") is not None or case.find("error") is not None else "passed"
+        outcome = "skipped" if case.find("skipped") is not None else outcome
+        if scheduler:
+            found.setdefault(name, {})[scheduler] = outcome
+    return found
+
+
+def table(found: dict[str, dict[str, str]]) -> str:
+    """Return the table."""
+    lines = [f"| | {' | '.join(SCHEDULERS)} |", f"|---|{'---|' * len(SCHEDULERS)}"]
+    for name, outcomes in found.items():
+        marks = [MARKS[outcomes.get(each, "skipped")] for each in SCHEDULERS]
+        lines.append(f"| {name.replace('_', ' ')} | {' | '.join(marks)} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Put the table in place."""
+    text = PAGE.read_text()
+    head, rest = text.split(BEGIN)
+    _, tail = rest.split(END)
+    PAGE.write_text(f"{head}{BEGIN}{table(results(Path(sys.argv[1]).read_text()))}{END}{tail}")
+
+
+if __name__ == "__main__":
+    main()
