@@ -47,5 +47,5 @@ else
     echo "== this installs nothing: ${PACKAGES[*]} are there"
 fi
 
-echo "== Slurm $(dpkg-query -W -f '${Version}' slurmctld), $(ssh -V 2>\&1)"
+echo "== Slurm $(dpkg-query -W -f '${Version}' slurmctld), $(ssh -V 2>&1)"
 HOLDFAST_TEST_CLUSTERS=1 "${PYTHON:-.venv/bin/python}" -m pytest -q --durations=10 tests/schedulers "$@"

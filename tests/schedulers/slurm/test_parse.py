@@ -1,5 +1,7 @@
 """From what Slurm prints, in two versions, to a status."""
 
+from dataclasses import replace
+
 import pytest
 
 from holdfast.schedulers import cluster
@@ -112,6 +114,13 @@ def test_a_job_that_runs_shows_the_nodes_that_it_got():
         ("RUNNING", "n0"),
         ("PENDING", ""),
     ]
+
+
+def test_a_replica_whose_node_slurm_took_away_is_failed_while_the_others_run():
+    running = seen("RUNNING", [{"state": "RUNNING"}] * 2, batch=BatchRecord(starts=1, sizes={"main": 2}))
+    shrunk = replace(running, infos=[replace(running.infos[0], nodes="n0")])
+
+    assert states(describe(shrunk)) == ["RUNNING", "FAILED"]
 
 
 def test_a_failed_job_brings_its_verdict_and_its_error_back():

@@ -246,6 +246,7 @@ def describe_array(app_id: str, job: LocalRequest, infos: Sequence[JobInfo]) -> 
 def _replicas(seen: Seen, state: AppState) -> list[ReplicaStatus]:
     """Describe every replica for which there is a node, or will be."""
     sizes = seen.batch.sizes if seen.batch is not None and state is not AppState.PENDING else {}
+    nodes = {name for info in seen.infos for name in expand_nodes(info.nodes)}
     found = []
     for plan in seen.job.replicas:
         record = seen.records.get((plan.role, plan.id)) if state is not AppState.PENDING else None
@@ -258,6 +259,8 @@ def _replicas(seen: Seen, state: AppState) -> list[ReplicaStatus]:
             status = cluster.unstarted(plan.role, plan.id, waiting, cause)
         elif is_terminal(state):
             status = _after_the_end(seen, status, state)
+        elif nodes and status.hostname not in nodes:
+            status = cluster.lost(status, "its node was lost")  # Slurm has taken it away from the job
         found.append(status)
     return found
 

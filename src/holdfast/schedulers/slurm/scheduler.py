@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     import builtins
 
     from holdfast.schedulers.replies import DescribeAppResponse, ListAppResponse
+    from holdfast.schedulers.slurm.parse import JobInfo
 
-#: How often Slurm is asked about a job whose log is followed.
-ASK_EVERY_S = 2.0
+#: How often Slurm is asked about a job that is waited for, or whose log is followed.
+ASK_EVERY_S = 1.0
 #: How long a cancelled job may take to end before `delete` gives up on it.
 END_TIMEOUT_S = 120.0
 #: How much of the batch log is read for its last line.
@@ -45,6 +46,8 @@ class SlurmScheduler(WorkspaceMixin[None], Scheduler[SlurmRequest]):
         super().__init__("slurm", session_name)
         self._home = (home or state_folder()).absolute()
         self._jobs = SlurmJobs(self._home, session_name)
+        #: What Slurm said last of each job, and when: a caller that asks often must not be a burden to its controller.
+        self._asked: dict[str, tuple[float, tuple[int, int] | None, list[JobInfo]]] = {}
 
     # -- submitting ----------------------------------------------------------------------------------------------------
 
@@ -130,11 +133,22 @@ class SlurmScheduler(WorkspaceMixin[None], Scheduler[SlurmRequest]):
         folder, number = found
         job = read_request(folder).job
         run = Run(folder, number or "0")
-        infos = client.find(app_id)
+        infos = self._ask(app_id, run)
         if not number and any("_" in info.id for info in infos):
             return parse.describe_array(app_id, job, infos)
         seen = parse.Seen(app_id, job, infos, run.read_batch(), run.records(job), _last_line(folder / BATCH_LOG))
         return parse.describe(seen)
+
+    def _ask(self, app_id: str, run: Run) -> builtins.list[JobInfo]:
+        """Ask Slurm about a job, unless that was done a moment ago and the job has written nothing since."""
+        now, stamp = time.monotonic(), _stamp(run.path / "batch.json")
+        if app_id in self._asked:
+            at, before, infos = self._asked[app_id]
+            if before == stamp and now - at < ASK_EVERY_S:
+                return infos
+        infos = client.find(app_id)
+        self._asked[app_id] = (now, stamp, infos)
+        return infos
 
     def exists(self, app_id: str) -> bool:
         """Whether there is a job of that id."""
@@ -201,17 +215,18 @@ class SlurmScheduler(WorkspaceMixin[None], Scheduler[SlurmRequest]):
 
     def _cancel_existing(self, app_id: str) -> None:
         client.cancel(app_id)
+        self._asked.pop(app_id, None)
 
     def kill(self, app_id: str) -> None:
         """End a job at once: no replica gets time to end by itself."""
         if self.exists(app_id):
             client.cancel(app_id, hard=True)
-            client.cancel(app_id)
+            self._cancel_existing(app_id)
 
     def _delete_existing(self, app_id: str) -> None:
         if "_" in app_id:
             raise UsageError(f"delete the whole array {app_id.partition('_')[0]}; {app_id} is one run of it")
-        client.cancel(app_id)
+        self._cancel_existing(app_id)
         deadline = time.monotonic() + END_TIMEOUT_S
         while (found := self.describe(app_id)) is not None and found.state in (AppState.PENDING, AppState.RUNNING):
             if time.monotonic() > deadline:
