@@ -119,6 +119,8 @@ class LocalWorkers:
         #: Whether the end of the imports is still to be reported.
         self._reports_preload = False
         self._failures: dict[int, Failure] = {}
+        #: Workers that are ended because another one of their replica has failed.
+        self._ending: set[int] = set()
         self._frozen = Frozen()
         self._half_finished = HalfFinished(options.half_finished_s)
         self._preloading = Preloading(options.preload, several=group.spec.local_world_size > 1)
@@ -171,7 +173,7 @@ class LocalWorkers:
         self._hangs.prepare(self._run_id, self.group.spec.role, envs)
         dest = self._logs_specs.reify(envs)
         self.gangs = Gangs(self._make_gang(envs, dest))
-        self._failures, self._stopping, self._in_process = {}, False, False
+        self._failures, self._ending, self._stopping, self._in_process = {}, set(), False, False
         self._half_finished.begin()
         self._frozen.begin(envs)
         self.gangs.start()
@@ -259,7 +261,7 @@ class LocalWorkers:
         assert gangs is not None
         assert place is not None
         self._restarts = restarts
-        failed = [rank for rank in self._failures if rank not in gangs.running()]
+        failed = sorted({mate for rank in self._failures for mate in gangs.replica(rank)} - set(gangs.running()))
         envs = {rank: env for rank, env in self._environments(place).items() if rank in failed}
         self._hangs.prepare(self._run_id, group.spec.role, envs)
         gangs.replace(self._make_gang(envs, self._logs_specs.reify(envs)))
@@ -304,10 +306,15 @@ class LocalWorkers:
         ended = gangs.take_exits()
         # A worker that the watchdog had to end was not done, whatever its exit code says.
         failed = [exited for exited in ended if exited.failed or self._hangs.found(exited.local_rank) is not None]
-        if failed:
-            for exited in failed:
-                self._failures[exited.local_rank] = self._examine(gangs, exited)
-            return RunResult(WorkerState.FAILED, failures=self._process_failures(gangs, failed))
+        for exited in failed:
+            self._failures[exited.local_rank] = self._examine(gangs, exited)
+        if failed or self._ending:
+            if self._end_replicas(gangs):
+                return RunResult(WorkerState.HEALTHY)  # what failed is told once all that goes with it has ended
+            ends = gangs.exits()
+            return RunResult(
+                WorkerState.FAILED, failures=self._process_failures(gangs, [ends[rank] for rank in self._failures])
+            )
         if self._note_immovable(gangs):
             return RunResult(WorkerState.FAILED)
         if running := gangs.running():
@@ -346,6 +353,15 @@ class LocalWorkers:
         for rank in self._frozen.look(stopped, now):
             gangs.kill(rank)
 
+    def _end_replicas(self, gangs: Gangs) -> bool:
+        """End the workers that hold one copy of a model with one that failed; says whether any still runs."""
+        running = set(gangs.running())
+        left = {mate for rank in self._failures for mate in gangs.replica(rank)} & running
+        for rank in left - self._ending:
+            gangs.kill(rank)
+        self._ending = left
+        return bool(left)
+
     # -- failures ----------------------------------------------------------------------------------------------------
 
     def failures_told(self) -> list[dict[str, Any]]:
@@ -371,6 +387,8 @@ class LocalWorkers:
         failure = gangs.failure(exited, timed_out=hang is not None)
         if hang is not None:
             failure = explain_hang(failure, hang)
+        elif exited.local_rank in self._ending:
+            failure = replace(failure, kind=Kind.STOPPED, message="ended because its replica lost a worker")
         elif self._frozen.has_ended(exited.local_rank):
             failure = replace(failure, kind=Kind.TIMEOUT, message="it was stopped by a signal, and ended for that")
         return self._placed(failure)

@@ -385,11 +385,15 @@ class HoldfastRendezvousHandler(RendezvousHandler):
 
     def store(self, *, whole_run: bool = False) -> StoreClient:
         """Return the store of the current round, or of the whole run."""
-        place = self.place
-        run = self._run_id
-        space = run_space(run) if whole_run or place is None else round_space(run, place.round)
+        space = run_space(self._run_id) if whole_run else self.store_space
         tls = self._tls.client_context() if self._tls else None
         return StoreClient.connect(self.endpoint, space, secret=self._secret.key, tls=tls)
+
+    @property
+    def store_space(self) -> str:
+        """The name of the present round's keys in the store; of the run's while there is no round."""
+        place = self.place
+        return run_space(self._run_id) if place is None else round_space(self._run_id, place.round)
 
     # -- inside ------------------------------------------------------------------------------------------------
 

@@ -38,9 +38,10 @@ def wait_event(event: Any, over: Callable[[], str | None], timeout_s: float) -> 
 
 
 class DeviceSums:
-    """Checksums tensors over a round's group so that the host knows when a sum is complete."""
+    """Sums tensors over a round's group so that the host knows when a sum is complete; `reduce` begins a sum."""
 
-    def __init__(self, over: Callable[[], str | None], timeout_s: float) -> None:
+    def __init__(self, reduce: Callable[[torch.Tensor], Any], over: Callable[[], str | None], timeout_s: float) -> None:
+        self._reduce = reduce
         self._over = over
         self._timeout_s = timeout_s
         self._side: Any = _cuda.Stream()
@@ -49,19 +50,23 @@ class DeviceSums:
 
     def begin(self, tensor: torch.Tensor) -> Callable[[], None]:
         """Begin to sum a tensor over all workers, in place; what is returned waits for the end."""
-        work = torch.distributed.all_reduce(tensor, async_op=True)
+        work = self._reduce(tensor)
         self.in_flight.append(tensor)
 
         def wait() -> None:
-            with torch.cuda.stream(self._side):
-                work.wait()
-            done = _cuda.Event()
-            done.record(self._side)
-            wait_event(done, self._over, self._timeout_s)
-            torch.cuda.current_stream().wait_event(done)
+            self.wait(work)
             self.in_flight = [each for each in self.in_flight if each is not tensor]
 
         return wait
+
+    def wait(self, work: Any) -> None:
+        """Wait until a collective has done its work."""
+        with torch.cuda.stream(self._side):
+            work.wait()
+        done = _cuda.Event()
+        done.record(self._side)
+        wait_event(done, self._over, self._timeout_s)
+        torch.cuda.current_stream().wait_event(done)
 
     def settle(self) -> None:
         """Wait until the device has done everything that was queued so far, collectives of others included."""

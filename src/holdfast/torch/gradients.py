@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.nn.modules.batchnorm import SyncBatchNorm, _NormBase
 
 from holdfast.errors import UsageError
+from holdfast.torch.sharded import as_part_of, own_part
 from holdfast.train.ring import Ring
 
 BUCKET_BYTES = 25 * 1024 * 1024
@@ -76,12 +76,6 @@ class Reducer:
         ]
 
 
-def sum_with_torch(tensor: torch.Tensor) -> Callable[[], Any]:
-    """Sum through the process group, in the background."""
-    work = dist.all_reduce(tensor, async_op=True)
-    return work.wait  # type: ignore[no-any-return, unused-ignore]
-
-
 def sum_with_ring(ring: Ring) -> Summing:
     """Sum through our own ring, in the order of the ranks."""
 
@@ -133,23 +127,27 @@ def _make_buckets(parameters: Iterable[torch.nn.Parameter]) -> Iterable[_Bucket]
             continue
         some = open_.setdefault((parameter.dtype, parameter.device), [])
         some.append(parameter)
-        if sum(each.numel() * each.element_size() for each in some) >= BUCKET_BYTES:
+        if sum(own_part(each).numel() * each.element_size() for each in some) >= BUCKET_BYTES:
             yield _make_bucket(open_.pop((parameter.dtype, parameter.device)))
     for some in open_.values():
         yield _make_bucket(some)
 
 
 def _make_bucket(parameters: list[torch.nn.Parameter]) -> _Bucket:
-    sizes = [parameter.numel() for parameter in parameters]
-    flat = torch.zeros(sum(sizes) + len(sizes), dtype=parameters[0].dtype, device=parameters[0].device)
+    parts = [own_part(parameter) for parameter in parameters]
+    sizes = [part.numel() for part in parts]
+    flat = torch.zeros(sum(sizes) + len(sizes), dtype=parts[0].dtype, device=parts[0].device)
     *pieces, present = torch.split(flat, [*sizes, len(sizes)])
-    views = [piece.view(parameter.shape) for piece, parameter in zip(pieces, parameters, strict=True)]
+    views = [piece.view(part.shape) for piece, part in zip(pieces, parts, strict=True)]
     return _Bucket(parameters, flat, views, present)
 
 
 def _fill(bucket: _Bucket, weight: float) -> None:
     with torch.no_grad():
-        here = [parameter.grad if weight else None for parameter in bucket.parameters]
+        here = [
+            own_part(parameter.grad) if weight and parameter.grad is not None else None
+            for parameter in bucket.parameters
+        ]
         if any(gradient is not None and gradient.layout is not torch.strided for gradient in here):
             raise UsageError("sparse gradients cannot be averaged: make the embedding with sparse=False")
         pairs = [(view, grad) for view, grad in zip(bucket.views, here, strict=True) if grad is not None]
@@ -173,7 +171,7 @@ def _hand_out(bucket: _Bucket) -> None:
     missing = [index for index, parameter in enumerate(bucket.parameters) if parameter.grad is None]
     absent = {index for index in missing if not bucket.present[index]} if missing else set()
     for index, (parameter, view) in enumerate(zip(bucket.parameters, bucket.views, strict=True)):
-        parameter.grad = None if index in absent else view
+        parameter.grad = None if index in absent else as_part_of(view, parameter)
 
 
 def _scatter(flat: torch.Tensor, tensors: list[torch.Tensor]) -> None:

@@ -8,6 +8,7 @@ import torch
 
 from holdfast.checkpoint.layout import CorruptShardError, Leaf
 from holdfast.errors import UsageError
+from holdfast.torch.sharded import own_part
 
 
 def view_tensor(value: torch.Tensor) -> tuple[str, tuple[int, ...], memoryview]:
@@ -69,7 +70,10 @@ def copy_tensors(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def copy_tree(value: Any) -> Any:
-    """Return a tree of dicts, lists, tuples and anything else in which every tensor is a copy in this host's memory."""
+    """Return a tree of dicts, lists, tuples and anything else in which every tensor is a copy in this host's memory.
+
+    Of a sharded tensor it has this worker's part.
+    """
     tensors: list[torch.Tensor] = []
     _collect(value, tensors)
     return _rebuild(value, iter(copy_tensors(tensors)))
@@ -77,7 +81,7 @@ def copy_tree(value: Any) -> Any:
 
 def _collect(value: Any, found: list[torch.Tensor]) -> None:
     if isinstance(value, torch.Tensor):
-        found.append(value)
+        found.append(own_part(value))
     elif isinstance(value, dict):
         for item in value.values():
             _collect(item, found)

@@ -13,6 +13,7 @@ import torch
 
 from holdfast.errors import UsageError
 from holdfast.torch.leaf import copy_tree
+from holdfast.torch.sharded import as_part_of, is_sharded, own_part
 
 #: Buffers of up to so many numbers are copied before every step.
 SMALL = 1 << 16
@@ -64,15 +65,27 @@ class ModulePart:
 
     def apply(self, tree: Any) -> None:
         """Become what `capture` returned, in place."""
+        own_state = self.module.state_dict()
         try:
-            self.module.load_state_dict(tree["state"])
-        except RuntimeError as error:
+            if any(map(is_sharded, own_state.values())):
+                self._take_parts(own_state, tree["state"])
+            else:
+                self.module.load_state_dict(tree["state"])
+        except (RuntimeError, KeyError) as error:
             raise UsageError(f"the state does not fit this worker's '{self.name}': {error}") from error
         own = dict(self.module.named_buffers())
         with torch.no_grad():
             for name, value in tree["hidden"].items():
                 own[name].copy_(value)
         self.look()
+
+    def _take_parts(self, own: dict[str, Any], theirs: dict[str, Any]) -> None:
+        if own.keys() != theirs.keys():
+            raise KeyError(f"{sorted(own.keys() ^ theirs.keys())} is on one side only")
+        with torch.no_grad():
+            for name, value in theirs.items():
+                if isinstance(value, torch.Tensor):
+                    own_part(own[name]).copy_(value)
 
     def begin(self) -> Any:
         """Copy the buffers that may change; of large ones only those that have changed since they were copied last."""
@@ -127,10 +140,22 @@ class OptimizerPart:
         """Become what `capture` returned, in place."""
         try:
             if not self._fill(tree):
-                self.optimizer.load_state_dict(tree)
+                self.optimizer.load_state_dict(self._as_shared_out(tree))
                 self._fill(tree)
         except (ValueError, KeyError) as error:
             raise UsageError(f"the state does not fit this worker's '{self.name}': {error}") from error
+
+    def _as_shared_out(self, tree: Any) -> Any:
+        """Return what `capture` returned with the parts of sharded parameters' state as sharded tensors again."""
+        flat = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        state = {
+            key: {
+                name: as_part_of(value, flat[key]) if _is_like(value, own_part(flat[key])) else value
+                for name, value in values.items()
+            }
+            for key, values in tree["state"].items()
+        }
+        return {**tree, "state": state}
 
     def _fill(self, tree: Any) -> bool:
         """Copy into the tensors that are there, bit by bit; says whether all were there."""
@@ -260,6 +285,10 @@ def make_part(name: str, value: Any, home: dict[str, Any]) -> Part:
     return ValuePart(name, home)
 
 
+def _is_like(value: Any, tensor: torch.Tensor) -> bool:
+    return isinstance(value, torch.Tensor) and value.shape == tensor.shape
+
+
 def _own(value: Any) -> Any:
     return value.clone() if isinstance(value, torch.Tensor) else value
 
@@ -270,6 +299,10 @@ def _filled(known: Any, value: Any) -> Any:
         return value
     if not isinstance(known, torch.Tensor):
         return value.clone()
+    if is_sharded(known):
+        with torch.no_grad():
+            own_part(known).copy_(own_part(value))
+        return known
     if known.shape != value.shape or known.dtype != value.dtype:
         return value.to(known.device, copy=True)
     with torch.no_grad():

@@ -36,10 +36,9 @@ _REGISTRIES = (
 _threads: list[threading.Thread] = []
 
 
-def abort_later(keep: list[Any]) -> None:
-    """Abort all groups that torch knows, in a thread; what is in `keep` lives until that is done."""
-    groups = list(c10d._world.pg_map)
-    thread = threading.Thread(target=_abort, args=([groups, *keep],), name="holdfast abort", daemon=True)
+def abort_later(backends: list[Any], keep: list[Any]) -> None:
+    """Abort what stands behind process groups, in a thread; what is in `keep` lives until that is done."""
+    thread = threading.Thread(target=_abort, args=([backends, *keep],), name="holdfast abort", daemon=True)
     _threads[:] = [each for each in _threads if each.is_alive()]
     _threads.append(thread)
     thread.start()
@@ -68,7 +67,7 @@ def backends_of(groups: list[Any]) -> list[Any]:
 
 
 def _abort(kept: list[Any]) -> None:
-    for backend in backends_of(kept[0]):
+    for backend in kept[0]:
         try:
             backend.abort()
         except Exception as error:  # noqa: BLE001 - whatever NCCL says of a group that is broken anyway

@@ -27,7 +27,7 @@ from holdfast.errors import RoundOverError, UsageError
 from holdfast.timer.heartbeat import pause, resume
 from holdfast.torch.data import StepLoader
 from holdfast.torch.ddp import ElasticDDP
-from holdfast.torch.gradients import Reducer, give_gradients, sum_with_ring, sum_with_torch, take_gradients
+from holdfast.torch.gradients import Reducer, give_gradients, sum_with_ring, take_gradients
 from holdfast.torch.groups import TIMEOUT_S, RoundGroups
 from holdfast.torch.state import TorchState
 from holdfast.train.ledger import MicroBatch, Portion
@@ -37,9 +37,13 @@ from holdfast.train.state import State
 from holdfast.train.trainer import NEWS_WAIT_S
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from torch.distributed.device_mesh import DeviceMesh
 
     from holdfast.checkpoint import Checkpointer, Notices
+    from holdfast.torch.replicas import Data, Replica
+    from holdfast.train.trainer import Rounds
 
 
 class TorchBackend:
@@ -48,17 +52,18 @@ class TorchBackend:
     `groups` is None where there are none: with `backend="ring"` gradients go over the ring.
     """
 
-    def __init__(self, groups: RoundGroups | None, state: State) -> None:
+    def __init__(self, groups: RoundGroups | None, state: State, replica: Replica | None = None) -> None:
         self.groups = groups
+        self.replica = replica
         self.ring_sums = 0
         self.wrapped: list[ElasticDDP] = []
         self._state = state
         self._reducers: weakref.WeakKeyDictionary[torch.nn.Module, Reducer] = weakref.WeakKeyDictionary()
         if isinstance(state, TorchState):
             state.count_operations = self._operations
-            state.settle = self._settle_groups
+            state.settle = self._settle_groups if replica is None else self._settle_replica
 
-    def open(self, view: RoundView, membership: Membership) -> None:
+    def open(self, view: RoundView, membership: Rounds) -> None:
         """Form the process group, and wrap what stands on it."""
         if self.groups is None:
             return
@@ -86,6 +91,11 @@ class TorchBackend:
         if isinstance(self._state, TorchState):
             self._state.look_back()
 
+    @property
+    def broadcast(self) -> Callable[[bytes | None, int], bytes] | None:
+        """Sends bytes from one replica's worker to its column; None where the ring does that."""
+        return None if self.replica is None or self.groups is None else self.groups.broadcast
+
     def reducer(self, module: torch.nn.Module) -> Reducer:
         """Return what averages the gradients of a module; it is made once."""
         if module not in self._reducers:
@@ -95,6 +105,12 @@ class TorchBackend:
     def _settle_groups(self) -> None:
         if self.groups is not None:
             self.groups.settle()
+
+    def _settle_replica(self) -> None:
+        """Make sure that every worker of this replica has its sums, before any of them changes its parameters."""
+        assert self.replica is not None
+        self.replica.agree(self._settle_groups)
+        self.replica.vote()
 
     def _operations(self) -> int:
         return self.ring_sums + (self.groups.operations() if self.groups is not None else 0)
@@ -106,15 +122,48 @@ class TorchRun(Run):
     Inside `with step:` the default process group of torch is that of the present round.
     """
 
-    def __init__(self, state: State, membership: Membership, groups: RoundGroups | None, **options: Any) -> None:
-        self.backend = TorchBackend(groups, state)
-        super().__init__(state, membership, backend=self.backend, **options)
+    def __init__(
+        self,
+        state: State,
+        membership: Rounds,
+        groups: RoundGroups | None,
+        *,
+        replica: Replica | None = None,
+        data: Data = "worker",
+        **options: Any,
+    ) -> None:
+        self.backend = TorchBackend(groups, state, replica)
+        decider = None if replica is None else replica.decider(membership)
+        super().__init__(state, membership, backend=self.backend, decider=decider, **options)
+        self.replica = replica
+        self._data = data
         self.present: TorchStep | None = None
 
     # -- what programs call --------------------------------------------------------------------------------------------
 
     def __enter__(self) -> TorchRun:
         return self
+
+    @property
+    def share(self) -> tuple[int, int]:
+        """Which share of every step's samples this worker has, and how many shares there are."""
+        if self.replica is None or self._data == "replica":
+            return self.rank, self.world_size
+        size = self.replica.size
+        return self.rank * size + self.replica.index, self.world_size * size
+
+    @property
+    def mesh(self) -> DeviceMesh:
+        """The workers of the present round as replicas and parts: dimensions "replicate" and "shard".
+
+        It says who is where. Collectives of a replica go over `Replica.mesh`; those between replicas are the run's.
+        """
+        from torch.distributed.device_mesh import DeviceMesh
+
+        size = 1 if self.replica is None else self.replica.size
+        device = "cpu" if self.groups is None or not self.groups.is_nccl else "cuda"
+        ranks = torch.arange(self.world_size * size).reshape(self.world_size, size)
+        return DeviceMesh(device, ranks, mesh_dim_names=("replicate", "shard"), _init_backend=False)
 
     @property
     def groups(self) -> RoundGroups | None:
@@ -157,10 +206,12 @@ class TorchRun(Run):
             scale_batch=scale_batch,
         ):
             assert self.ledger is not None
-            yield step, source.load(step, self.ledger, self.rank, self.world_size)
+            yield step, source.load(step, self.ledger, *self.share)
 
     def ddp(self, module: torch.nn.Module, **options: Any) -> ElasticDDP:
         """Return the module with `DistributedDataParallel` around it, which is made anew for every round."""
+        if self.replica is not None:
+            raise UsageError("DistributedDataParallel holds a whole model: with replicas use fully_shard or your own")
         if self.groups is None:
             raise UsageError(
                 "DistributedDataParallel needs a process group: give elastic() a backend other than 'ring'"
@@ -173,12 +224,17 @@ class TorchRun(Run):
 
     def new_group(self, ranks: Sequence[int] | None = None, **options: Any) -> Any:
         """Make a process group of some ranks that ends with the round; for every round anew, by all workers."""
-        if self.groups is None:
-            raise UsageError("there are no process groups with backend='ring'")
+        if self.groups is None or self.replica is not None:
+            raise UsageError("groups of a round need its process group: there is none with 'ring', nor with replicas")
         return self.groups.new_group(ranks, **options)
 
     def make_step(self, portion: Portion) -> Step:
         """Return a step that knows about gradients."""
+        if self.replica is not None and len(portion) < self.share[1]:
+            raise UsageError(
+                f"a step of {len(portion)} samples leaves some of {self.share[1]} workers without any, and a replica "
+                "needs all of its own: use drop_last=True, or a larger batch"
+            )
         self.present = TorchStep(self, portion)
         return self.present
 
@@ -209,6 +265,25 @@ class TorchStep(Step):
         """Which part of the step's samples this worker has."""
         return self.own_samples / self.samples
 
+    @property
+    def loss_scale(self) -> float:
+        """What to multiply this worker's mean loss with, so that `fully_shard`'s plain mean counts every sample alike.
+
+        It is 1 where all workers of a replica have equally many samples.
+        """
+        replica = self._run.replica
+        return 1.0 if replica is None else self.own_samples * replica.size / self._replica_samples()
+
+    def _replica_samples(self) -> int:
+        """How many of the step's samples this worker's replica has."""
+        run, replica = self._run, self._run.replica
+        if replica is None or run.share[1] == run.world_size:
+            return self.own_samples
+        assert run.ledger is not None
+        first, shares = run.rank * replica.size, run.share[1]
+        dealt = (run.ledger.deal(self.portion, first + part, shares) for part in range(replica.size))
+        return sum(len(micro.indices) for share in dealt for micro in share)
+
     def reduce_gradients(self, module: torch.nn.Module) -> None:
         """Make every gradient the mean over all samples of the step, where it was the mean over this worker's own.
 
@@ -220,8 +295,12 @@ class TorchStep(Step):
         pause()  # a worker that waits for another one does not hang
         backend = run.backend
         if backend.groups is not None:
-            sums = backend.groups.device_sums
-            backend.reducer(module).reduce(self.weight, sum_with_torch if sums is None else sums.begin)
+            reducer, begin_sum, weight = backend.reducer(module), backend.groups.begin_sum, self.weight
+            if run.replica is None:
+                reducer.reduce(weight, begin_sum)
+            else:
+                weight = self._replica_samples() / self.samples
+                run.replica.agree(lambda: reducer.reduce(weight, begin_sum))
         else:
             backend.ring_sums += 1
             backend.reducer(module).reduce(self.weight, sum_with_ring(run.ring))
@@ -253,11 +332,19 @@ class TorchStep(Step):
         """
         import numpy as np
 
-        self._run.backend.ring_sums += 1
-        weight = self.weight
+        run, weight = self._run, self.weight
         own = value.detach().item() if isinstance(value, torch.Tensor) else value
         mine = weight * own if weight else 0.0
-        return float(self._run.ring.all_reduce(np.array([mine]))[0])
+
+        def total(number: float) -> float:
+            run.backend.ring_sums += 1
+            return float(run.ring.all_reduce(np.array([number]))[0])
+
+        if run.replica is None:
+            return total(mine)
+        if run.share[1] == run.world_size:  # all workers of the replica have the same samples
+            mine /= run.replica.size
+        return run.replica.sum(mine, total)
 
     def _set_part(self, index: int) -> bool:
         """Let the random numbers be those of one of this worker's micro-batches; says whether there is such a one."""
@@ -277,17 +364,30 @@ def elastic(
     checkpoints: Checkpointer | None = None,
     notices: Notices | None = None,
     min_workers: int = 1,
+    replicas_of: str | int | None = None,
+    data: Data = "worker",
 ) -> TorchRun:
     """Take part in a training with torch that outlives its workers; use it as a context manager.
 
     `backend` is one of `torch.distributed`'s, "ring" for our own, or "auto": NCCL if the state has a module on a GPU,
     else gloo. `timeout` is the longest that a collective may take while no worker is known to be gone. The rest is as
     in `holdfast.elastic`.
+
+    With `replicas_of` ("node", or a number of workers) some workers hold one copy of the model together; see
+    `holdfast.torch.replica`. `data` then says whether each worker has samples of its own, as `fully_shard` wants it, or
+    each replica, as tensor parallelism does ("replica").
     """
+    if replicas_of is not None:
+        from holdfast.torch.replicas import ColumnGroup, replica
+
+        its = replica(replicas_of)
+        rounds = its.rounds(lambda: membership or from_environ(min_workers=min_workers, replica=its.size))
+        columns = RoundGroups(its.backend, timeout, ColumnGroup(its.index))
+        return TorchRun(state, rounds, columns, checkpoints=checkpoints, notices=notices, replica=its, data=data)
     if backend == "auto":
         backend = "nccl" if _on_gpu(state) else "gloo"
     groups = None if backend == "ring" else RoundGroups(backend, timeout)
-    made = membership if membership is not None else from_environ(min_nodes=min_workers)
+    made = membership if membership is not None else from_environ(min_workers=min_workers)
     return TorchRun(state, made, groups, checkpoints=checkpoints, notices=notices)
 
 

@@ -18,6 +18,7 @@ from holdfast.errors import UsageError
 from holdfast.facts import Fact, facts
 from holdfast.torch.parts import ModulePart, OptimizerPart, Part, make_part
 from holdfast.torch.randomness import seed_step
+from holdfast.torch.sharded import own_part
 from holdfast.train.state import State
 
 Rollback = Literal["auto", "copy", "peer"]
@@ -192,7 +193,7 @@ class _Undo:
         for _, entries in self._states:
             for _, values in entries:
                 self._tensors += [value for value in values.values() if isinstance(value, torch.Tensor)]
-        self._tensors = [tensor.detach() for tensor in self._tensors]
+        self._tensors = [own_part(tensor) for tensor in self._tensors]
         self._copies: list[torch.Tensor]
         with torch.no_grad():
             if last is not None and _alike(last._copies, self._tensors):

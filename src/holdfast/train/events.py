@@ -376,7 +376,9 @@ class SaveIfDue:
 
 @dataclass(frozen=True, slots=True)
 class SaveNow:
-    """Save a checkpoint, and wait until it is written or the time is up."""
+    """Save a checkpoint and, with `wait`, wait until it is written or the time is up."""
+
+    wait: bool = True
 
 
 @dataclass(frozen=True, slots=True)

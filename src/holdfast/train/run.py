@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -29,7 +29,7 @@ from holdfast.train.ring import Ring
 from holdfast.train.shapes import arrays_of, blanks, describe, rebuild
 from holdfast.train.state import State
 from holdfast.train.stragglers import Stragglers
-from holdfast.train.trainer import Backend, Trainer
+from holdfast.train.trainer import Backend, Decider, Rounds, Trainer
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint import Checkpointer, Notices
     from holdfast.torch.run import TorchRun
     from holdfast.torch.state import TorchState
+    from holdfast.train.machine import TrainerMachine
 
     Array = np.ndarray[Any, Any]
 
@@ -51,17 +52,20 @@ class Run:
     def __init__(
         self,
         state: State,
-        membership: Membership,
+        membership: Rounds,
         *,
         checkpoints: Checkpointer | None = None,
         notices: Notices | None = None,
         backend: Backend | None = None,
+        decider: Callable[[TrainerMachine], Decider] | None = None,
     ) -> None:
         self.state = state
         self.membership = membership
         self.checkpoints = checkpoints
         self.ledger: Ledger | None = None
-        self._trainer = Trainer(membership, state, backend=backend, checkpoints=checkpoints, notices=notices)
+        self._trainer = Trainer(
+            membership, state, backend=backend, checkpoints=checkpoints, notices=notices, decider=decider
+        )
 
     # -- what programs read --------------------------------------------------------------------------------------------
 
@@ -74,6 +78,11 @@ class Run:
     def world_size(self) -> int:
         """How many workers the present round has."""
         return self._trainer.world_size
+
+    @property
+    def share(self) -> tuple[int, int]:
+        """Which share of every step's samples this worker has, and how many shares there are."""
+        return self.rank, self.world_size
 
     @property
     def round(self) -> int:
@@ -141,7 +150,7 @@ class Run:
             )
         )
         while self._trainer.next_step():
-            portion = ledger.next(self.world_size)
+            portion = ledger.next(self.share[1])
             if portion is None:
                 break
             step = self.make_step(portion)
@@ -185,7 +194,7 @@ class Step:
         #: How many samples the whole step has, over all workers.
         self.samples = len(portion)
         #: This worker's share.
-        self.micro_batches: list[MicroBatch] = run.ledger.deal(portion, run.rank, run.world_size)
+        self.micro_batches: list[MicroBatch] = run.ledger.deal(portion, *run.share)
         self.entered = False
         #: Whether the step counts, once `with step:` is left; where it was undone, it comes again.
         self.committed = False
@@ -302,7 +311,7 @@ def elastic(
         )
     if torch_options:
         raise UsageError(f"{', '.join(torch_options)}: only for a training with a TorchState")
-    made = membership if membership is not None else from_environ(min_nodes=min_workers)
+    made = membership if membership is not None else from_environ(min_workers=min_workers)
     return Run(state, made, checkpoints=checkpoints, notices=notices)
 
 

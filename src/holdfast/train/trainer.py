@@ -29,12 +29,16 @@ from holdfast.facts import Fact, facts
 from holdfast.timer.heartbeat import heartbeat
 from holdfast.train import events as t
 from holdfast.train.machine import VOTE_EVERY_S, TrainerMachine
-from holdfast.train.membership import Membership, RoundView
+from holdfast.train.membership import RoundView
 from holdfast.train.ring import Ring
 from holdfast.train.state import State, TreeState
 
 if TYPE_CHECKING:
+    import queue
+    import socket
+
     from holdfast.checkpoint import Checkpointer, Notices
+    from holdfast.rendezvous.events import RunEnded
 
 #: How long after an error the news may take that explains it.
 NEWS_WAIT_S = 2.0
@@ -46,10 +50,52 @@ LEAVE_WAIT_S = 5.0
 T = TypeVar("T")
 
 
+class Rounds(Protocol):
+    """How a worker takes part in rounds, as far as its trainer needs to know."""
+
+    #: Where the worker before this one connects; None where this worker has no place of its own in the ring.
+    listener: socket.socket | None
+    #: What was heard, for the trainer to hear before anything else.
+    news: queue.SimpleQueue[t.TrainerEvent]
+
+    @property
+    def broken(self) -> str | None:
+        """Why the round is over; None while it runs."""
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the coordinator can be reached at present."""
+
+    @property
+    def ended(self) -> RunEnded | None:
+        """How the training ended, once it has."""
+
+    def join(self, cause: str | None = None) -> RoundView:
+        """Block until there is a round; `cause` says what this worker ended the last one for."""
+
+    def on_break(self, breaker: Callable[[str], None]) -> None:
+        """Have `breaker` called when the round is over; at once where it is already."""
+
+    def wait_broken(self, timeout_s: float) -> bool:
+        """Wait for the news that the round is over; says whether it came in time."""
+
+    def store_address(self) -> tuple[str, str]:
+        """Return the coordinator's address and the name of this round's keys there."""
+
+    def note(self, text: str) -> None:
+        """Have people who look at the run see this of the worker."""
+
+    def close_run(self, reason: str, *, failed: bool = False) -> None:
+        """End the training for all workers."""
+
+    def leave(self, reason: str) -> None:
+        """Leave for good."""
+
+
 class Backend(Protocol):
     """The collectives that a state brings along, such as torch's process groups; they live as long as a round."""
 
-    def open(self, view: RoundView, membership: Membership) -> None:
+    def open(self, view: RoundView, membership: Rounds) -> None:
         """Make them for a round; raises `RoundOverError` where the round did not last until then."""
 
     def close(self) -> None:
@@ -58,11 +104,15 @@ class Backend(Protocol):
     def settle(self) -> None:
         """Wait until every collective of the step has done its work; raises `RoundOverError` where one never will."""
 
+    @property
+    def broadcast(self) -> Callable[[bytes | None, int], bytes] | None:
+        """Sends bytes from one rank to all others; None where the ring does that."""
+
 
 class NoBackend:
     """For states whose workers talk over our ring alone, which has done its work when it returns."""
 
-    def open(self, view: RoundView, membership: Membership) -> None:
+    def open(self, view: RoundView, membership: Rounds) -> None:
         """There is nothing to make."""
 
     def close(self) -> None:
@@ -70,6 +120,10 @@ class NoBackend:
 
     def settle(self) -> None:
         """Nothing is under way."""
+
+    @property
+    def broadcast(self) -> None:
+        """The ring does that."""
 
 
 class Position(Protocol):
@@ -99,12 +153,54 @@ class StepCount:
         self.step = int(data)
 
 
+class Decider(Protocol):
+    """Where it is decided what follows from an event."""
+
+    #: Whether this worker cannot go on without the others that do what is decided there.
+    shares_fate: bool
+
+    def drive(self, trainer: Trainer, event: t.TrainerEvent) -> t.TrainerEffect | None:
+        """Have the trainer carry out what follows from an event; returns the answer to the program."""
+
+    def close(self) -> None:
+        """Let go of everything; safe to call at any time."""
+
+
+class MachineDecides:
+    """Decides by a machine in this process; `perform` carries one effect out."""
+
+    shares_fate = False
+
+    def __init__(
+        self, machine: TrainerMachine, perform: Callable[[Trainer, t.TrainerEffect], t.TrainerEvent | None]
+    ) -> None:
+        self._machine = machine
+        self._perform = perform
+
+    def drive(self, trainer: Trainer, event: t.TrainerEvent) -> t.TrainerEffect | None:
+        """Hand an event to the machine and carry out what follows from it, until there is an answer."""
+        answer: t.TrainerEffect | None = None
+        todo = deque([event])
+        while todo:
+            event = todo.popleft()
+            for each in (*trainer.news(), event):
+                for effect in self._machine.handle(each, time.monotonic()):
+                    if type(effect) not in ACTS:
+                        answer = effect
+                    elif (report := self._perform(trainer, effect)) is not None:
+                        todo.append(report)
+        return answer
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+
 class Trainer:
     """One worker's part in a training; `Run` and the coordinator of the first torchelastic stand on it."""
 
     def __init__(
         self,
-        membership: Membership,
+        membership: Rounds,
         state: State | None = None,
         *,
         backend: Backend | None = None,
@@ -113,9 +209,11 @@ class Trainer:
         operation_timeout_s: float | None = None,
         undoes: bool = True,
         vote_every_s: float = VOTE_EVERY_S,
+        decider: Callable[[TrainerMachine], Decider] | None = None,
     ) -> None:
         worker_telemetry.tell_facts()
         self.machine = TrainerMachine(vote_every_s)
+        self._decider: Decider = MachineDecides(self.machine, carry_out) if decider is None else decider(self.machine)
         self.membership = membership
         self.position: Position = StepCount()
         self.backend: Backend = backend if backend is not None else NoBackend()
@@ -128,6 +226,7 @@ class Trainer:
         self._mark: Any = None
         self._view: RoundView | None = None
         self._ring: Ring | None = None
+        self._is_open = False
         #: How a step is counted; given with the step.
         self._count: Callable[[], None] = lambda: None
         #: The error that an event was made of, for the program where it stands.
@@ -165,7 +264,7 @@ class Trainer:
     @property
     def has_round(self) -> bool:
         """Whether this worker is connected to others."""
-        return self._ring is not None
+        return self._is_open
 
     # -- what programs ask for -----------------------------------------------------------------------------------------
 
@@ -232,6 +331,8 @@ class Trainer:
 
     def fail_step(self, error: BaseException) -> bool:
         """End a step that failed; says whether it was undone and comes again."""
+        if self._decider.shares_fate and not isinstance(error, RoundOverError):
+            return False  # the others of its replica know nothing of it, and end with this worker
         self._error = error
         return isinstance(self.drive(t.StepFailed(blame_of(error), str(error) or repr(error))), t.StepUndone)
 
@@ -241,7 +342,12 @@ class Trainer:
 
     def leave(self, reason: str, *, failed: bool) -> None:
         """Leave for good; where the training did not fail here, end it for all."""
-        self.drive(t.LoopLeft(reason, failed))
+        if failed and self._decider.shares_fate:
+            self.backend.close()
+            self.membership.leave(reason)
+        else:
+            self.drive(t.LoopLeft(reason, failed))
+        self._decider.close()
 
     def save(self) -> bool:
         """Save the state as it is now, in the background; says whether it was taken."""
@@ -254,21 +360,10 @@ class Trainer:
     # -- the loop ------------------------------------------------------------------------------------------------------
 
     def drive(self, event: t.TrainerEvent) -> t.TrainerEffect | None:
-        """Hand an event to the machine and carry out what follows from it, until there is an answer."""
-        answer: t.TrainerEffect | None = None
-        todo = deque([event])
-        while todo:
-            event = todo.popleft()
-            for each in (*self._news(), event):
-                for effect in self.machine.handle(each, time.monotonic()):
-                    act = _ACTS.get(type(effect))
-                    if act is None:
-                        answer = effect
-                    elif (report := act(self, effect)) is not None:
-                        todo.append(report)
-        return answer
+        """Have it decided what follows from an event, carry that out, and return the answer to the program."""
+        return self._decider.drive(self, event)
 
-    def _news(self) -> list[t.TrainerEvent]:
+    def news(self) -> list[t.TrainerEvent]:
         """Return what was heard since the last event, in its order."""
         news: list[t.TrainerEvent] = []
         while not self.membership.news.empty():
@@ -296,21 +391,30 @@ class Trainer:
     def _open_round(self, _: t.OpenRound) -> t.TrainerEvent:
         def open_all() -> t.TrainerEvent:
             view = self.view
-            self._ring = Ring.open(
-                view.rank,
-                view.world_size,
-                self.membership.listener,
-                view.peer,
-                view.token,
-                until=lambda ring: self.membership.on_break(ring.abort),
-            )
-            self._ring.timeout_s = self._operation_timeout_s
+            if self.membership.listener is not None:
+                self._ring = Ring.open(
+                    view.rank,
+                    view.world_size,
+                    self.membership.listener,
+                    view.peer,
+                    view.token,
+                    until=lambda ring: self.membership.on_break(ring.abort),
+                )
+                self._ring.timeout_s = self._operation_timeout_s
             self.backend.open(view, self.membership)
+            self._is_open = True
             return t.RoundOpened()
 
         return self._together(open_all)
 
+    def take_view(self, view: RoundView) -> None:
+        """Be in a round that another process has agreed on for this one."""
+        if self._view is not None:
+            self._view.store.close()
+        self._view = view
+
     def _close_round(self, _: t.CloseRound) -> None:
+        self._is_open = False
         self.backend.close()
         if self._ring is not None:
             self._ring.close()
@@ -370,7 +474,7 @@ class Trainer:
         if self.rank == effect.source:
             tree = {"state": self._state.capture_snapshot(), "position": self.position.snapshot()}
             mine = pack(tree).to_bytes()
-        data = self.ring.broadcast(mine, effect.source)
+        data = (self.backend.broadcast or self.ring.broadcast)(mine, effect.source)
         if self.rank in effect.to:
             self._touched = True
             self._become(unpack(data, verify=False))
@@ -444,13 +548,17 @@ class Trainer:
 
     # -- effects: checkpoints and the end ------------------------------------------------------------------------------
 
+    def is_save_due(self) -> bool:
+        """Whether it is time for another checkpoint."""
+        return self.checkpoints is not None and self.checkpoints.should_save(self.position.step)
+
     def _save_if_due(self, _: t.SaveIfDue) -> None:
-        if self.checkpoints is not None and self.checkpoints.should_save(self.position.step):
+        if self.is_save_due():
             self.save()
 
-    def _save_now(self, _: t.SaveNow) -> None:
+    def _save_now(self, effect: t.SaveNow) -> None:
         notice = self._notices.pending() if self._notices is not None else None
-        if self.checkpoints is not None and self.save():
+        if self.checkpoints is not None and self.save() and effect.wait:
             self.checkpoints.wait(notice.seconds_left(time.time()) if notice is not None else None)
 
     def _await_all(self, _: t.AwaitAll) -> t.TrainerEvent:
@@ -484,7 +592,7 @@ def blame_of(error: BaseException) -> t.Blame:
 
 
 #: How each effect is carried out; the others are answers to the program.
-_ACTS: dict[type, Callable[[Trainer, Any], t.TrainerEvent | None]] = {
+ACTS: dict[type, Callable[[Trainer, Any], t.TrainerEvent | None]] = {
     t.AskRound: Trainer._ask_round,
     t.OpenRound: Trainer._open_round,
     t.CloseRound: Trainer._close_round,
@@ -508,6 +616,12 @@ _ACTS: dict[type, Callable[[Trainer, Any], t.TrainerEvent | None]] = {
     t.CloseRun: Trainer._close_run,
     t.LeaveRun: Trainer._leave_run,
 }
+
+
+def carry_out(trainer: Trainer, effect: t.TrainerEffect) -> t.TrainerEvent | None:
+    """Carry one effect out in this process; returns the event that reports its end, if that matters."""
+    return ACTS[type(effect)](trainer, effect)
+
 
 #: The trainers that are syncing their state, for `State.sync`.
 _trainers: list[Trainer] = []

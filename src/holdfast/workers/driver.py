@@ -335,6 +335,14 @@ class Gang:
         """Whether this worker has said that it trains in a way that outlives its peers, and they it."""
         return Path(self._beside_error_file(local_rank, "member")).exists()
 
+    def replica_size(self, local_rank: int) -> int:
+        """With how many neighbours, itself included, this worker holds one copy of a model, as it says."""
+        try:
+            said = Path(self._beside_error_file(local_rank, "member")).read_text()
+        except OSError:
+            return 1
+        return int(said) if said.isdigit() else 1
+
     def kill(self, local_rank: int) -> None:
         """End one worker at once, and all that it has started; its end is seen like any other."""
         if local_rank in self.running():

@@ -105,6 +105,12 @@ class Gangs:
         """Whether this worker trains in a way that outlives its peers."""
         return self._of[local_rank].is_member(local_rank)
 
+    def replica(self, local_rank: int) -> range:
+        """Return the local ranks of the workers that end and are replaced together with this one."""
+        size = max(gang.replica_size(rank) for rank, gang in self._of.items())
+        first = local_rank - local_rank % size
+        return range(first, first + size)
+
     def return_value(self, local_rank: int) -> Any:
         """Return what a worker's function returned."""
         return self._of[local_rank].return_value(local_rank)
