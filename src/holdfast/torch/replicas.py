@@ -34,7 +34,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from holdfast.errors import RoundOverError, UsageError
 from holdfast.quantities import to_seconds
 from holdfast.train.membership import Membership
-from holdfast.train.replica import FollowerEnd, FollowerRounds, Follows, LeaderEnd, Leads, meet
+from holdfast.train.replica import FollowerRounds, Follows, Leads
+from holdfast.train.replica_lines import FollowerEnd, LeaderEnd, meet
 from holdfast.workers.plan import MEMBER_FILE_VARIABLE
 
 if TYPE_CHECKING:
@@ -82,24 +83,34 @@ class Replica:
         assert isinstance(rounds, FollowerRounds)
         return lambda _: Follows(end, rounds)
 
-    def agree(self, act: Callable[[], None]) -> None:
+    def agree(self, act: Callable[[], object]) -> None:
         """Do something with the other replicas; raises `RoundOverError` on all workers of this one if it fails on any.
 
-        All must have it behind them before any may change its part of the state, so this comes before the optimizer.
+        So none of them waits for another one that has given the step up, and none changes its part of the state alone.
         """
         try:
             act()
         except (RuntimeError, OSError) as error:
             self._end.fail(str(error))
             raise error if isinstance(error, RoundOverError) else RoundOverError(str(error)) from error
-
-    def vote(self) -> None:
-        """Hear that no worker of this replica has failed; raises `RoundOverError` where one has."""
         self._end.exchange(0.0, lambda total: total)
 
     def sum(self, value: float, total: Callable[[float], float]) -> float:
         """Add up a number over this replica, let the leader make `total` of it, and return the result to all."""
         return self._end.exchange(value, total)
+
+    def gather(self, mine: bytes) -> list[bytes]:
+        """Send each worker's bytes to all workers of this replica, in the order of their parts."""
+        device = self.device_type
+        sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(self.size)]
+        dist.all_gather(sizes, torch.tensor([len(mine)], device=device))
+        longest = max(int(size.item()) for size in sizes)
+        padded = torch.zeros(max(longest, 1), dtype=torch.uint8, device=device)
+        if mine:
+            padded[: len(mine)] = torch.frombuffer(bytearray(mine), dtype=torch.uint8).to(device)
+        found = [torch.empty_like(padded) for _ in range(self.size)]
+        dist.all_gather(found, padded)
+        return [each[: int(size.item())].cpu().numpy().tobytes() for each, size in zip(found, sizes, strict=True)]
 
 
 class ColumnGroup:

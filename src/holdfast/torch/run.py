@@ -55,6 +55,8 @@ class TorchBackend:
     def __init__(self, groups: RoundGroups | None, state: State, replica: Replica | None = None) -> None:
         self.groups = groups
         self.replica = replica
+        #: How many collectives with other replicas all workers of this one are known to have behind them.
+        self._agreed = 0
         self.ring_sums = 0
         self.wrapped: list[ElasticDDP] = []
         self._state = state
@@ -67,6 +69,7 @@ class TorchBackend:
         """Form the process group, and wrap what stands on it."""
         if self.groups is None:
             return
+        self._agreed = 0
         self.groups.form(view, membership)
         try:
             for each in self.wrapped:
@@ -109,8 +112,16 @@ class TorchBackend:
     def _settle_replica(self) -> None:
         """Make sure that every worker of this replica has its sums, before any of them changes its parameters."""
         assert self.replica is not None
-        self.replica.agree(self._settle_groups)
-        self.replica.vote()
+        assert self.groups is not None
+        if self.groups.operations() != self._agreed:
+            self.agree(self._settle_groups)
+
+    def agree(self, act: Callable[[], object]) -> None:
+        """Do something with the other replicas that must succeed on all workers of this one."""
+        assert self.replica is not None
+        assert self.groups is not None
+        self.replica.agree(act)
+        self._agreed = self.groups.operations()
 
     def _operations(self) -> int:
         return self.ring_sums + (self.groups.operations() if self.groups is not None else 0)
@@ -133,8 +144,9 @@ class TorchRun(Run):
         **options: Any,
     ) -> None:
         self.backend = TorchBackend(groups, state, replica)
-        decider = None if replica is None else replica.decider(membership)
-        super().__init__(state, membership, backend=self.backend, decider=decider, **options)
+        if replica is not None:
+            options.update(decider=replica.decider(membership), shard=(replica.index, replica.size))
+        super().__init__(state, membership, backend=self.backend, **options)
         self.replica = replica
         self._data = data
         self.present: TorchStep | None = None
@@ -300,7 +312,7 @@ class TorchStep(Step):
                 reducer.reduce(weight, begin_sum)
             else:
                 weight = self._replica_samples() / self.samples
-                run.replica.agree(lambda: reducer.reduce(weight, begin_sum))
+                backend.agree(lambda: reducer.reduce(weight, begin_sum))
         else:
             backend.ring_sums += 1
             backend.reducer(module).reduce(self.weight, sum_with_ring(run.ring))
@@ -324,6 +336,18 @@ class TorchStep(Step):
         """
         self._run.backend.ring_sums += 1
         give_gradients(_trained(module), self.total())
+
+    def sum(self, tensor: torch.Tensor) -> None:
+        """Make a tensor the sum over all workers, in place; call it before `optimizer.step()`."""
+        backend, groups = self._run.backend, self._run.groups
+        if groups is None:
+            backend.ring_sums += 1
+            sum_with_ring(self._run.ring)(tensor)()
+        elif backend.replica is None:
+            groups.begin_sum(tensor)()
+        else:
+            torch.distributed.all_reduce(tensor)
+            backend.agree(lambda: groups.begin_sum(tensor)())
 
     def mean(self, value: torch.Tensor | float) -> float:
         """Return the mean over all samples of the step of what is a mean over this worker's own, such as its loss.
@@ -383,6 +407,8 @@ def elastic(
         its = replica(replicas_of)
         rounds = its.rounds(lambda: membership or from_environ(min_workers=min_workers, replica=its.size))
         columns = RoundGroups(its.backend, timeout, ColumnGroup(its.index))
+        if checkpoints is not None and checkpoints.gather is None:
+            checkpoints.gather = its.gather
         return TorchRun(state, rounds, columns, checkpoints=checkpoints, notices=notices, replica=its, data=data)
     if backend == "auto":
         backend = "nccl" if _on_gpu(state) else "gloo"

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from holdfast.checkpoint.keys import ALONE
 from holdfast.checkpoint.layout import pack, unpack
 from holdfast.errors import StopTrainingError, UsageError
 from holdfast.timer.heartbeat import heartbeat
@@ -58,13 +59,20 @@ class Run:
         notices: Notices | None = None,
         backend: Backend | None = None,
         decider: Callable[[TrainerMachine], Decider] | None = None,
+        shard: tuple[int, int] = ALONE,
     ) -> None:
         self.state = state
         self.membership = membership
         self.checkpoints = checkpoints
         self.ledger: Ledger | None = None
         self._trainer = Trainer(
-            membership, state, backend=backend, checkpoints=checkpoints, notices=notices, decider=decider
+            membership,
+            state,
+            backend=backend,
+            checkpoints=checkpoints,
+            notices=notices,
+            decider=decider,
+            shard=shard,
         )
 
     # -- what programs read --------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import msgspec
 
 from holdfast import worker_telemetry
+from holdfast.checkpoint.keys import ALONE
 from holdfast.checkpoint.layout import pack, unpack
 from holdfast.errors import (
     NotRetryableError,
@@ -210,6 +211,7 @@ class Trainer:
         undoes: bool = True,
         vote_every_s: float = VOTE_EVERY_S,
         decider: Callable[[TrainerMachine], Decider] | None = None,
+        shard: tuple[int, int] = ALONE,
     ) -> None:
         worker_telemetry.tell_facts()
         self.machine = TrainerMachine(vote_every_s)
@@ -219,6 +221,8 @@ class Trainer:
         self.backend: Backend = backend if backend is not None else NoBackend()
         self.checkpoints = checkpoints
         self._state = state
+        #: Which part of the state this worker holds, and how many parts there are.
+        self._shard = shard
         self._notices = notices
         self._operation_timeout_s = operation_timeout_s
         #: Whether steps are marked and undone here; otherwise the program does that itself.
@@ -355,7 +359,7 @@ class Trainer:
             return False
         tree = self._state.tree() if isinstance(self._state, TreeState) else self._state.capture_snapshot()
         position = self.position.snapshot()
-        return bool(self.checkpoints.save(self.position.step, {"state": tree, "position": position}))
+        return bool(self.checkpoints.save(self.position.step, {"state": tree, "position": position}, self._shard))
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
@@ -451,14 +455,14 @@ class Trainer:
         return t.StateSynced()
 
     def _find_saved(self, _: t.FindSaved) -> t.TrainerEvent:
-        group = self.checkpoints.latest().group if self.checkpoints is not None else None
+        group = self.checkpoints.latest(self._shard).group if self.checkpoints is not None else None
         return t.SavedFound(-1 if group is None else group.step)
 
     def _tell_account(self, effect: t.TellAccount) -> t.TrainerEvent:
         return self._together(lambda: t.AccountsHeard(self._gather(effect.account, t.Account)))
 
     def _restore_saved(self, _: t.RestoreSaved) -> t.TrainerEvent:
-        restored = self.checkpoints.restore() if self.checkpoints is not None else None
+        restored = self.checkpoints.restore(self._shard) if self.checkpoints is not None else None
         if restored is None:
             return t.SavedUnreadable()
         self._become(restored.tree)
