@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.chaos.gloo_training import HIDDEN, SAVE_EVERY, Samples, WatchedTier, watch_sync
+from holdfast.chaos.gloo_training import HIDDEN, SAVE_EVERY, Samples, WatchedTier
 from holdfast.chaos.inject import FOLDER_VARIABLE, at
 from holdfast.chaos.schedule import REPLICA, Moment
 from holdfast.chaos.training import BATCH, FEATURES, LEARNING_RATE, SAMPLES, STEP, watch_rendezvous
@@ -68,6 +68,17 @@ def do_step(run: TorchRun, step: TorchStep, data: Any, pause_s: float) -> None:
     state.sizes[step.number] = run.world_size
 
 
+def watch_sync(state: TorchState, index: int) -> None:
+    """Make every sync one of the moments at which something may happen."""
+    sync = state.sync
+
+    def watched(world_size: int, rank: int) -> None:
+        at(Moment.SYNC, STEP[0], rank * REPLICA + index)
+        sync(world_size, rank)
+
+    state.sync = watched  # type: ignore[method-assign]
+
+
 def describe(run: TorchRun) -> dict[str, Any]:
     """Return what is compared with the undisturbed run; all workers of a replica call this together."""
     state: Any = run.state
@@ -94,9 +105,9 @@ def main() -> None:
     folder = Path(os.environ[FOLDER_VARIABLE])
     steps, pause_s, least = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
     torch.set_num_threads(1)
-    replica(REPLICA)
+    index = replica(REPLICA).index
     state: Any = make_state(steps)
-    watch_sync(state)
+    watch_sync(state, index)
     epochs = -(-steps * BATCH // SAMPLES)
     kept = Checkpointer([WatchedTier(folder / "checkpoints")], every=Every(steps=SAVE_EVERY))
     with kept, elastic(state, checkpoints=kept, min_workers=least, replicas_of=REPLICA) as run:

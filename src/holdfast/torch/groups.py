@@ -33,8 +33,8 @@ from holdfast.torch.store import TorchStore
 
 if TYPE_CHECKING:
     from holdfast.store.api import Store
+    from holdfast.train.given import Rounds
     from holdfast.train.membership import RoundView
-    from holdfast.train.trainer import Rounds
 
 T = TypeVar("T")
 

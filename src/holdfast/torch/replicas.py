@@ -40,9 +40,9 @@ from holdfast.workers.plan import MEMBER_FILE_VARIABLE
 
 if TYPE_CHECKING:
     from holdfast.torch.store import TorchStore
+    from holdfast.train.given import Decider, Rounds
     from holdfast.train.machine import TrainerMachine
     from holdfast.train.membership import RoundView
-    from holdfast.train.trainer import Decider, Rounds
 
 #: How long a collective inside a replica may take.
 TIMEOUT_S = 1800.0

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from holdfast.checkpoint import Checkpointer, Notices
     from holdfast.torch.replicas import Data, Replica
-    from holdfast.train.trainer import Rounds
+    from holdfast.train.given import Rounds
 
 
 class TorchBackend:

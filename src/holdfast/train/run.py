@@ -24,13 +24,14 @@ from holdfast.checkpoint.keys import ALONE
 from holdfast.checkpoint.layout import pack, unpack
 from holdfast.errors import StopTrainingError, UsageError
 from holdfast.timer.heartbeat import heartbeat
+from holdfast.train.given import Backend, Decider, Rounds
 from holdfast.train.ledger import Ledger, MicroBatch, Portion, Recipe
 from holdfast.train.membership import Membership, from_environ
 from holdfast.train.ring import Ring
 from holdfast.train.shapes import arrays_of, blanks, describe, rebuild
 from holdfast.train.state import State
 from holdfast.train.stragglers import Stragglers
-from holdfast.train.trainer import Backend, Decider, Rounds, Trainer
+from holdfast.train.trainer import Trainer
 
 if TYPE_CHECKING:
     import numpy as np
