@@ -12,13 +12,14 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
 
 from holdfast.errors import ReplicaLostError, RoundOverError, UnavailableError
+from holdfast.timer.heartbeat import pause, resume
 
 #: How long the workers of a replica wait for each other when they start; their imports may differ by much.
 MEET_S = 600.0
@@ -72,6 +73,14 @@ class Line:
                 _lost(None)
             data += piece
         return data
+
+
+@contextlib.contextmanager
+def _waiting() -> Iterator[None]:
+    """A worker that waits for another one does not hang."""
+    pause()
+    yield
+    resume()
 
 
 def _lost(error: OSError | None) -> NoReturn:
@@ -146,7 +155,8 @@ class LeaderEnd:
 
     def hear(self) -> list[list[Any]]:
         """Wait for what every follower says, in their order."""
-        return [line.receive() for line in self._control]
+        with _waiting():
+            return [line.receive() for line in self._control]
 
     def tell_over(self, number: int, reason: str) -> None:
         """Have every follower know that a round is over; may be called from any thread."""
@@ -196,7 +206,8 @@ class FollowerEnd:
 
     def hear(self) -> list[Any]:
         """Wait for what the leader says."""
-        return self._control.receive()
+        with _waiting():
+            return self._control.receive()
 
     def hear_news(self) -> list[Any]:
         """Wait for the leader's next news."""
