@@ -11,6 +11,7 @@ import sys
 import tomllib
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ def kept(family: str) -> dict[str, Any]:
     return found
 
 
+@cache
 def ours(family: str) -> dict[str, Any]:
     """The same of ours, read in a process of its own because it installs the names."""
     command = [sys.executable, "-W", "ignore", str(HERE / "read.py"), family, "--ours"]
