@@ -15,24 +15,12 @@ from textwrap import dedent
 import pytest
 
 from tests.launcher.conftest import MARK, marked
+from tests.processes import WITHOUT_TORCH
 
 #: One line of a metric, as the documents print it, with its group and name.
 METRIC = re.compile(r"\[\d{10}\.\d+\]\[(\w+)\]: ([\w.]+)=(\S+)")
 #: What would make a program behave otherwise than in a fresh shell.
 NOT_OURS = ("HOLDFAST_METRICS", "HOLDFAST_COMPAT", "PET_", "PYTHONUNBUFFERED", "TORCHELASTIC_", "TORCHX")
-
-#: Python imports this before anything else: no torch is found from then on, here and in every process below.
-WITHOUT_TORCH = """
-import sys
-from importlib.machinery import PathFinder
-
-class Without(PathFinder):
-    @classmethod
-    def find_spec(cls, fullname, path=None, target=None):
-        return None if fullname == "torch" else super().find_spec(fullname, path, target)
-
-sys.meta_path[sys.meta_path.index(PathFinder)] = Without
-"""
 
 
 def fill(block: str, *filled: tuple[str, str]) -> str:
