@@ -27,7 +27,8 @@ class Account(msgspec.Struct, frozen=True, array_like=True):
     synced: bool
     #: The step of the newest checkpoint that this worker can read; -1 for none, or where it did not look.
     saved: int = -1
-    #: The round in which its last step was counted. States with the same step of the same round are the same.
+    #: The round in which its last step was counted, or its state restored. States with the same step of the same round
+    #: are the same.
     counted_in: int = 0
 
 

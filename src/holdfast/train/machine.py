@@ -26,7 +26,7 @@ The rules:
    them. Of states that have the same step, counted in different rounds, the later round's is taken. A worker looks for
    checkpoints unless it comes straight from the last round with a whole state.
 4. Where no whole state and no checkpoint is as far as a worker once was, the training ends as failed: it never begins
-   again at an earlier step by itself.
+   again at an earlier step by itself. A worker that was away while the others went back to a checkpoint has no say.
 5. An error that a lost worker may have caused is not taken for the program's own while something explains it: news
    that the round is over, a neighbour that closed its connection, or a coordinator that cannot be asked. An error that
    nothing explains is tried again in another round; it stands if the same step fails so once more.
@@ -120,7 +120,8 @@ def choose_source(accounts: Sequence[Account]) -> Plan | int:
     saver = max(ranks, key=lambda rank: (accounts[rank].saved, -rank))
     if accounts[saver].saved > best:
         return Plan(saver, True, tuple(rank for rank in ranks if rank != saver))
-    furthest = max(account.step for account in accounts)
+    # A worker that comes back from an older round may have been further: the training went back without it.
+    furthest = max((account.step for account in accounts if account.counted_in >= newest), default=best)
     if best < furthest:
         return furthest
     source = max(whole, key=lambda rank: (accounts[rank].step, accounts[rank].counted_in, accounts[rank].synced, -rank))
@@ -370,7 +371,7 @@ class TrainerMachine:
             case t.AccountsHeard():
                 self._on_accounts(event.accounts)
             case t.SavedRestored():
-                self.step, self._restores, self._counted_in = event.step, 0, 0
+                self.step, self._restores, self._counted_in = event.step, 0, self._round_number
                 self._move()
             case t.SavedUnreadable():
                 self.whole, self._plan = self._whole_before, None
@@ -383,7 +384,7 @@ class TrainerMachine:
                     self._on_lost(t.RoundLost("the checkpoint that was there a moment ago cannot be read any more"))
             case t.StateMoved():
                 self.step = event.step
-                self._counted_in = 0 if self._plan is not None and self._plan.restores else self._takes_from
+                self._counted_in = self._takes_from
                 self._on_shared()
             case t.StateSynced():
                 self.stage = Stage.READY
@@ -394,6 +395,10 @@ class TrainerMachine:
                 self._out.append(t.StepGiven())
             case _:
                 raise AssertionError(f"{event} while {self.stage}")
+
+    @property
+    def _round_number(self) -> int:
+        return self.round.number if self.round is not None else 0
 
     def _comes_straight(self) -> bool:
         """Whether this worker was in the last round, so that no checkpoint can be further than its state."""
@@ -410,7 +415,7 @@ class TrainerMachine:
             )
             return
         self._plan, self._whole_before = chosen, self.whole
-        self._takes_from = accounts[chosen.source].counted_in
+        self._takes_from = self._round_number if chosen.restores else accounts[chosen.source].counted_in
         if chosen.restores and chosen.source == self._rank:
             self.whole = False
             self._out.append(t.RestoreSaved())
@@ -467,7 +472,7 @@ class TrainerMachine:
     def _count(self) -> None:
         number = self.step
         self.step += 1
-        self._counted_in = self.round.number if self.round is not None else 0
+        self._counted_in = self._round_number
         self._unexplained = self._attempts = 0
         self._out.append(t.CountStep())
         if number < self._vote_at:
