@@ -170,7 +170,7 @@ def test_no_pickle_on_any_wire() -> None:
 def rooms() -> list[str]:
     """The rooms in the order of docs/ARCHITECTURE.md: each stands on those above it."""
     text = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
-    listing = text.partition("## Rooms")[2].partition("```\n")[2].partition("```")[0]
+    listing = text.partition("## Packages")[2].partition("```\n")[2].partition("```")[0]
     names = [line.split()[0] for line in listing.splitlines()[1:] if line.startswith("  ") and line[2] != " "]
     return [name.removesuffix("/").removesuffix(".py") for name in names]
 
