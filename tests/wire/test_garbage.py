@@ -186,7 +186,7 @@ def test_thousands_of_ground_frames_cost_only_their_own_connections(serve, start
 
     assert sum(counter["refused"] for counter in attacker.outcomes.values()) > FRAMES / 3
     for kind in ("a replayed proof", "a wrong secret", "a wrong version", "a message before the proof"):
-        counter = attacker.outcomes["stranger", kind]
+        counter = attacker.outcomes["unproven", kind]
         assert counter["refused"] == counter.total() > 0
     job.assert_undisturbed()
     start_job(server, run="later").assert_undisturbed()
