@@ -16,6 +16,7 @@ import holdfast
 from holdfast.checkpoint import Checkpointer, Every, Notices, StorageTier
 from holdfast.coordinator.query import ask_coordinator
 from holdfast.errors import NotRetryableError, RoundOverError, UsageError
+from holdfast.facts import facts
 from holdfast.rendezvous import RendezvousParameters
 from holdfast.train.membership import Membership, worker_settings
 from holdfast.train.run import Run, elastic
@@ -170,11 +171,17 @@ def test_a_straggler_is_named_to_whoever_looks_at_the_run(port: int) -> None:
                     look()
                     if seen:
                         looked.set()
-                        run.stop()
+                        run.stop("a straggler was found")
 
+    reasons: list[str] = []
+    unlisten = facts.listen(
+        lambda fact: reasons.append(fact.data["reason"]) if fact.kind == "training_stopped" else None
+    )
     together(port, 2, work)
+    unlisten()
 
     assert "keeps the others waiting" in seen[0]
+    assert reasons == ["a straggler was found"]
 
 
 def train_with(folder: Path, port: int, epochs: int, notices: Notices | None = None) -> tuple[Run, Any, list[int]]:

@@ -82,9 +82,12 @@ class ReplicaStatus:
             words.append(f"restarts: {self.restarts}")
         if self.started_at is not None and self.ended_at is not None:
             words.append(f"ran {_span(self.ended_at - self.started_at)}")
-        if self.exit_code is not None and f"code {self.exit_code}" not in self.cause:
+        why = self.cause
+        if self.exit_code is not None and (self.exit_code >= 0 or self.reason is None):
             words.append(f"exit code {self.exit_code}")
-        return ", ".join(words) + (f": {self.cause}" if self.cause else "")
+            if self.reason is not None:
+                why = self.reason or (f"its last line was: {self.last_line}" if self.last_line else "")
+        return ", ".join(words) + (f": {why}" if why else "")
 
 
 @dataclass

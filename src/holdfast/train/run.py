@@ -96,12 +96,11 @@ class Run:
         return self._trainer.machine.stragglers
 
     def stop(self, reason: str = "asked to stop") -> None:
-        """Have the training end for all workers: after this step or, where steps are short, one of the next few.
+        """End the training for all workers: after this step or, if steps are short, after one of the next few.
 
-        To end after a certain step, give `steps` to `Run.steps`.
+        The event log has the reason. To end after a certain step, give `steps` to `Run.steps`.
         """
-        del reason
-        self._trainer.stop()
+        self._trainer.stop(reason)
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 

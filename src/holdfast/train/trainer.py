@@ -235,8 +235,9 @@ class Trainer:
         self._error = error
         return isinstance(self.drive(t.StepFailed(blame_of(error), str(error) or repr(error))), t.StepUndone)
 
-    def stop(self) -> None:
-        """Have the training end for all workers soon; may be called from any thread."""
+    def stop(self, reason: str) -> None:
+        """End the training for all workers soon; may be called from any thread."""
+        facts.publish(Fact("training_stopped", f"a worker ends the training: {reason}", {"reason": reason}))
         self.membership.news.put(t.StopAsked())
 
     def leave(self, reason: str, *, failed: bool) -> None:
