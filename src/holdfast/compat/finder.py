@@ -70,7 +70,7 @@ class AliasFinder:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Say how a name is loaded, or None where it is not ours or leads nowhere."""
+        """Say how a name is loaded, or None if it is not ours or leads nowhere."""
         del path, target
         behind = self.target(fullname)
         if isinstance(behind, View):

@@ -47,7 +47,7 @@ ROOT = "holdfast.components"
 BROKEN = (Exception, SystemExit)
 #: The modules of this package that hold components; the others are machinery.
 BUILTINS = ("dist", "utils")
-#: More of them, for those who know their names; lists leave them out.
+#: Components that are found by name but not listed.
 UNLISTED = ("metrics",)
 
 
@@ -412,7 +412,7 @@ def _also_from(folder: Path) -> None:
 
 @cache
 def _welcome() -> None:
-    """Let modules that were written for TorchX find ours where it is not installed."""
+    """Let modules that were written for TorchX find ours if it is not installed."""
     from holdfast.compat import torchx_where_missing
 
     torchx_where_missing()

@@ -64,7 +64,7 @@ def echo(msg: str = "hello world", image: str = "", num_replicas: int = 1) -> Ap
 
 
 def touch(file: str, image: str = "") -> AppDef:
-    """Create an empty file where it does not exist, and set its time to now.
+    """Create an empty file if it does not exist, and set its time to now.
 
     Args:
         file: Path of the file.

@@ -50,7 +50,7 @@ def refusal(run: str, join: Join, settings: RunSettings | None, nodes: Mapping[s
 def left_over(nodes: Mapping[str, Node], settings: RunSettings) -> list[Node]:
     """Return the nodes of an earlier launch whose places agents of a later one have taken.
 
-    A coordinator that was started anew cannot tell whether a node that comes back from an older round survived its
+    A coordinator that was started again cannot tell whether a node that comes back from an older round survived its
     predecessor or was forgotten: both go on. It knows once so many new agents have come that they are a whole run by
     themselves, and there is one of them on the very host of the old one.
     """

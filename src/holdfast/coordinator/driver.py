@@ -60,7 +60,7 @@ class Coordinator:
             epoch=time.time() - time.monotonic(),
             guarded=may_seal is not None,
         )
-        #: Waits until this coordinator may seal a round; says false where it never may again.
+        #: Waits until this coordinator may seal a round; says false if it never may again.
         self._may_seal = may_seal
         self._asking: set[asyncio.Task[None]] = set()
         # The agent that carries a coordinator is one of its nodes, and hears of facts as they all do.

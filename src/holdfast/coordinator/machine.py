@@ -225,7 +225,7 @@ class CoordinatorMachine:
         }
 
     def speaks_for(self, node: str) -> bool:
-        """Say whether a connection speaks for a node, of whichever run."""
+        """Return whether a connection speaks for a node, of whichever run."""
         return any(session.node == node for session in self.sessions.values())
 
     # -- events ----------------------------------------------------------------------------------------------
@@ -333,7 +333,7 @@ class CoordinatorMachine:
             self._wakeups[run] = when
 
     def _make_room(self) -> bool:
-        """Say whether one more run may be held, forgetting the oldest that is closed or deserted if need be."""
+        """Return whether one more run may be held, forgetting the oldest that is closed or deserted if need be."""
         if len(self.runs) < RUNS_MAX:
             return True
         spent = next((name for name, run in self.runs.items() if run.closed is not None or not run.nodes), None)

@@ -82,7 +82,7 @@ class NodeSpec(Record, frozen=True):
     node_rank: int = -1
     lease_s: float = 5.0
     hosts_coordinator: bool = False
-    #: Where the node before this one in the round may connect to it; 0 where it does not listen.
+    #: Where the node before this one in the round may connect to it; 0 if it does not listen.
     peer_port: int = 0
 
 

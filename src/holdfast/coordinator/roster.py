@@ -59,7 +59,7 @@ class Roster:
         return node.seq if node is not None else self._gone.get(name, (0, -1))[0]
 
     def hear(self, name: str, seq: int, now: float) -> Node | None:
-        """Take a word of a node as proof of life; None where it is not live, or said that before its last word."""
+        """Take a word of a node as proof of life; None if it is not live, or said that before its last word."""
         node = self.nodes.get(name)
         if node is None or seq <= node.seq:
             return None

@@ -9,7 +9,7 @@ The rules:
 
 1. A round is sealed only while every live node is waiting for one. A live node that may still run workers of an older
    round holds the seal up, so no worker that we can reach ever runs beside a newer round.
-2. Only a first gathering has a last call. Survivors are sealed the moment that all of them are back.
+2. Only a first gathering has a last call. Survivors are sealed as soon as all of them are back.
 3. A round number is never used twice; the record is saved before any node hears of a round.
 4. A failure is charged to the restart budget once per round, when all survivors are back and all causes are known:
    a victim's report may arrive before that of the failure that made it one.
@@ -242,7 +242,7 @@ class Rounds:
         self.round.note_failure(node.spec.node, cause)
 
     def _charge(self) -> bool:
-        """Charge the broken round to the budget, once; says whether the run may go on."""
+        """Charge the broken round to the budget, once; return whether the run may go on."""
         round_, settings = self.round, self.settings
         assert round_ is not None
         assert settings is not None
@@ -256,7 +256,7 @@ class Rounds:
         return goes_on
 
     def _obey(self, ruling: Ruling) -> bool:
-        """Do as the budget rules; says whether the run goes on."""
+        """Do as the budget rules; return whether the run goes on."""
         self.spent = ruling.spent
         if ruling.end is not None:
             self._close(ruling.end, failed=True, cause=ruling.root, crash_loop=ruling.crash_loop)
@@ -289,7 +289,7 @@ class Rounds:
             self._seal_if_allowed(now)
 
     def holdup(self, now: float) -> Holdup | None:
-        """Say what the next round waits for, or None where it is due."""
+        """Say what the next round waits for, or None if it is due."""
         settings = self.settings
         missing = settings.min_nodes - self.waiting if settings is not None else 1
         if self._holdups():

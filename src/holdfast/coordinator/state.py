@@ -132,7 +132,7 @@ class Recovery:
         self._dead_rank = place.coordinator_rank
 
     def is_over(self, now: float) -> bool:
-        """Say whether all are back that can be, or their time is up."""
+        """Return whether all are back that can be, or their time is up."""
         places = self.round.places
         dead = self._dead_rank >= 0 and all(place.group_rank != self._dead_rank for place in places.values())
         return len(places) + dead >= self.round.size or now >= self.ends_at

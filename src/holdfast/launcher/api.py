@@ -87,7 +87,7 @@ class LaunchReport:
     result: RunResult
     outcome: Outcome
     verdict: Verdict | None = None
-    #: The run's log folder on this node; empty where there is none.
+    #: The run's log folder on this node; empty if there is none.
     logs: str = ""
     #: Whether the root cause is a worker of this node.
     is_ours: bool = False
@@ -122,7 +122,7 @@ def launch_agent(
 ) -> dict[int, Any]:
     """Run one node's agent to its end and return its workers' results by global rank.
 
-    Raises `ChildFailedError` where workers failed, and `SignalError` where a signal ended it.
+    Raises `ChildFailedError` if workers failed, and `SignalError` where a signal ended it.
     """
     return results_of(run_agent(config, entrypoint, args, health_check_server), _name(entrypoint))
 
@@ -236,7 +236,7 @@ def shutdown_timeout(config: LaunchConfig, environ: Mapping[str, str] = os.envir
 
 
 def _release(handler: RendezvousHandler, agent: Agent | None) -> None:
-    """Let go of the rendezvous: ours is left; any other is shut down, unless a signal ended only this node."""
+    """Release the rendezvous: ours is left; any other is shut down, unless a signal ended only this node."""
     source: object = agent.rounds if agent is not None else handler
     if is_source(source):
         source.release(signalled=bool(agent is not None and agent.outcome is not None and agent.outcome.signal))
@@ -245,7 +245,7 @@ def _release(handler: RendezvousHandler, agent: Agent | None) -> None:
 
 
 def log_folder(logs: LogsSpecs | None) -> str:
-    """Return the folder that a run's logs are in, or nothing where none was made."""
+    """Return the folder that a run's logs are in, or nothing if none was made."""
     try:
         folder = logs.root_log_dir if logs is not None else ""
     except UsageError:  # no attempt was made yet

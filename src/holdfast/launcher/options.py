@@ -41,15 +41,15 @@ class Option:
     #: The variable that sets it where the flag is not given.
     variable: str = ""
     short: str = ""
-    #: The only values there are; empty where any will do.
+    #: The only values there are; empty if any will do.
     values: tuple[str, ...] = ()
     #: The least number.
     least: float | None = None
     #: What holds where the default is empty.
     otherwise: str = ""
-    #: The name of the rendezvous setting behind it; empty where there is none.
+    #: The name of the rendezvous setting behind it; empty if there is none.
     setting: str = ""
-    #: Why a job does not take it; empty where it does.
+    #: Why a job does not take it; empty if it does.
     not_in_jobs: str = ""
     #: Whether help that must be short shows it.
     common: bool = False
@@ -71,7 +71,7 @@ class Option:
 
     @property
     def shown_default(self) -> str:
-        """What help says of its default; empty where there is nothing to say."""
+        """What help says of its default; empty if there is nothing to say."""
         return self.otherwise or ("" if self.is_flag or self.default in (None, "", ()) else str(self.default))
 
 

@@ -106,7 +106,7 @@ class RendezvousHandler(ABC):
 
     @abstractmethod
     def is_closed(self) -> bool:
-        """Say whether the run is over; once true it stays true."""
+        """Return whether the run is over; once true it stays true."""
 
     @abstractmethod
     def set_closed(self) -> None:

@@ -50,7 +50,7 @@ class Host:
 
     #: How long a first attempt to connect may take; each that fails gives the next one twice as much.
     connect_s = CONNECT_TIMEOUT_S
-    #: Waits until the coordinator may seal a round; None where no other can be elected in its place.
+    #: Waits until the coordinator may seal a round; None if no other can be elected in its place.
     may_seal: Callable[[], Awaitable[bool]] | None = None
 
     def __init__(
@@ -71,7 +71,7 @@ class Host:
         return self._coordinator is not None
 
     async def try_open(self) -> bool:
-        """Host the coordinator unless another process has the port; says whether this process does."""
+        """Host the coordinator unless another process has the port; return whether this process does."""
         return await self._listen()
 
     async def _listen(self) -> bool:
@@ -167,7 +167,7 @@ class Member:
             facts.unexpected("the end of the rendezvous", raised, "this node may not have heard that it left the run")
 
     def close(self) -> None:
-        """Let go of the connection and the timer."""
+        """Release the connection and the timer."""
         self._drop()
         if self._timer is not None:
             self._timer.cancel()
@@ -248,7 +248,7 @@ class Member:
 
 
 def owns_address(host: str) -> bool:
-    """Say whether an address that the host name means belongs to this machine."""
+    """Return whether an address that the host name means belongs to this machine."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except socket.gaierror:

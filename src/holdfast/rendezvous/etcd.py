@@ -66,7 +66,7 @@ class EtcdFollower(Host):
         self._key = f"{PREFIX}{run}"
 
     async def try_open(self) -> bool:
-        """Find which node carries the coordinator; raises `UnavailableError` where none does for now."""
+        """Find which node carries the coordinator; raises `UnavailableError` if none does for now."""
         found = await asyncio.to_thread(self._etcd.read, self._key)
         if found is None:
             raise UnavailableError(f"etcd at {self._etcd.endpoint} has not elected a coordinator yet")
@@ -132,7 +132,7 @@ class EtcdHost(EtcdFollower):
         self._known = endpoint
 
     async def try_open(self) -> bool:
-        """Find which node carries the coordinator, or carry it; says whether this process does."""
+        """Find which node carries the coordinator, or carry it; return whether this process does."""
         while not self.is_up:
             found = await asyncio.to_thread(self._etcd.read, self._key)
             if found is None:

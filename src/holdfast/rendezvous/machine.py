@@ -504,11 +504,11 @@ class Absence:
         return now - since if since is not None and told_in is not None else None
 
     def due(self, after_s: float) -> float | None:
-        """Say from when on an absence that lasts should be told, or None where it was."""
+        """Say from when on an absence that lasts should be told, or None if it was."""
         return self.since + after_s if self.since is not None and self._told_in is None else None
 
     def tell(self, state: str, now: float, after_s: float) -> bool:
-        """Say whether the absence is to be told now: once it lasts, and again in every other state."""
+        """Return whether the absence is to be told now: once it lasts, and again in every other state."""
         if self.since is None or now < self.since + after_s or self._told_in == state:
             return False
         self._told_in = state

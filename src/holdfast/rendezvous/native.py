@@ -132,7 +132,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         return self._info(self.next_round())
 
     def is_closed(self) -> bool:
-        """Say whether the run is over."""
+        """Return whether the run is over."""
         return self._closed or self._ended is not None
 
     def set_closed(self) -> None:
@@ -184,7 +184,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
 
     @property
     def elected_by(self) -> Endpoint | None:
-        """Where etcd is that elects the coordinator; None where the coordinator has an address for good."""
+        """Where etcd is that elects the coordinator; None if the coordinator has an address for good."""
         return None
 
     @property
@@ -286,7 +286,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
             raise UnavailableError(f"cannot hold port {port} for the workers: {why}") from error
 
     def would_disturb(self) -> bool:
-        """Say whether a round runs that this node would break to get in if it asked now.
+        """Return whether a round runs that this node would break to get in if it asked now.
 
         A look from outside, true for the moment: nothing may depend on it but how convenient the moment is.
         """

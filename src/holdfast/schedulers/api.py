@@ -84,7 +84,7 @@ class Scheduler(ABC, Generic[T]):
 
     @abstractmethod
     def describe(self, app_id: str) -> DescribeAppResponse | None:
-        """Say how a job is doing, or None where there is none of that id."""
+        """Say how a job is doing, or None if there is none of that id."""
 
     @abstractmethod
     def list(self, cfg: Mapping[str, CfgVal] | None = None) -> builtins.list[ListAppResponse]:
@@ -184,12 +184,12 @@ class Scheduler(ABC, Generic[T]):
         return self.describe(app_id) is not None
 
     def cancel(self, app_id: str) -> None:
-        """End a job; nothing happens where there is none."""
+        """End a job; does nothing if there is none."""
         if self.exists(app_id):
             self._cancel_existing(app_id)
 
     def delete(self, app_id: str) -> None:
-        """Forget a job; nothing happens where there is none."""
+        """Forget a job; does nothing if there is none."""
         if self.exists(app_id):
             self._delete_existing(app_id)
 

@@ -25,7 +25,7 @@ SchedulerFactory = Callable[..., Scheduler[Any]]
 
 @dataclass(frozen=True)
 class LazyFactory:
-    """Loads a scheduler's own factory when it is called; raises `PluginBrokenError` where that cannot be."""
+    """Loads a scheduler's own factory when it is called; raises `PluginBrokenError` if that cannot be."""
 
     plugin: plugins.Plugin
 
@@ -82,7 +82,7 @@ def conflicts() -> list[str]:
 
 
 def _sort_out() -> tuple[dict[str, LazyFactory], list[LazyFactory]]:
-    """Return who has each name, and who comes too late: ours are first, then our group, then TorchX's."""
+    """Return the scheduler of each name, and those whose name is taken: ours first, then our group, then TorchX's."""
     found = [
         LazyFactory(plugins.Plugin(group, point.name, point.value, point.dist.name, point))
         for group in GROUPS

@@ -51,7 +51,7 @@ class runopt:  # noqa: N801 - the name that schedulers are written with
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The only values that will do; empty where all of the type will."""
+        """The only values that will do; empty if all of the type will."""
         wanted = _bare(self.opt_type)
         return get_args(wanted) if get_origin(wanted) is Literal else ()
 
@@ -135,7 +135,7 @@ class runopts:  # noqa: N801 - the name that schedulers are written with
     def resolve(self, cfg: Mapping[str, CfgVal]) -> dict[str, CfgVal]:
         """Check the values and fill in defaults; keys that are not known pass through with a warning.
 
-        Raises `InvalidRunConfigError` where a value is missing or of another type.
+        Raises `InvalidRunConfigError` if a value is missing or of another type.
         """
         if not isinstance(cfg, _Resolved):
             self._warn_of_unknown(cfg)
@@ -161,7 +161,7 @@ class runopts:  # noqa: N801 - the name that schedulers are written with
     def cfg_from_str(self, cfg_str: str) -> dict[str, CfgVal]:
         """Read options from one line, as in `queue=gpu,tags=a,b`; those that are not known stay text.
 
-        Raises `InvalidRunConfigError` where a value does not fit.
+        Raises `InvalidRunConfigError` if a value does not fit.
         """
         try:
             pairs = grammar.split_pairs(cfg_str)

@@ -62,12 +62,12 @@ class ReplicaStatus:
     structured_error_msg: str = NONE
     hostaddr: str = ""
     exit_code: int | None = None
-    #: Wall clock of the machine it ran on; None where it did not happen or is not known.
+    #: Wall clock of the machine it ran on; None if it did not happen or is not known.
     started_at: float | None = None
     ended_at: float | None = None
     #: Why it ended as it did, in a sentence; empty when all is well.
     cause: str = ""
-    #: The part of the cause that the exit code does not say; None where the scheduler gives only `cause`.
+    #: The part of the cause that the exit code does not say; None if the scheduler gives only `cause`.
     reason: str | None = None
     #: The last line that it wrote, where it left no error.
     last_line: str = ""

@@ -26,7 +26,7 @@ class Child(Protocol):
         """Return its exit code (negative for a signal), or None while it runs."""
 
     def release(self) -> None:
-        """Let go of a child that has ended: its pid may be used again from now on."""
+        """Release a child that has ended: its pid may be used again from now on."""
 
 
 class OwnChild:

@@ -4,7 +4,7 @@ The driver of the stop machine: it owns processes, pidfds and pipes, and takes n
 
 Death is an event: `fileno()` becomes readable the moment any worker ends, so a gang fits into an asyncio loop
 (`loop.add_reader`, or `holdfast.workers.aio`), a selector, or the blocking `wait_exits`. `take_exits` then
-says who ended and how. A gang belongs to the thread that uses it.
+says which worker ended and how. A gang belongs to the thread that uses it.
 
 No process is left behind: each worker leads a session of its own and dies with the agent; what a worker has
 started is found and killed when the gang is stopped or closed; and an orphan reaper does so when the agent itself is
@@ -247,7 +247,7 @@ class Gang:
 
         Asking again with SIGKILL, or with a shorter grace, makes a stop that is under way harder.
         """
-        self._collect(0)  # who has ended before this moment was not ended by us
+        self._collect(0)  # workers that have ended before this moment were not ended by us
         self._handle(StopAsked(number, grace_s))
 
     def stop(self, number: int = signal.SIGTERM, grace_s: float = GRACE_S) -> StopEnded:
@@ -380,7 +380,7 @@ class Gang:
         child.release()
 
     def close(self) -> None:
-        """End whatever is left of the gang, now, and give everything back; may be called again."""
+        """End whatever is left of the gang, now, and release everything; may be called again."""
         if not self._open:
             self._epoll.close()
             return

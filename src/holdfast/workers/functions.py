@@ -68,7 +68,7 @@ class _Task:
     function: Function
     env: dict[str, str]
     cpus: frozenset[int] | None
-    agent: int | None  # the pid that the worker's parent must have; None where the parent is the forkserver
+    agent: int | None  # the pid that the worker's parent must have; None if the parent is the forkserver
     stdout: _Fd | None
     stderr: _Fd | None
     result: _Fd
@@ -94,7 +94,7 @@ class FunctionChild:
         return self._process.exitcode
 
     def result(self) -> Any:
-        """Return what the function returned, None where it left by `exit(0)`; call it only when it has ended with 0."""
+        """Return what the function returned, None if it left by `exit(0)`; call it only when it has ended with 0."""
         data = os.pread(self._result, os.fstat(self._result).st_size, 0)
         if not data:
             return None

@@ -137,7 +137,7 @@ class Gangs:
         self._each(lambda gang: gang.send(number))
 
     def close(self) -> None:
-        """End whatever is left and give everything back."""
+        """End whatever is left and release everything."""
         self._epoll.close()
         self._each(Gang.close)
 

@@ -1,6 +1,6 @@
 """The stop machine: how a gang of workers is brought to an end. Pure.
 
-What it decides: who is signalled and when it gets harder. A stop begins with the signal that was asked for
+It decides which workers get a signal, and when SIGKILL follows. A stop begins with the signal that was asked for
 (normally SIGTERM) to every living worker and all below it; each that is still there when the grace time is over
 gets SIGKILL; once no worker lives, what they have left behind (strays) is killed without grace, since nothing
 is there to look after it.
@@ -99,7 +99,7 @@ class StopMachine:
         self.alive: list[int] = sorted(local_ranks)
         self._kill_timeout_s = kill_timeout_s
         self._deadline: float | None = None  # set exactly in TERMINATING, KILLING and SWEEPING
-        self._killed: tuple[int, ...] = ()  # who needed SIGKILL, for the sentence
+        self._killed: tuple[int, ...] = ()  # the workers that needed SIGKILL, for the sentence
 
     def handle(self, event: StopEvent, now: float) -> list[StopEffect]:
         """Decide what the event means for the stop."""

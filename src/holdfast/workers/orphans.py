@@ -102,7 +102,7 @@ class Orphans:
         return sum(not self._reap(stat) for stat in left)
 
     def _reap(self, stat: Stat) -> bool:
-        """Reap one that has ended; says whether it needs no further look."""
+        """Reap one that has ended; return whether it needs no further look."""
         name = (stat.pid, stat.start)
         self._dead.setdefault(name, 0)
         if stat.state != "Z":
@@ -121,7 +121,7 @@ class Orphans:
 
 
 def is_waited_for(pid: int) -> bool:
-    """Say whether an object of this program stands for that child, and may be asked for its exit code."""
+    """Return whether an object of this program stands for that child, and may be asked for its exit code."""
     classes: list[type] = []
     if (subprocess := sys.modules.get("subprocess")) is not None:
         classes.append(subprocess.Popen)

@@ -50,7 +50,7 @@ _SETTERS = re.compile(rb"environ|putenv|dotenv")
 
 
 def guess(script: str | Path, search: Sequence[str | Path] | None = None) -> tuple[str, ...]:
-    """Name the heavy modules that this script imports first thing; empty where that is not safe to tell.
+    """Name the heavy modules that this script imports first thing; empty if that is not safe to tell.
 
     `search` are the folders beside the script's own in which modules of the program lie, those of PYTHONPATH
     unless given.
@@ -159,7 +159,7 @@ class _Program:
     # -- where modules lie ----------------------------------------------------------------------------------------
 
     def _find(self, name: str) -> _File | None:
-        """Look a module of the program up; None where there is none by that name."""
+        """Look a module of the program up; None if there is none by that name."""
         if name not in self._modules:
             self._modules[name] = next(self._candidates(name), None)
         return self._modules[name]

@@ -65,7 +65,7 @@ class FdConsole:
         self._told = False
 
     def is_open_for(self, owner: object) -> bool:
-        """Say whether the last thing that was shown is the beginning of this stream's line."""
+        """Return whether the last thing that was shown is the beginning of this stream's line."""
         return self._surface.owner is owner
 
     def write(self, data: bytes, owner: object | None = None) -> None:

@@ -45,7 +45,7 @@ class Starter:
         """Run `function` on the thread and return its result, or raise what it raised.
 
         If the caller is interrupted meanwhile (Ctrl-C), the function is still waited for: what it has started
-        must be known before anything is cleaned up. Raises `InternalError` where the thread has died.
+        must be known before anything is cleaned up. Raises `InternalError` if the thread has died.
         """
         future: Future[T] = Future()
         self._work.put((function, future))

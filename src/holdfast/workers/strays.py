@@ -44,7 +44,7 @@ class Stat:
 
 
 def read_stat(pid: int) -> Stat | None:
-    """Look a process up, or return None where there is none."""
+    """Look a process up, or return None if there is none."""
     try:
         text = (_PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:

@@ -59,7 +59,7 @@ class Stream(Protocol):
 
 
 def _read(fd: int) -> bytes | None:
-    """Return one piece; None where nothing is there now, nothing at the end of the stream."""
+    """Return one piece; None if nothing is there now, nothing at the end of the stream."""
     try:
         return os.read(fd, READ_BYTES)
     except BlockingIOError:

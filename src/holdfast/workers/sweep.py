@@ -105,4 +105,4 @@ def signal_tree(pid: int, number: int) -> None:
         if stat.session != pid:
             signal_process(stat, number)
     if number != signal.SIGKILL:
-        signal_group(pid, signal.SIGCONT)  # who is frozen would not hear the first one
+        signal_group(pid, signal.SIGCONT)  # a stopped process would not receive the first one

@@ -166,7 +166,7 @@ def _read_map() -> _MemoryMap | None:
 
 
 def _move_names(where: _MemoryMap, line: bytes, environment: bytes) -> bool:
-    """Tell the kernel to show these strings; says whether it will."""
+    """Tell the kernel to show these strings; return whether it will."""
     global _shown
     libc = ctypes.CDLL(None)
     libc.sbrk.restype = ctypes.c_void_p

@@ -20,7 +20,7 @@ SIZE_S = 1.0
 def open_terminal(fd: int) -> tuple[int, int, Callable[[int], None]]:
     """Open a terminal like the one behind `fd`; returns its ends, the worker's last, and what keeps its size.
 
-    Raises OSError where there is none to be had.
+    Raises OSError if there is none to be had.
     """
     ours, theirs = os.openpty()
     try:

@@ -150,7 +150,7 @@ class Template:
         )
 
     def wait_ready(self, timeout: float | None = None) -> bool:
-        """Wait until the imports are done; says whether the template can be forked, else see `why_not`."""
+        """Wait until the imports are done; return whether the template can be forked, else see `why_not`."""
         if self.usable or self._closed or not self.importing:
             return self.usable
         left = max(0.0, self._import_deadline - time.monotonic())
@@ -187,7 +187,7 @@ class Template:
         return not reason
 
     def refusal(self, plan: WorkerPlan, env: Mapping[str, str]) -> str:
-        """Say why a script or module would not run in a fork as in a process of its own; empty where it would."""
+        """Say why a script or module would not run in a fork as in a process of its own; empty if it would."""
         names = ", ".join(self.modules)
         if different := self.differs(env):
             return f"{', '.join(different)} must be the same when {names} is imported"
@@ -237,7 +237,7 @@ class Template:
         )
 
     def _inherited(self, fd: int) -> int:
-        """Our own stream, or nothing where we were started without it."""
+        """Our own stream, or nothing if we were started without it."""
         try:
             os.fstat(fd)
         except OSError:
@@ -247,7 +247,7 @@ class Template:
     def fork(self, orders: Sequence[Order]) -> list[int]:
         """Fork one worker per order and return their pids; they are children of this process.
 
-        Raises `UnavailableError` where that cannot be done. Then nothing runs: what had been forked is killed, and
+        Raises `UnavailableError` if that cannot be done. Then nothing runs: what had been forked is killed, and
         so is a template that has not answered.
         """
         pids: list[int] = []
@@ -362,7 +362,7 @@ class Template:
 
 
 def _search_folder(entry: Script | Module, cwd: str | None) -> Path | None:
-    """Return the folder that Python would search first for what this entry imports; None where it is an archive."""
+    """Return the folder that Python would search first for what this entry imports; None if it is an archive."""
     here = Path(cwd) if cwd else Path.cwd()
     if isinstance(entry, Module):
         return here.resolve()

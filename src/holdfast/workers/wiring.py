@@ -52,7 +52,7 @@ class LogOptions:
 
 
 class Wire:
-    """One stream of one worker. `fd` is what the worker gets, or None where it inherits the agent's."""
+    """One stream of one worker. `fd` is what the worker gets, or None if it inherits the agent's."""
 
     def __init__(self, fd: int | None, path: str = "", stream: Stream | None = None) -> None:
         self.fd = fd
@@ -66,7 +66,7 @@ class Wire:
             self.fd = None
 
     def tail(self) -> tuple[str, ...]:
-        """Return the last lines of the stream, or nothing where it is not captured."""
+        """Return the last lines of the stream, or nothing if it is not captured."""
         if self.stream is not None:
             return self.stream.tail()
         return _end_of_file(self.path) if self.path else ()

@@ -1,4 +1,4 @@
-"""TorchElastic's agent classes, for agents of one's own: adapters around `holdfast.agent.driver.Agent`.
+"""TorchElastic's agent classes, for agents of your own: adapters around `holdfast.agent.driver.Agent`.
 
 The driver runs the agent; the methods below are what it calls where TorchElastic's agent would call them.
 """
@@ -173,7 +173,7 @@ class SimpleElasticAgent(StatusEvents, ElasticAgent):
     def run(self, role: str = DEFAULT_ROLE) -> RunResult:
         """Take part until the run is over here.
 
-        Raises `SignalError` where a signal ended it, and what the rendezvous raises where no round came about.
+        Raises `SignalError` if a signal ended it, and what the rendezvous raises if no round came about.
         """
         return self._agent.run(lambda: self._invoke_run(role))
 
@@ -187,7 +187,7 @@ class SimpleElasticAgent(StatusEvents, ElasticAgent):
         return self._agent.status()
 
     def readiness(self) -> tuple[bool, str]:
-        """Say whether workers of a round run here, and if not what is being waited for. From any thread."""
+        """Return whether workers of a round run here, and if not what is being waited for. From any thread."""
         return self._agent.readiness()
 
     @property
@@ -201,7 +201,7 @@ class SimpleElasticAgent(StatusEvents, ElasticAgent):
 
 
 class LocalElasticAgent(SimpleElasticAgent):
-    """Starts workers as local processes, and notices the moment that one ends."""
+    """Starts workers as local processes, and notices as soon as one ends."""
 
     def __init__(
         self,
@@ -249,7 +249,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         return self._local.failures
 
     def get_last_progress_time(self) -> int:
-        """When the watchdog last moved, in whole seconds of the wall clock; now, where there is none."""
+        """When the watchdog last moved, in whole seconds of the wall clock; now, if there is none."""
         return self._local.get_last_progress_time()
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
@@ -275,7 +275,7 @@ class LocalElasticAgent(SimpleElasticAgent):
 
 
 class HookedWorkers(Workers):
-    """What the driver supervises: the workers that an agent of one's own starts, watches and stops by its methods."""
+    """What the driver supervises: the workers that an agent of your own starts, watches and stops by its methods."""
 
     def __init__(self, agent: SimpleElasticAgent) -> None:
         self._agent = agent
@@ -338,12 +338,12 @@ class HookedWorkers(Workers):
         self._is_running, self._is_stopped = False, True
 
     def close(self, number: int) -> None:
-        """Have the agent give everything back."""
+        """Have the agent release everything."""
         self._agent._shutdown(signal.Signals(number))
 
 
 class HookedLocalWorkers(LocalWorkers):
-    """Local processes behind the methods that a `LocalElasticAgent` of one's own may change."""
+    """Local processes behind the methods that a `LocalElasticAgent` of your own may change."""
 
     def __init__(self, owner: LocalElasticAgent, *parts: Any) -> None:
         super().__init__(*parts)
@@ -372,6 +372,6 @@ class HookedLocalWorkers(LocalWorkers):
         return self._owner._cause_of(result)
 
     def close(self, number: int, grace_s: float = SHUTDOWN_TIMEOUT_S) -> None:
-        """Have the agent give everything back."""
+        """Have the agent release everything."""
         del grace_s
         self._owner._shutdown(signal.Signals(number))

@@ -43,7 +43,7 @@ class ClassicRounds(RoundSource):
         #: The place in the round that runs, while it is looked at for newcomers.
         self._place: Place | None = None
         self._store: Any = None
-        #: Waits for the others at the end; an agent of one's own may wait otherwise.
+        #: Waits for the others at the end; an agent of your own may wait otherwise.
         self.exit_barrier: Callable[[], None] = self.wait_others
 
     def listen(self, listener: Callable[[MemberEffect], None], blocking: Blocking | None = None) -> None:

@@ -45,7 +45,7 @@ class RendezvousBackend(ABC):
 
     @abstractmethod
     def get_state(self) -> tuple[bytes, Token] | None:
-        """Return the state and its token, or None where there is none yet.
+        """Return the state and its token, or None if there is none yet.
 
         Raises `RendezvousConnectionError` or `RendezvousStateError`.
         """
@@ -54,7 +54,7 @@ class RendezvousBackend(ABC):
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
         """Set the state if it still has this token, or if there is none yet and no token is given.
 
-        Returns the state as it is now, its token, and whether it was set; or None where it was not and is not known.
+        Returns the state as it is now, its token, and whether it was set; or None if it was not and is not known.
         """
 
 
@@ -239,7 +239,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             self._over.wait(LOOK_S)
 
     def is_closed(self) -> bool:
-        """Say whether the run is over."""
+        """Return whether the run is over."""
         return self._state.read()[0].closed
 
     def set_closed(self) -> None:

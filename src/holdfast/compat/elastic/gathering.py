@@ -77,7 +77,7 @@ class Gathering:
             ) from error
 
     def remove(self, name: str) -> bool:
-        """Take a node out of the round and the lists; says whether it was anywhere."""
+        """Take a node out of the round and the lists; return whether it was anywhere."""
         was = name in self.participants or name in self.waiting or name in self.spares
         self.participants.pop(name, None)
         self.waiting = [each for each in self.waiting if each != name]

@@ -219,7 +219,7 @@ class _GangContext(PContext):
             raise
 
     def _check_entrypoint(self) -> None:
-        """Raise where the entry point cannot be started."""
+        """Raise if the entry point cannot be started."""
 
     def pids(self) -> dict[int, int]:
         """The process ids by local rank."""

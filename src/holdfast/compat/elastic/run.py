@@ -145,13 +145,13 @@ def run_script_path(training_script: str, *training_script_args: str) -> None:
 
 
 def run(args: Namespace) -> None:
-    """Run this node's workers to their end; raises `ChildFailedError` where they fail."""
+    """Run this node's workers to their end; raises `ChildFailedError` if they fail."""
     config, program, rest = config_from_args(args)
     elastic_launch(config=config, entrypoint=program)(*rest)
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Run torchrun's command line: return when all went well, raise `ChildFailedError` where workers failed."""
+    """Run torchrun's command line: return when all went well, raise `ChildFailedError` if workers failed."""
     launch_or_raise(_options(parse_args(sys.argv[1:] if args is None else args)))
 
 

@@ -14,7 +14,7 @@ class WorkerStats(ABC):
 
     @abstractmethod
     def get_progress_rate(self) -> float | None:
-        """How fast this worker is, in any unit that all share; None where it cannot say."""
+        """How fast this worker is, in any unit that all share; None if it cannot say."""
 
 
 class SimpleWorkerStats(WorkerStats):
@@ -45,7 +45,7 @@ class Coordinator(ABC):
 
     @abstractmethod
     def should_save_checkpoint(self) -> bool:
-        """Say whether now is the time for a checkpoint; the same on all workers."""
+        """Return whether now is the time for a checkpoint; the same on all workers."""
 
     @abstractmethod
     def should_rendezvous(self, state: State) -> bool:
@@ -53,7 +53,7 @@ class Coordinator(ABC):
 
     @abstractmethod
     def should_stop_training(self) -> bool:
-        """Say whether the training is over."""
+        """Return whether the training is over."""
 
     @abstractmethod
     def signal_training_done(self) -> None:
@@ -72,7 +72,7 @@ class Coordinator(ABC):
         """Take note of an error after which the worker regroups."""
 
     def explains(self, error: Exception) -> bool:
-        """Say whether an error that is no `RuntimeError` only comes from a round that is over."""
+        """Return whether an error that is no `RuntimeError` only comes from a round that is over."""
         del error
         return False
 

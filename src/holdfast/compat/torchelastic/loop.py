@@ -46,7 +46,7 @@ def train(coordinator: Coordinator, train_step: TrainStep[S], state: S) -> S:
 def run_train(coordinator: Coordinator, train_step_gen: Callable[[S], Iterator[Any]], state: S) -> S:
     """Run a generator that does one step for each value that it yields: `(state, worker_stats)`, or the stats alone.
 
-    It is made anew, from the state as it then is, after every regrouping.
+    It is made again, from the state as it then is, after every regrouping.
     """
     loop = _Loop(coordinator, train_step_gen, state)
     while not coordinator.should_stop_training():
@@ -67,7 +67,7 @@ class _Loop(Generic[S]):
         self._checkpoints = CheckpointUtil(coordinator)
 
     def run_round(self) -> bool:
-        """Take part in one round; says whether there may be another."""
+        """Take part in one round; return whether there may be another."""
         try:
             _, rank, world_size = self._coordinator.rendezvous_barrier()
             self._coordinator.init_process_group()

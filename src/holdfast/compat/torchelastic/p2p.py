@@ -30,7 +30,7 @@ class CoordinatorP2P(Coordinator):
     """Coordinates the workers of one run among themselves.
 
     `init_method` is `holdfast://HOST:PORT/RUN?min_workers=1&max_workers=4`, where the worker on that host that comes
-    first carries the coordinator, or `etcd://HOST:PORT/RUN?...`, where etcd says who does. `c10d_backend` names the
+    first runs the coordinator, or `etcd://HOST:PORT/RUN?...`, where etcd elects one. `c10d_backend` names the
     backend of torch's process group, made anew for every round, or `ring` for our own collectives.
     """
 
@@ -92,7 +92,7 @@ class CoordinatorP2P(Coordinator):
         self._trainer.ring.barrier()
 
     def explains(self, error: Exception) -> bool:
-        """Say whether an error that is no `RuntimeError` only comes from a round that is over."""
+        """Return whether an error that is no `RuntimeError` only comes from a round that is over."""
         return isinstance(error, ValueError | OSError) and self._trainer.membership.broken is not None
 
     def _leave_group(self) -> None:
@@ -106,12 +106,12 @@ class CoordinatorP2P(Coordinator):
         return False
 
     def should_rendezvous(self, state: State) -> bool:
-        """Say whether newcomers wait or the round is over; all workers hear the same, since they tell each other."""
+        """Return whether newcomers wait or the round is over; all workers hear the same, since they tell each other."""
         del state
         return self._trainer.machine.needs_round
 
     def should_stop_training(self) -> bool:
-        """Say whether a worker has ended the training."""
+        """Return whether a worker has ended the training."""
         return self._done or self._trainer.membership.ended is not None
 
     def signal_training_done(self) -> None:

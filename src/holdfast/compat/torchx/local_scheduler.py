@@ -144,7 +144,7 @@ class LocalDirectoryImageProvider(ImageProvider):
         del cfg
 
     def fetch(self, image: str) -> str:
-        """Return the folder; raises `ValueError` where there is none."""
+        """Return the folder; raises `ValueError` if there is none."""
         if not Path(image).is_dir():
             raise UsageError(f"the image '{image}' is not a folder of this machine")
         return image

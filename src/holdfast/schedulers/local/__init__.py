@@ -5,7 +5,7 @@ render ●   from an app to the request
 machine ●  what is started, stopped and started again
 parse ●    from the records to what `describe` says
 keep ●     which finished jobs are dropped
-folders    the jobs on disk: who lives, who is asked to end
+folders    the jobs on disk: which are alive, which are asked to end
 supervisor one detached process per job that runs the machine
 capture    replicas' output on its way to disk; logs: on its way back
 scheduler  what users call

@@ -68,7 +68,7 @@ class ReplicaLog:
             os.close(self._fds.popitem()[1])
 
     def _append(self, name: str, data: bytes) -> bool:
-        """Write all of `data` at the end of a file; says whether that worked."""
+        """Write all of `data` at the end of a file; return whether that worked."""
         view = memoryview(b"\n" + data if name in self._torn and name == COMBINED else data)
         whole = len(view)
         try:

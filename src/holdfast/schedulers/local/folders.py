@@ -61,11 +61,11 @@ class JobFolder:
     # -- records -------------------------------------------------------------------------------------------------------
 
     def read_request(self) -> LocalRequest | None:
-        """Return the request, or None where the job is gone."""
+        """Return the request, or None if the job is gone."""
         return read_record(self.path / "job.json", LocalRequest.from_json)
 
     def read_state(self) -> JobRecord | None:
-        """Return the last state that was written, or None where the job is gone."""
+        """Return the last state that was written, or None if the job is gone."""
         return read_record(self.path / "state.json", JobRecord.from_json)
 
     def write_state(self, record: JobRecord, *, final: bool = False) -> None:
@@ -89,7 +89,7 @@ class JobFolder:
         return False
 
     def look(self) -> tuple[JobRecord, Life] | None:
-        """Return the state together with what can be seen of the job, or None where it is gone."""
+        """Return the state together with what can be seen of the job, or None if it is gone."""
         alive = self.alive()  # before the state is read: see `Life`
         cancel_asked = self.cancel_asked()
         record = self.read_state()
@@ -115,7 +115,7 @@ class JobFolder:
         return (self.path / "kill").exists()
 
     def ask_cancel(self, *, hard: bool = False) -> None:
-        """Ask the supervisor to end the job; does nothing where there is none any more."""
+        """Ask the supervisor to end the job; does nothing if there is none any more."""
         if not self.alive():
             return
         try:
@@ -150,7 +150,7 @@ class JobFolder:
             wait_end(pidfd, timeout_s)
 
     def wait_gone(self, timeout_s: float) -> bool:
-        """Wait until the supervisor has ended; says whether that came about in time."""
+        """Wait until the supervisor has ended; return whether that came about in time."""
         until = time.monotonic() + timeout_s
         with self._supervisor() as pidfd:
             while self.alive():
@@ -161,7 +161,7 @@ class JobFolder:
         return True
 
     def remove(self) -> bool:
-        """Remove the folder; False where another process did."""
+        """Remove the folder; False if another process did."""
         gone = self.path.with_name(f"{GONE}{os.getpid()}-{time.monotonic_ns()}")
         try:
             self.path.rename(gone)
@@ -302,7 +302,7 @@ class Jobs:
 
 
 def read_record(path: Path, read: Callable[[dict[str, Any]], R]) -> R | None:
-    """Return the record in a file, or None where there is none; a damaged one is a `UsageError`."""
+    """Return the record in a file, or None if there is none; a damaged one is a `UsageError`."""
     try:
         data = json.loads(path.read_bytes())
         if isinstance(data, dict):

@@ -51,7 +51,7 @@ class Reader:
         self._rest = b""
 
     def read(self) -> list[bytes] | None:
-        """Return the next lines, or None where there is nothing more for now."""
+        """Return the next lines, or None if there is nothing more for now."""
         if self._fd is None:
             try:
                 self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)

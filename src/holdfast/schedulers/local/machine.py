@@ -165,7 +165,7 @@ class _Retries:
     used: dict[tuple[str, int | None], int] = field(default_factory=dict)
 
     def take(self, key: tuple[str, int | None], limit: int) -> int | None:
-        """Use one up and return its number, or None where there is none left."""
+        """Use one up and return its number, or None if there is none left."""
         count = self.used.get(key, 0)
         if count >= limit:
             return None
@@ -270,7 +270,7 @@ class JobMachine:
         return self._end(AppState.FAILED, f"{self._first_failure(number)}{spent}", f"{replica.name} failed")
 
     def _companions(self, number: int) -> tuple[list[int], tuple[str, int | None]]:
-        """Say who is started again together with a replica, and for what that retry is counted."""
+        """Say which replicas are started again together with one, and for which the retry is counted."""
         replica = self.replicas[number]
         match self._roles[replica.role].retry_policy:
             case RetryPolicy.REPLICA:
@@ -337,7 +337,7 @@ class JobMachine:
         return effects + [StopReplica(number, hard=True) for number in stopping if harder]
 
     def _go_on(self, now: float) -> list[JobEffect]:
-        """Do what has become possible: start again who is due, or end the job."""
+        """Start the replicas whose restart is due, or end the job."""
         if self.ended is not None:
             return []
         effects: list[JobEffect] = []

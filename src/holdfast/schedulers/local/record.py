@@ -114,7 +114,7 @@ class ReplicaRecord(msgspec.Struct, kw_only=True):
     pid: int | None = None
     exit_code: int | None = None
     cause: str = ""
-    #: Why it ended, beyond its exit code; None where nothing is known of that.
+    #: Why it ended, beyond its exit code; None if nothing is known of that.
     reason: str | None = None
     last_line: str = ""
     error: str = ""  #: what its error file holds

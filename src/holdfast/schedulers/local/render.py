@@ -29,7 +29,7 @@ NAME_CHARS_MAX = 60
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What the request depends on besides the app: who asks, where, and what this machine has."""
+    """What the request depends on besides the app: the user, the folder, and the devices of this machine."""
 
     backend: str
     session: str
@@ -133,7 +133,7 @@ def _share_gpus(
 def deal(wanted: Sequence[float], gpus: Sequence[str]) -> list[list[str]] | None:
     """Deal GPUs out in order: whole ones alone, parts (below 1) together as long as one GPU holds them.
 
-    Returns None where they are not enough.
+    Returns None if they are not enough.
     """
     left = list(gpus)
     opened: list[tuple[str, float]] = []  # GPUs that are shared, and what is free of each

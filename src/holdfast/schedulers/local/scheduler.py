@@ -180,7 +180,7 @@ class LocalScheduler(WorkspaceMixin[None], Scheduler[LocalRequest]):
     # -- looking -------------------------------------------------------------------------------------------------------
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
-        """Say how a job is doing, or None where there is none of that id."""
+        """Say how a job is doing, or None if there is none of that id."""
         from holdfast.schedulers.local import parse
 
         folder = self._jobs.folder(app_id)
@@ -263,7 +263,7 @@ class LocalScheduler(WorkspaceMixin[None], Scheduler[LocalRequest]):
         folder.remove()
 
     def _wait_ended(self, folder: JobFolder) -> bool:
-        """Wait until a cancelled job has ended; says whether that came about in time."""
+        """Wait until a cancelled job has ended; return whether that came about in time."""
         try:
             request = folder.read_request()
         except UsageError:

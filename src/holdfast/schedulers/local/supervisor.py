@@ -353,7 +353,7 @@ def main(path: str, lock: int) -> None:
 
 
 def _make_secret(folder: JobFolder) -> dict[str, str]:
-    """Make a secret that only this job's replicas use, and return how they find it; none where the user chose one."""
+    """Make a secret that only this job's replicas use, and return how they find it; none if the user chose one."""
     if any(os.environ.get(name) for name in VARIABLES):
         return {}
     path = folder.path / "secret"

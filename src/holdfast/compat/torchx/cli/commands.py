@@ -102,7 +102,7 @@ class CmdCancel(SubCommand):
         subparser.add_argument("app_handle", type=str, help=HANDLE)
 
     def run(self, args: argparse.Namespace) -> None:
-        """End the job; nothing happens where there is none."""
+        """End the job; does nothing if there is none."""
         from holdfast.runner import api
 
         with api.get_runner() as runner:
