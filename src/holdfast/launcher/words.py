@@ -1,7 +1,7 @@
-"""Reads words as torchrun's parser does, which is Python's argparse, and writes them out plainly. Pure.
+"""Parses words as torchrun does, with Python's argparse, and writes them in full. Pure.
 
 - A flag may be cut short as long as what is left means only one flag. Dashes and underscores mean the same.
-- A value that begins with a dash is written behind an equals sign, unless it is a negative number.
+- A value that begins with a dash is written after an equals sign, unless it is a negative number.
 - The first word that is no flag is the script; all that follows belongs to the script.
 - One `--` is dropped: the one before the script, or else the one right behind it. All others are the script's.
 """

@@ -46,7 +46,7 @@ WORKERS_MAX = 4096
 def gpu_count(env: Mapping[str, str] | None = None, root: Path = Path("/")) -> int:
     """Count the GPUs that workers started with this environment would see: NVIDIA's, on Linux.
 
-    `CUDA_VISIBLE_DEVICES` decides where it is set; then the driver's own list, the device files, and
+    `CUDA_VISIBLE_DEVICES` decides if it is set; then the driver's own list, the device files, and
     nvidia-smi.
     """
     present = len(gpu_addresses(root)) or _device_files(root) or _ask_nvidia_smi(root)

@@ -40,7 +40,7 @@ class OwnChild:
         self.fd = linux.open_pidfd(pid)
 
     def status(self) -> int | None:
-        """Return the exit code once it has ended; 255 where other code has taken it."""
+        """Return the exit code once it has ended; 255 if other code has taken it."""
         try:
             return linux.wait_status(self.fd, keep=True)
         except ChildProcessError:

@@ -1,13 +1,13 @@
 """Warm starts, the agent's side: a template process is kept ready and forked for each worker.
 
-A restart then costs tens of milliseconds instead of the seconds that importing torch takes. Where a template
+A restart then costs tens of milliseconds instead of the seconds that importing torch takes. If a template
 cannot be used (an import failed, it left threads or an open GPU), `why_not` says so in a sentence and workers
 are executed as ever.
 
-A forked worker must be what an executed one would be. `refusal` names what stands against that: a variable that
-modules read while they are imported and that the worker has otherwise (`OMP_NUM_THREADS`, `LD_LIBRARY_PATH`,
+A forked worker must behave like an executed one. `refusal` names the obstacles: a variable that
+modules read while they are imported and that differs in the worker (`OMP_NUM_THREADS`, `LD_LIBRARY_PATH`,
 `PYTHON*`...), CPUs that thread pools have counted already, a module beside the script that would take the place of one
-that is loaded. Such a worker is executed, and the reason is told.
+that is loaded. Such a worker is executed, and the reason is reported.
 
 No rank runs twice: a fork begins only when this side says so (see `template.py`), and a template that does not answer
 in time is killed before anything is started in its place.
@@ -177,7 +177,7 @@ class Template:
         ]
 
     def can_run(self, plan: WorkerPlan, env: Mapping[str, str]) -> bool:
-        """Whether this worker may be forked from this template; where its plan is against it, says so once."""
+        """Whether this worker may be forked from this template; if its plan forbids it, this is reported once."""
         if not self.usable or not isinstance(plan.entry, Script | Module):
             return False
         reason = self.refusal(plan, env)
@@ -322,7 +322,7 @@ class Template:
     # -- the end -----------------------------------------------------------------------------------------------
 
     def _undo(self, pids: Sequence[int], tokens: set[str]) -> None:
-        """Kill workers that have been forked in vain, and what they have started."""
+        """Kill workers that are not needed, and their children."""
         for pid in pids:
             with contextlib.suppress(OSError):
                 os.killpg(pid, signal.SIGKILL)
@@ -345,7 +345,7 @@ class Template:
         end_strays([self._child.pid], family().pids(), self._token, CLOSE_TIMEOUT_S)
 
     def close(self) -> None:
-        """End the template; the workers that were forked from it go on."""
+        """End the template; the workers that were forked from it keep running."""
         if self._closed:
             return
         self._cut_off("it is closed")

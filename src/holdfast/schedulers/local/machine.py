@@ -6,12 +6,12 @@ The rules:
   the whole app (APPLICATION), at most `max_retries` times; those that must restart with it are stopped first. Retries
   are counted for each replica, each role, or the whole app. The first comes at once, each later one after a longer
   wait.
-- Without retries left the job goes on as long as `min_replicas` of that role run or have succeeded. Otherwise it has
+- Without retries left the job continues as long as `min_replicas` of that role run or have succeeded. Otherwise it has
   failed: the others are stopped, and the first failure is the cause.
 - A replica that ends while it is being stopped is charged with nothing.
 - A cancelled job ends when nothing of it runs any more. A job that is already failing stays failed.
 
-What it does not know: processes, signals, grace times, files. The driver answers `StartReplica` with `ReplicaStarted`
+It does not know processes, signals, grace times or files. The driver answers `StartReplica` with `ReplicaStarted`
 or with a `ReplicaEnded` without an exit code, and `StopReplica` with `ReplicaEnded`.
 """
 
@@ -252,7 +252,7 @@ class JobMachine:
     # -- decisions -----------------------------------------------------------------------------------------------------
 
     def _failed(self, number: int, now: float) -> list[JobEffect]:
-        """A replica failed by itself: start it again, go on without it, or give up."""
+        """A replica failed by itself: start it again, continue without it, or give up."""
         replica = self.replicas[number]
         role = self._roles[replica.role]
         story = f"{replica.name} failed: {replica.cause}"
@@ -364,7 +364,7 @@ class JobMachine:
 
     @property
     def sentence(self) -> str:
-        """What there is to say about the job; empty while all is well."""
+        """The reason for the job's state; empty while there is none."""
         if self.ended is not None:
             return self.ended.sentence
         if self._ending is not None:
