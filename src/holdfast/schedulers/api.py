@@ -52,7 +52,7 @@ T = TypeVar("T")
 class LogQuery(NamedTuple):
     """Which lines of which replica are wanted, in the order of `Scheduler.log_iter`.
 
-    With `follow` new lines come until the replica ends. `regex` keeps the lines in which it is found, `since` and `until`
+    With `follow` lines come until the replica ends. `regex` keeps the lines in which it is found, `since` and `until`
     those written in that time; without `streams` both come together.
     """
 
