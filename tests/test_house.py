@@ -284,7 +284,7 @@ PLAIN = (
     *(str(path.relative_to(ROOT)) for path in sorted(SOURCE.iterdir()) if path.is_dir() or path.suffix == ".py"),
     *("README.md", "CONTRIBUTING.md", "docs", "bench", "tests/compat/surface"),
 )
-#: Words that name no one, words of a house, and "who" without a noun before it ("who dies is replaced", "for who waits").
+#: Words that name no one, metaphors, and "who" without a noun before it ("who dies is replaced", "for who waits").
 FOREIGN = re.compile(
     r"\b(?:whoever|whom|somebody|nobody|strangers?|porters?|desks?|crews?|party|guests?)\b"
     r"|(?:(?:^|[\"#(.;:|])\s*|\b(?:for|of|by|to|from|with|at|wakes|than) )who (?!in\b)[a-z]",
