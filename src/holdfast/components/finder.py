@@ -5,8 +5,8 @@ of the package, as `foo.<module>.<function>`; a name that begins with an undersc
 Folders without `__init__.py` are not searched, but a package without one may be registered itself.
 
 What is registered takes the place of the builtins, unless they are registered again, by `holdfast =
-holdfast.components`, or nothing usable is registered at all. A module that cannot be imported is told by `problems()`
-and costs only itself.
+holdfast.components`, or nothing usable is registered at all. `problems()` reports a module that cannot be imported,
+which does not affect the others.
 
 A component is a public function, defined in the module itself, that returns an `AppDef`.
 """

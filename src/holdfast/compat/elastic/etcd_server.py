@@ -1,4 +1,4 @@
-"""An etcd of your own, for trying things out on one machine: on a free port, gone with its data when stopped."""
+"""An etcd server for experiments on one machine: on a free port; its data are removed when it stops."""
 
 from __future__ import annotations
 

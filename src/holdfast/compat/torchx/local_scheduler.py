@@ -1,7 +1,7 @@
 """TorchX's `local_scheduler`: its image providers, its request and its bookkeeping, as an adapter around ours.
 
-A job is submitted, watched and ended as every local job is: it lives on disk and outlives this process. What differs
-from TorchX on purpose is listed in docs/COMPATIBILITY.md.
+A job is submitted, watched and ended like every local job: it is on disk and outlives this process. The differences
+from TorchX are listed in docs/COMPATIBILITY.md.
 """
 
 from __future__ import annotations
