@@ -25,7 +25,7 @@ def install(*families: str) -> Callable[[], None]:
 
     The families are `torch` (`torch.distributed.elastic`, `.run`, `.launch`, `.launcher`) and `torchx`; without an
     argument, both. `torchelastic` needs no call. Modules that were imported under these names before are
-    set aside; code that holds it keeps it.
+    set aside; code that holds them keeps them.
 
     If torch is not installed, `import torch` still raises `ModuleNotFoundError`.
     """
