@@ -1,6 +1,6 @@
-"""A member's driver: its connection, its timer, and the coordinator that its agent may carry. No decisions.
+"""A member's driver: its connection, its timer, and the coordinator that its agent may run. No decisions.
 
-Everything here runs on the background loop; the owner's thread only posts events, and hears of effects through one
+Everything here runs on the background loop; the owner's thread only posts events, and gets effects through one
 callable.
 """
 
@@ -44,7 +44,7 @@ FAREWELL_S = 1.0
 class Host:
     """The embedded coordinator of an agent that owns the endpoint's address.
 
-    Of several agents on one machine the first to bind the port carries the coordinator. Should its process die, the
+    Of several agents on one machine the first to bind the port runs the coordinator. If its process dies, the
     next one that cannot connect takes its place. `endpoint` is where this process reaches it.
     """
 
@@ -67,7 +67,7 @@ class Host:
 
     @property
     def is_up(self) -> bool:
-        """Whether this process carries the coordinator."""
+        """Whether this process runs the coordinator."""
         return self._coordinator is not None
 
     async def try_open(self) -> bool:
@@ -86,13 +86,13 @@ class Host:
                 raise
             return False
         self.endpoint = Endpoint(self.endpoint.host, opened.port)
-        # The others know this port by now: should the coordinator have to be opened again, it is there again.
+        # The others know this port by now: if the coordinator is opened again, it uses the same port.
         self._bound = Endpoint(self._bound.host, opened.port)
         self._coordinator = coordinator
         return True
 
     def _on_crash(self, coordinator: Coordinator) -> None:
-        """Let the next attempt to connect open a coordinator anew; it learns the round from the members."""
+        """Let the next attempt to connect open a new coordinator; it learns the round from the members."""
         if coordinator is self._coordinator:
             self._coordinator = None
 
@@ -100,7 +100,7 @@ class Host:
         """Note which coordinator this node is connected to."""
 
     async def close(self, farewell_of: str = "") -> None:
-        """Stop carrying the coordinator, once it has heard the last words of the node named."""
+        """Close the coordinator, once it has received the last message of this node."""
         if self._coordinator is None:
             return
         deadline = time.monotonic() + FAREWELL_S
@@ -193,7 +193,7 @@ class Member:
         self.handle(event)
 
     async def _connect(self) -> LinkUp | LinkDown:
-        """Connect; where no coordinator answers and the address is ours, host it."""
+        """Connect; if no coordinator answers and the address is ours, host it."""
         try:
             if self._host is not None and self._may_host:
                 self.machine.describe(hosts_coordinator=await self._host.try_open())

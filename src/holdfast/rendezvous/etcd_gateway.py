@@ -1,4 +1,4 @@
-"""A few words of etcd's v3 API, over the JSON gateway that every server has."""
+"""A small part of etcd's v3 API, over the JSON gateway that every server has."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Gateway:
-    """Asks one etcd server. Blocking; raises `UnavailableError`, also where the answer is not one that etcd gives."""
+    """A client of one etcd server. Blocking; raises `UnavailableError`, also if the answer is not etcd's."""
 
     def __init__(self, endpoint: Endpoint, timeout_s: float = TIMEOUT_S) -> None:
         self.endpoint = endpoint
