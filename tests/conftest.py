@@ -15,7 +15,7 @@ from tests.fork_server import ForkServer
 
 # Started in the background, a shell may have made us ignore these, and what we start would inherit that.
 for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
-    with contextlib.suppress(ValueError):  # not the main thread: then nobody can send us signals either
+    with contextlib.suppress(ValueError):  # not the main thread: then signals cannot reach us either
         if signal.getsignal(_number) is signal.SIG_IGN:
             signal.signal(_number, _handler)
 

@@ -32,7 +32,7 @@ def fill(block: str, *filled: tuple[str, str]) -> str:
     return text
 
 
-class Desk:
+class Sandbox:
     """A folder of its own, where the files of a document are saved and its commands run."""
 
     def __init__(self, folder: Path, mark: str) -> None:
@@ -79,10 +79,10 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    """A desk; no process that was started from it may be left when the test ends."""
+def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
+    """A sandbox; no process that was started from it may be left when the test ends."""
     mark = secrets.token_hex(8)
-    made = Desk(tmp_path, mark)
+    made = Sandbox(tmp_path, mark)
     yield made
     made.close()
     left = marked(mark)
@@ -92,11 +92,11 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 
 
 @pytest.fixture
-def bare(desk: Desk) -> Desk:
-    """A desk without torch: the names below it answer all the same, and a program starts at once."""
-    desk.save("bare/sitecustomize.py", WITHOUT_TORCH)
-    desk.env["PYTHONPATH"] = str(desk.folder / "bare")
-    return desk
+def bare(sandbox: Sandbox) -> Sandbox:
+    """A sandbox without torch: the names below it answer all the same, and a program starts at once."""
+    sandbox.save("bare/sitecustomize.py", WITHOUT_TORCH)
+    sandbox.env["PYTHONPATH"] = str(sandbox.folder / "bare")
+    return sandbox
 
 
 #: For what needs torch itself, or shows that its names lead to Holdfast where it is installed as well.

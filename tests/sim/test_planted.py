@@ -59,7 +59,7 @@ class ReusesNumbers(RunMachine):
 
 
 class ChargesAgain(RunMachine):
-    """Charges a round whenever somebody has come back."""
+    """Charges a round whenever a node has come back."""
 
     def _charge(self) -> bool:
         if self.round is not None:

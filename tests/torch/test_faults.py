@@ -1,4 +1,4 @@
-"""Training with torch through faults: real processes, and whoever dies, stops or comes in the middle of a step."""
+"""Training with torch through faults: real processes, and workers that die, stop or come in the middle of a step."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_a_newcomer_is_let_in_between_two_steps(start_workers: StartWorkers) -> 
 def test_workers_that_talk_after_the_optimizer_can_still_undo_its_step(
     start_workers: StartWorkers, undisturbed: Undisturbed, rollback: str
 ) -> None:
-    """The survivors fail after they have changed their parameters, and nobody is left who has not."""
+    """The survivors fail after they have changed their parameters, and no worker is left that has not."""
     options = {"talk": True, "rollback": rollback, "settings": {"min_nodes": 3}}
     expected = undisturbed(3, **options)
     *survivors, victim = start_workers({}, {}, {"fates": {"7 after": "kill"}}, size=3, **options)

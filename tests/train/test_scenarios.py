@@ -1,4 +1,4 @@
-"""The scenarios of the first torchelastic, with real processes: 11 to 30 are summed, whoever dies on the way."""
+"""The scenarios of the first torchelastic, with real processes: 11 to 30 are summed, whichever worker dies."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def main(seeds: int, first: int, seed: int | None, backend: str, at_once: int) -
     """Train under seeded faults; every run must end as the undisturbed one does, with every sample used once.
 
     On the ring that means the same bits. On gloo it means the same bits where every step was done by as many workers,
-    and the same numbers but for rounding where it was not.
+    and the same numbers but for rounding if it was not.
     """
     if backend == "gloo" and find_spec("torch") is None:
         raise click.UsageError("--backend gloo trains with torch: pip install 'holdfast[torch]'")

@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 
 
 class TorchBackend:
-    """What a training with torch has for as long as a round lasts: process groups, and what stands on them.
+    """The parts of a training with torch that live as long as a round: process groups, and modules that use them.
 
-    `groups` is None where there are none: with `backend="ring"` gradients go over the ring.
+    `groups` is None if there are none: with `backend="ring"` gradients go over the ring.
     """
 
     def __init__(self, groups: RoundGroups | None, state: State) -> None:
@@ -59,7 +59,7 @@ class TorchBackend:
             state.settle = self._settle_groups
 
     def open(self, view: RoundView, membership: Membership) -> None:
-        """Form the process group, and wrap what stands on it."""
+        """Form the process group, and wrap the modules that use it."""
         if self.groups is None:
             return
         self.groups.form(view, membership)
@@ -72,7 +72,7 @@ class TorchBackend:
             raise RoundOverError(str(membership.broken)) from error
 
     def close(self) -> None:
-        """Let go of the process groups, which ends whatever still waits in them."""
+        """Release the process groups, which ends every wait in them."""
         for each in self.wrapped:
             each.unwrap()
         if self.groups is not None:
@@ -87,7 +87,7 @@ class TorchBackend:
             self._state.look_back()
 
     def reducer(self, module: torch.nn.Module) -> Reducer:
-        """Return what averages the gradients of a module; it is made once."""
+        """Return the reducer for the gradients of a module; it is made once."""
         if module not in self._reducers:
             self._reducers[module] = Reducer(module)
         return self._reducers[module]
@@ -141,8 +141,8 @@ class TorchRun(Run):
     ) -> Iterator[tuple[TorchStep, Any]]:
         """Yield every step that is left with the data of this worker's share, loaded by torch's `DataLoader`.
 
-        What is not described at `Run.steps` goes to the loader: `num_workers`, `collate_fn`, `pin_memory`. The data is
-        one batch or, with micro-batches, a list of them; None where this worker has no sample in the step.
+        Arguments that `Run.steps` does not have go to the loader: `num_workers`, `collate_fn`, `pin_memory`. Data is
+        one batch or, with micro-batches, a list of them; None if this worker has no sample in the step.
         """
         source = StepLoader(dataset, loader)
         for step in self.steps(
@@ -160,7 +160,7 @@ class TorchRun(Run):
             yield step, source.load(step, self.ledger, self.rank, self.world_size)
 
     def ddp(self, module: torch.nn.Module, **options: Any) -> ElasticDDP:
-        """Return the module with `DistributedDataParallel` around it, which is made anew for every round."""
+        """Return the module with `DistributedDataParallel` around it, which is made again for every round."""
         if self.groups is None:
             raise UsageError(
                 "DistributedDataParallel needs a process group: give elastic() a backend other than 'ring'"
@@ -172,7 +172,7 @@ class TorchRun(Run):
         return wrapped
 
     def new_group(self, ranks: Sequence[int] | None = None, **options: Any) -> Any:
-        """Make a process group of some ranks that ends with the round; for every round anew, by all workers."""
+        """Make a process group of some ranks that ends with the round; all workers call this in every round."""
         if self.groups is None:
             raise UsageError("there are no process groups with backend='ring'")
         return self.groups.new_group(ranks, **options)
@@ -183,14 +183,14 @@ class TorchRun(Run):
         return self.present
 
     def _weight(self) -> float:
-        """How much more, or less, than an even share of the samples this worker has in the present step."""
+        """This worker's share of the samples in the present step, relative to an even share."""
         if self.present is None:
             return 1.0
         return self.present.own_samples * self.world_size / self.present.samples
 
 
 class TorchStep(Step):
-    """One step of all workers together, with what a training with torch does in it."""
+    """One step of all workers together, with methods for gradients and losses of torch."""
 
     _run: TorchRun
 
@@ -210,14 +210,14 @@ class TorchStep(Step):
         return self.own_samples / self.samples
 
     def reduce_gradients(self, module: torch.nn.Module) -> None:
-        """Make every gradient the mean over all samples of the step, where it was the mean over this worker's own.
+        """Turn every gradient from the mean over this worker's own samples into the mean over all samples of the step.
 
         The running statistics of batch normalisation are averaged with them, so that all workers stay equal.
         """
         run = self._run
         if self._busy_s is None:
             self._busy_s = time.monotonic() - self._began
-        pause()  # a worker that waits for another one does not hang
+        pause()  # waiting for another worker is not a hang
         backend = run.backend
         if backend.groups is not None:
             sums = backend.groups.device_sums
@@ -241,15 +241,15 @@ class TorchStep(Step):
     def total_gradients(self, module: torch.nn.Module) -> None:
         """Make every gradient the mean over all samples of the step, summed micro-batch by micro-batch in their order.
 
-        That goes over the ring, and gives the same bits however many workers there are.
+        This uses the ring, and gives the same bits for any number of workers.
         """
         self._run.backend.ring_sums += 1
         give_gradients(_trained(module), self.total())
 
     def mean(self, value: torch.Tensor | float) -> float:
-        """Return the mean over all samples of the step of what is a mean over this worker's own, such as its loss.
+        """Turn a mean over this worker's own samples, such as its loss, into the mean over all samples of the step.
 
-        Call it before `optimizer.step()`, like everything else that talks to the other workers.
+        Call it before `optimizer.step()`, like everything else that communicates with the other workers.
         """
         import numpy as np
 
@@ -260,7 +260,7 @@ class TorchStep(Step):
         return float(self._run.ring.all_reduce(np.array([mine]))[0])
 
     def _set_part(self, index: int) -> bool:
-        """Let the random numbers be those of one of this worker's micro-batches; says whether there is such a one."""
+        """Seed the random numbers of one of this worker's micro-batches; return whether there is one."""
         state = self._run.state
         if not isinstance(state, TorchState) or index >= len(self.micro_batches):
             return False
@@ -278,7 +278,7 @@ def elastic(
     notices: Notices | None = None,
     min_workers: int = 1,
 ) -> TorchRun:
-    """Take part in a training with torch that outlives its workers; use it as a context manager.
+    """Take part in a training with torch that survives the loss of workers; use it as a context manager.
 
     `backend` is one of `torch.distributed`'s, "ring" for our own, or "auto": NCCL if the state has a module on a GPU,
     else gloo. `timeout` is the longest that a collective may take while no worker is known to be gone. The rest is as

@@ -1,7 +1,7 @@
 """Membership: how a worker that trains in process takes part in rounds.
 
 Every worker is a node of the workers' own run. It asks for a round, hears at once when the round is over, and asks
-again, all without leaving its process. Newcomers never break a round; the members let them in between two steps.
+again, all without leaving its process. Newcomers never break a round; the members admit them between two steps.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from holdfast.train.events import TrainerEvent
 from holdfast.train.ring import listen, make_token
 from holdfast.workers.plan import MEMBER_FILE_VARIABLE
 
-#: What the run of the workers is called, beside the run of their agents.
+#: The id of the workers' run is that of their agents' run with this suffix.
 RUN_SUFFIX = ".workers"
-#: A first round waits this long for all who are expected.
+#: The first round waits this long for all expected workers.
 GATHER_S = 60.0
 #: How long the end of a training waits for a coordinator that cannot be reached.
 CLOSE_TIMEOUT_S = 30.0
@@ -59,7 +59,7 @@ class RoundView:
 class Membership:
     """Takes part in rounds until the training is over.
 
-    `on_break` names what must end at once when the round does: it is called on another thread with the reason.
+    `on_break` registers a function that is called on another thread, with the reason, as soon as the round is over.
     """
 
     def __init__(self, params: RendezvousParameters) -> None:
@@ -77,7 +77,7 @@ class Membership:
         self.broken: str | None = "there has been no round yet"
         self._told = threading.Event()
         self._over = threading.Event()
-        #: What the coordinator says, for the trainer to hear before anything else.
+        #: The coordinator's news, which the trainer handles before anything else.
         self.news: queue.SimpleQueue[TrainerEvent] = queue.SimpleQueue()
         self.newcomers = 0
         self._view: RoundView | None = None
@@ -85,17 +85,17 @@ class Membership:
         self._place: Place | None = None
 
     def join(self, cause: str | None = None) -> RoundView:
-        """Block until there is a round; `cause` says what this worker ended the last one for.
+        """Block until there is a round; `cause` says why this worker ended the last one.
 
-        Raises `RendezvousClosedError` where the training is over, and what else the rendezvous raises.
+        Raises `RendezvousClosedError` if the training is over, and the other errors of a rendezvous.
         """
         self._drop_view()
         with self._lock:
             self._breakers.clear()
             self._told.clear()
-            # What is heard from now on of rounds before the next one is old news.
+            # From now on news of earlier rounds is old.
             self.broken, self.newcomers, self._place = None, 0, None
-        pause()  # to wait for the others is no hang
+        pause()  # waiting for the others is not a hang
         place = self._handler.next_round(None if cause is None else Cause(cause, victim=True))
         heartbeat()
         secret, nonce = self._handler.secret.key, str(place.round)
@@ -111,7 +111,7 @@ class Membership:
         return self._view
 
     def on_break(self, breaker: Callable[[str], None]) -> None:
-        """Have `breaker` called when the round is over; at once where it is already."""
+        """Have `breaker` called when the round is over; at once if it is already."""
         with self._lock:
             self._breakers.append(breaker)
             broken = self.broken
@@ -119,7 +119,7 @@ class Membership:
             breaker(broken)
 
     def wait_broken(self, timeout_s: float) -> bool:
-        """Wait for the news that the round is over; says whether it came in time."""
+        """Wait for the news that the round is over; return whether it came in time."""
         return self._told.wait(timeout_s) if self.broken is None else True
 
     @property
@@ -128,13 +128,13 @@ class Membership:
         return self._handler.is_connected
 
     def note(self, text: str) -> None:
-        """Have people who look at the run see this of the worker."""
+        """Show this text beside the worker in `holdfast rounds`."""
         self._handler.note(text)
 
     def close_run(self, reason: str = "its training is done", *, failed: bool = False) -> None:
         """End the training for all workers, and wait until the coordinator has taken note of it.
 
-        A coordinator that is out of reach is waited for: a worker that comes back later would otherwise train all over
+        This waits for a coordinator that is out of reach: a worker that comes back later would otherwise train all over
         again.
         """
         self._handler.close(reason, failed=failed)
@@ -194,7 +194,7 @@ class Membership:
 
 
 def from_environ(environ: Mapping[str, str] | None = None, **settings: Any) -> Membership:
-    """Take part as the agent of this worker has arranged it; raises `UsageError` where there is none."""
+    """Take part with the settings from this worker's agent; raises `UsageError` if there is none."""
     environ = os.environ if environ is None else environ
     endpoint = environ.get(ENDPOINT_VARIABLE)
     if member_file := environ.get(MEMBER_FILE_VARIABLE):
@@ -218,7 +218,7 @@ def from_environ(environ: Mapping[str, str] | None = None, **settings: Any) -> M
                 int(environ.get("WORLD_SIZE", "1")),
                 int(environ.get(MAX_WORKERS_VARIABLE, "0")),
                 is_host=False,
-                # Only a wish, but mostly granted: people expect a worker to have one rank, not two.
+                # Only a preference, but mostly granted: users expect a worker to have one rank, not two.
                 **({"node_rank": int(environ["RANK"])} if "RANK" in environ else {}),
                 **settings,
             ),
@@ -227,7 +227,7 @@ def from_environ(environ: Mapping[str, str] | None = None, **settings: Any) -> M
 
 
 def worker_settings(expected: int, most: int = 0, **settings: Any) -> dict[str, Any]:
-    """Return how workers meet: who is left goes on at once, who comes is let in between steps."""
+    """Return how workers meet: the remaining ones continue at once, and new ones join between steps."""
     return {
         "min_nodes": 1,
         "max_nodes": max(expected, most, 1),
@@ -236,7 +236,7 @@ def worker_settings(expected: int, most: int = 0, **settings: Any) -> dict[str, 
         "last_call_timeout": GATHER_S,
         "quiet": GATHER_S,
         "drop_grace": 0,
-        # A worker that fails is its agent's business; the run of the workers only regroups.
+        # The agent handles a worker that fails; the run of the workers only regroups.
         "max_restarts": 1_000_000,
         **settings,
     }
