@@ -58,13 +58,13 @@ class LocalOptions:
     forward_signals: tuple[signal.Signals, ...] = ()
     #: Bytes kept of each log file; None keeps all.
     log_bytes_max: int | None = None
-    #: How long some workers may have finished while others go on before the others' stacks are reported.
+    #: How long after some workers have finished the stacks of the others are reported.
     half_finished_s: float | None = None
     #: How long workers that call `holdfast.heartbeat` may be silent; None does not watch them.
     hang: HangOptions | None = None
     #: Whether to keep workers' states in this node's memory, and copies of the neighbours'.
     vault: bool = False
-    #: What to tell once the launch is known to be sound: how other nodes can join it.
+    #: What to tell the user once the workers can be started: how other nodes can join.
     invitation: str = ""
     #: Where the health server listens; None leaves it to TORCHELASTIC_HEALTH_CHECK_PORT.
     health: Endpoint | None = None
@@ -85,7 +85,7 @@ class LocalSettings:
 
 
 class LocalWorkers:
-    """The workers of one node, as an agent's loop sees them; a death is noticed the moment that it happens."""
+    """The workers of one node, as an agent's loop sees them; a death is noticed as soon as it happens."""
 
     heeds_signals = True
 
@@ -137,21 +137,21 @@ class LocalWorkers:
     # -- starting --------------------------------------------------------------------------------------------------
 
     def warm_up(self) -> None:
-        """Begin to import what workers will need, in the background."""
+        """Begin to import the workers' modules, in the background."""
         self._preloading.begin()
 
     @property
     def preloading(self) -> bool:
-        """Whether what the workers import is still being imported."""
+        """Whether the workers' modules are still being imported."""
         self._reports_preload = self._preloading.importing
         return self._reports_preload
 
     def tell_preload(self, *, busy: bool) -> None:
-        """Tell people that the imports are waited for."""
+        """Tell the user that the agent waits for imports."""
         self._preloading.tell(busy=busy)
 
     def begin(self) -> dict[str, Any]:
-        """Open the journal, before nodes are waited for and modules imported, so that the run can be found at once."""
+        """Open the journal before waiting for nodes and importing modules, so that the run can be found at once."""
         self._preloading.begin()
         open_folder = getattr(self._logs_specs, "open_folder", None)  # which a class of another package may not have
         folder = open_folder(self._run_id) if open_folder is not None else ""
@@ -167,7 +167,7 @@ class LocalWorkers:
         return self.details()
 
     def launch(self, place: Place, restarts: int) -> dict[int, int]:
-        """Start a process for each worker of the group; returns their ids."""
+        """Start a process for each worker of the group; return their ids."""
         self._place, self._restarts = place, restarts
         envs = self._environments(place)
         self._hangs.prepare(self._run_id, self.group.spec.role, envs)
@@ -185,7 +185,7 @@ class LocalWorkers:
         return self.gangs.pids()
 
     def details(self) -> dict[str, Any]:
-        """Return what else to tell of workers that have been started."""
+        """Return further details of workers that have been started."""
         error_files = self._dest.error_files if self._dest is not None else {}
         return {
             "pids": sorted(self.gangs.pids().values()) if self.gangs is not None else [],
@@ -251,12 +251,12 @@ class LocalWorkers:
         return True
 
     def move(self, place: Place) -> None:
-        """Take note that the workers, which outlived a round, are in the next one."""
+        """Record that the workers, which outlived a round, are in the next one."""
         self._place = place
         seat(self.group, place)
 
     def replace(self, restarts: int) -> tuple[list[int], str]:
-        """Start a new worker in the place of each that failed; the others do not notice us."""
+        """Start a new worker in the place of each that failed; the others are not disturbed."""
         gangs, group, place = self.gangs, self.group, self._place
         assert gangs is not None
         assert place is not None
@@ -341,7 +341,7 @@ class LocalWorkers:
         return (*found, self.gangs.fileno(), *self._hangs.filenos()) if self.gangs is not None else found
 
     def get_last_progress_time(self) -> int:
-        """When the watchdog last moved, in whole seconds of the wall clock; now, where there is none."""
+        """When the watchdog last made progress, in whole seconds of the wall clock; now, if there is none."""
         moved = self._hangs.get_last_progress_time()
         return int(time.time()) if moved is None else moved
 
@@ -409,7 +409,7 @@ class LocalWorkers:
         return dest is not None and (local_rank in dest.tee_stderrs or dest.stderrs.get(local_rank or 0) == SYS_STREAM)
 
     def _note_immovable(self, gangs: Gangs) -> bool:
-        """Note the failures of workers that hang and cannot be ended; says whether there are any."""
+        """Note the failures of workers that hang and cannot be ended; return whether there are any."""
         found = self._hangs.take_immovable()
         for hang in found:
             rank = hang.local_rank
@@ -444,7 +444,7 @@ class LocalWorkers:
     def _gather_stacks(self, local: dict[int, Stack]) -> dict[int, Stack]:
         """Add other nodes' stacks, by rank, to those of this node's workers; called in a thread, and may take a moment.
 
-        What it returns is compared to find the rank that holds the others up, and goes into the report.
+        The stacks are compared to find the rank that blocks the others, and go into the report.
         """
         return {**ask_others(self._agent.calls), **local}
 
@@ -481,7 +481,7 @@ class LocalWorkers:
             self.gangs.send(number)
 
     def close(self, number: int, grace_s: float = SHUTDOWN_TIMEOUT_S) -> None:
-        """Stop whatever still runs, with this signal, and give everything back."""
+        """Stop whatever still runs, with this signal, and release everything."""
         if self.gangs is not None:
             self.gangs.ask_stop(number, grace_s)
             self._drive_stop(self.gangs)
@@ -526,7 +526,7 @@ def make_local_agent(
     health_server: Any = None,
     workers_type: Callable[..., LocalWorkers] = LocalWorkers,
 ) -> tuple[Agent, LocalWorkers]:
-    """Make an agent whose workers are local processes, and hand out both."""
+    """Make an agent whose workers are local processes, and return both."""
     group = WorkerGroup(spec)
     inbox: Inbox[AgentEvent] = Inbox()
     rounds = rounds_of(spec, settings.exit_barrier_timeout_s)
@@ -565,12 +565,12 @@ def screen_name() -> str:
 
 
 def as_cause(failures: Sequence[Failure]) -> Cause:
-    """Make the root cause of failures what the others are told."""
+    """Return the root cause of failures, as it is reported to the other nodes."""
     verdict = root_cause(failures)
     return Cause(verdict.sentence, victim=not verdict.cause.is_true, detail=verdict.cause.to_json())
 
 
 def _chosen_here() -> Metrics | None:
-    """What this process has chosen for itself, so that a launcher of one's own need not hand it on to its workers."""
+    """The metrics that this process has chosen, so that a custom launcher need not pass them to its workers."""
     found = installed()
     return found if isinstance(found, Metrics) else None

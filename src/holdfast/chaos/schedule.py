@@ -82,7 +82,7 @@ class Schedule:
 
     @property
     def keeps_size(self) -> bool:
-        """Whether survivors wait for a replacement: in every second schedule where each who goes is replaced."""
+        """Whether survivors wait for a replacement: in every second schedule in which every lost worker is replaced."""
         return self.seed % 2 == 0 and not any(fault.kind in OF_SIZE for fault in self.faults)
 
     def to_json(self) -> dict[str, Any]:

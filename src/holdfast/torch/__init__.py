@@ -1,4 +1,4 @@
-"""What needs torch; nothing here imports it until a name is used."""
+"""Training with torch; torch is imported when a name is first used."""
 
 from __future__ import annotations
 

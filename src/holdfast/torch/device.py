@@ -1,11 +1,11 @@
-"""Waiting for a device with an eye on the round.
+"""Waiting for a device while watching the round.
 
 A collective of NCCL returns before it has done its work, and its `wait` makes only the stream wait: what is queued
 behind it, the optimizer too, would run on sums that never arrived when a peer dies. So the host waits here until the
 device has finished, and stops waiting the moment the round is over.
 
-The waiting is done on a stream of its own. The stream that a program computes on is then never stuck behind a
-collective that will not end, and can go on in the next round while the old one is still being aborted.
+The wait uses a stream of its own. The stream that a program computes on is then never stuck behind a
+collective that will not end, and can continue in the next round while the old one is still being aborted.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class DeviceSums:
         self._over = over
         self._timeout_s = timeout_s
         self._side: Any = _cuda.Stream()
-        #: What a collective in flight may still write to; nothing of it may be used again before that is ended.
+        #: Memory that a running collective may still write to; it must not be reused before the collective has ended.
         self.in_flight: list[torch.Tensor] = []
 
     def begin(self, tensor: torch.Tensor) -> Callable[[], None]:
@@ -69,7 +69,7 @@ class DeviceSums:
         torch.cuda.current_stream().wait_event(done)
 
     def settle(self) -> None:
-        """Wait until the device has done everything that was queued so far, collectives of others included."""
+        """Wait until the device has finished all queued work, including collectives of other code."""
         done = _cuda.Event()
         done.record()
         wait_event(done, self._over, self._timeout_s)

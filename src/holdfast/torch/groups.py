@@ -1,8 +1,8 @@
 """Process groups that live as long as a round, and end with it at once.
 
-Every round has a default group of its own, made of keys that only this round can see. When the round is over,
-`RoundGroups.abort` ends whatever waits in a collective: gloo's by shutting its connections down. NCCL's collectives are
-waited for by the host with an eye on the round (see `device`), and their groups are aborted in the background (see
+Every round has a default group of its own, with store keys that only this round can see. When the round is over,
+`RoundGroups.abort` ends every collective that waits: gloo's by shutting its connections down. For NCCL's collectives
+the host waits while watching the round (see `device`), and their groups are aborted in the background (see
 `retired`). The next round then makes its group in the same process, in milliseconds.
 """
 
@@ -42,7 +42,7 @@ T = TypeVar("T")
 TIMEOUT_S = 1800.0
 #: gloo cannot be told to give up while it connects, so it gets this long for each of its five tries.
 CONNECT_S = 1.0
-#: A wait for a peer's key looks this often whether the round still stands.
+#: A wait for a peer's key checks this often whether the round is over.
 LOOK_S = 0.05
 #: Bytes travel in pieces of this size.
 PIECE_BYTES = 64 * 1024 * 1024
@@ -148,9 +148,9 @@ class RoundGroups:
         self._settled = 0
         #: Whether NCCL's groups of this round are being aborted.
         self._aborting = False
-        #: Why nothing can be expected of the groups any more.
+        #: Why the groups cannot be used any more.
         self.aborted: str | None = None
-        #: How gradients are summed so that the host knows of it; None where a collective has done its work at its end.
+        #: Sums gradients so that the host knows when a sum is complete; None if they are complete when they return.
         self.device_sums: DeviceSums | None = None
         _all.add(self)
 
@@ -190,14 +190,14 @@ class RoundGroups:
         return group
 
     def abort(self, reason: str) -> None:
-        """End every collective that is under way, and all that would follow."""
+        """End every running collective, and all later ones."""
         with self._lock:
             self.aborted = self.aborted or reason
             if self._formed:
                 self._end_waits()
 
     def close(self) -> None:
-        """Let go of the groups of the round; safe to call at any time."""
+        """Release the groups of the round; safe to call at any time."""
         with self._lock:
             self.aborted = self.aborted or "the round's groups are closed"
             formed, self._formed = self._formed, False
@@ -215,18 +215,18 @@ class RoundGroups:
 
     @property
     def is_gloo(self) -> bool:
-        """Whether every collective has done its work when it returns, and can be ended."""
+        """Whether every collective is complete when it returns, and can be ended."""
         return self.backend == "gloo"
 
     @property
     def is_nccl(self) -> bool:
-        """Whether collectives go on on the device after they have returned."""
+        """Whether collectives continue on the device after they have returned."""
         return self.backend == "nccl"
 
     def settle(self) -> None:
-        """Wait until every collective so far has done its work; raises `RoundOverError` where one never will.
+        """Wait until every collective so far has done its work; raises `RoundOverError` if one never will.
 
-        Where none was begun since the last time there is nothing to wait for, even if the round is over meanwhile: a
+        If none was begun since the last time there is nothing to wait for, even if the round is over meanwhile: a
         step whose sums are complete counts.
         """
         begun = self.operations()
@@ -236,7 +236,7 @@ class RoundGroups:
             self.device_sums.settle()
         elif cuda_in_use():
             torch.cuda.current_stream().synchronize()
-        self._check()  # an abort ends a collective too, with anything in its sums
+        self._check()  # an abort ends a collective too, with undefined sums
         self._settled = begun
 
     def operations(self) -> int:
@@ -297,7 +297,7 @@ class RoundGroups:
 
 
 class _RoundStore(PrefixStore):
-    """A round's keys for torch. Who waits for a peer's key stops waiting when the round is over."""
+    """A round's keys for torch. A wait for a peer's key ends when the round is over."""
 
     def __init__(self, store: Store, over: Callable[[], str | None]) -> None:
         super().__init__("torch", store)
@@ -333,7 +333,7 @@ class _RoundStore(PrefixStore):
                     raise
 
 
-#: What torch does by itself when a collective of NCCL fails or takes too long: it ends the process. Here a round ends.
+#: When a collective of NCCL fails or takes too long, torch ends the process. Here only the round ends.
 _OUR_ERRORS = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
     "TORCH_NCCL_ENABLE_MONITORING": "0",
@@ -346,7 +346,7 @@ _OUR_ERRORS = {
 
 @contextlib.contextmanager
 def _errors_are_ours(backend: str) -> Iterator[None]:
-    """Have torch leave NCCL's errors to us in groups that are made meanwhile; it reads this when it makes them."""
+    """Turn off torch's handling of NCCL's errors in groups that are made meanwhile; torch reads this at that moment."""
     if backend != "nccl":
         yield
         return

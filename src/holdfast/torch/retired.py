@@ -1,8 +1,8 @@
-"""NCCL's groups of rounds that are over: out of torch's sight at once, aborted in the background.
+"""NCCL's groups of rounds that are over: hidden from torch at once, aborted in the background.
 
-NCCL's abort takes half a second, and a new communicator a few milliseconds. Nothing says that the one must wait for
-the other: a thread begins to abort the groups when the round breaks, which frees whatever waits for them, torch
-forgets them when the round is closed, and the next round forms its own meanwhile. What a collective in flight may still
+NCCL's abort takes half a second, and a new communicator a few milliseconds. The one need not wait for
+the other: a thread begins to abort the groups when the round breaks, which ends every wait for them, torch
+forgets them when the round is closed, and the next round forms its own meanwhile. Memory that a collective may still
 write to is kept until the abort is done.
 """
 
@@ -20,9 +20,9 @@ from torch.distributed import distributed_c10d as c10d
 
 from holdfast.facts import facts
 
-#: How long a process that ends waits for its aborts: a kernel that still runs would hold the end of the process up.
+#: How long a process that ends waits for its aborts: a kernel that still runs would delay the end of the process.
 EXIT_WAIT_S = 10.0
-#: Where torch keeps what it knows of groups; versions differ in what they have.
+#: Where torch keeps its groups; versions of torch differ.
 _REGISTRIES = (
     "pg_map",
     "pg_names",
@@ -55,7 +55,7 @@ def forget_groups() -> None:
 
 
 def backends_of(groups: list[Any]) -> list[Any]:
-    """Return what stands behind these groups, each once."""
+    """Return the backends of these groups, each once."""
     found: list[Any] = []
     for group in groups:
         for device in ("cuda", "cpu"):

@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 
 
 class TorchBackend:
-    """What a training with torch has for as long as a round lasts: process groups, and what stands on them.
+    """The parts of a training with torch that live as long as a round: process groups, and modules that use them.
 
-    `groups` is None where there are none: with `backend="ring"` gradients go over the ring.
+    `groups` is None if there are none: with `backend="ring"` gradients go over the ring.
     """
 
     def __init__(self, groups: RoundGroups | None, state: State, replica: Replica | None = None) -> None:
@@ -80,7 +80,7 @@ class TorchBackend:
             raise RoundOverError(str(membership.broken)) from error
 
     def close(self) -> None:
-        """Let go of the process groups, which ends whatever still waits in them."""
+        """Release the process groups, which ends every wait in them."""
         for each in self.wrapped:
             each.unwrap()
         if self.groups is not None:
@@ -100,7 +100,7 @@ class TorchBackend:
         return None if self.replica is None or self.groups is None else self.groups.broadcast
 
     def reducer(self, module: torch.nn.Module) -> Reducer:
-        """Return what averages the gradients of a module; it is made once."""
+        """Return the reducer for the gradients of a module; it is made once."""
         if module not in self._reducers:
             self._reducers[module] = Reducer(module)
         return self._reducers[module]
@@ -202,8 +202,8 @@ class TorchRun(Run):
     ) -> Iterator[tuple[TorchStep, Any]]:
         """Yield every step that is left with the data of this worker's share, loaded by torch's `DataLoader`.
 
-        What is not described at `Run.steps` goes to the loader: `num_workers`, `collate_fn`, `pin_memory`. The data is
-        one batch or, with micro-batches, a list of them; None where this worker has no sample in the step.
+        Arguments that `Run.steps` does not have go to the loader: `num_workers`, `collate_fn`, `pin_memory`. Data is
+        one batch or, with micro-batches, a list of them; None if this worker has no sample in the step.
         """
         source = StepLoader(dataset, loader)
         for step in self.steps(
@@ -251,14 +251,14 @@ class TorchRun(Run):
         return self.present
 
     def _weight(self) -> float:
-        """How much more, or less, than an even share of the samples this worker has in the present step."""
+        """This worker's share of the samples in the present step, relative to an even share."""
         if self.present is None:
             return 1.0
         return self.present.own_samples * self.world_size / self.present.samples
 
 
 class TorchStep(Step):
-    """One step of all workers together, with what a training with torch does in it."""
+    """One step of all workers together, with methods for gradients and losses of torch."""
 
     _run: TorchRun
 
@@ -297,14 +297,14 @@ class TorchStep(Step):
         return sum(len(micro.indices) for share in dealt for micro in share)
 
     def reduce_gradients(self, module: torch.nn.Module) -> None:
-        """Make every gradient the mean over all samples of the step, where it was the mean over this worker's own.
+        """Turn every gradient from the mean over this worker's own samples into the mean over all samples of the step.
 
         The running statistics of batch normalisation are averaged with them, so that all workers stay equal.
         """
         run = self._run
         if self._busy_s is None:
             self._busy_s = time.monotonic() - self._began
-        pause()  # a worker that waits for another one does not hang
+        pause()  # waiting for another worker is not a hang
         backend = run.backend
         if backend.groups is not None:
             reducer, begin_sum, weight = backend.reducer(module), backend.groups.begin_sum, self.weight
@@ -332,7 +332,7 @@ class TorchStep(Step):
     def total_gradients(self, module: torch.nn.Module) -> None:
         """Make every gradient the mean over all samples of the step, summed micro-batch by micro-batch in their order.
 
-        That goes over the ring, and gives the same bits however many workers there are.
+        This uses the ring, and gives the same bits for any number of workers.
         """
         self._run.backend.ring_sums += 1
         give_gradients(_trained(module), self.total())
@@ -350,9 +350,9 @@ class TorchStep(Step):
             backend.agree(lambda: groups.begin_sum(tensor)())
 
     def mean(self, value: torch.Tensor | float) -> float:
-        """Return the mean over all samples of the step of what is a mean over this worker's own, such as its loss.
+        """Turn a mean over this worker's own samples, such as its loss, into the mean over all samples of the step.
 
-        Call it before `optimizer.step()`, like everything else that talks to the other workers.
+        Call it before `optimizer.step()`, like everything else that communicates with the other workers.
         """
         import numpy as np
 
@@ -371,7 +371,7 @@ class TorchStep(Step):
         return run.replica.sum(mine, total)
 
     def _set_part(self, index: int) -> bool:
-        """Let the random numbers be those of one of this worker's micro-batches; says whether there is such a one."""
+        """Seed the random numbers of one of this worker's micro-batches; return whether there is one."""
         state = self._run.state
         if not isinstance(state, TorchState) or index >= len(self.micro_batches):
             return False
@@ -391,7 +391,7 @@ def elastic(
     replicas_of: str | int | None = None,
     data: Data = "worker",
 ) -> TorchRun:
-    """Take part in a training with torch that outlives its workers; use it as a context manager.
+    """Take part in a training with torch that survives the loss of workers; use it as a context manager.
 
     `backend` is one of `torch.distributed`'s, "ring" for our own, or "auto": NCCL if the state has a module on a GPU,
     else gloo. `timeout` is the longest that a collective may take while no worker is known to be gone. The rest is as

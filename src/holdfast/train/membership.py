@@ -1,7 +1,7 @@
 """Membership: how a worker that trains in process takes part in rounds.
 
 Every worker is a node of the workers' own run. It asks for a round, hears at once when the round is over, and asks
-again, all without leaving its process. Newcomers never break a round; the members let them in between two steps.
+again, all without leaving its process. Newcomers never break a round; the members admit them between two steps.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from holdfast.train.events import TrainerEvent
 from holdfast.train.ring import listen, make_token
 from holdfast.workers.plan import MEMBER_FILE_VARIABLE
 
-#: What the run of the workers is called, beside the run of their agents.
+#: The id of the workers' run is that of their agents' run with this suffix.
 RUN_SUFFIX = ".workers"
-#: A first round waits this long for all who are expected.
+#: The first round waits this long for all expected workers.
 GATHER_S = 60.0
 #: How long the end of a training waits for a coordinator that cannot be reached.
 CLOSE_TIMEOUT_S = 30.0
@@ -114,7 +114,7 @@ class Membership:
         self._handler.listen_for_peers(self.listener.getsockname()[1])
         self._break = Break()
         self._over = threading.Event()
-        #: What the coordinator says, for the trainer to hear before anything else.
+        #: The coordinator's news, which the trainer handles before anything else.
         self.news: queue.SimpleQueue[TrainerEvent] = queue.SimpleQueue()
         self.newcomers = 0
         self._view: RoundView | None = None
@@ -122,9 +122,9 @@ class Membership:
         self._place: Place | None = None
 
     def join(self, cause: str | None = None) -> RoundView:
-        """Block until there is a round; `cause` says what this worker ended the last one for.
+        """Block until there is a round; `cause` says why this worker ended the last one.
 
-        Raises `RendezvousClosedError` where the training is over, and what else the rendezvous raises.
+        Raises `RendezvousClosedError` if the training is over, and the other errors of a rendezvous.
         """
         self._drop_view()
         # What is heard from now on of rounds before the next one is old news.
@@ -168,13 +168,13 @@ class Membership:
         return self._handler.is_connected
 
     def note(self, text: str) -> None:
-        """Have people who look at the run see this of the worker."""
+        """Show this text beside the worker in `holdfast rounds`."""
         self._handler.note(text)
 
     def close_run(self, reason: str = "its training is done", *, failed: bool = False) -> None:
         """End the training for all workers, and wait until the coordinator has taken note of it.
 
-        A coordinator that is out of reach is waited for: a worker that comes back later would otherwise train all over
+        This waits for a coordinator that is out of reach: a worker that comes back later would otherwise train all over
         again.
         """
         self._handler.close(reason, failed=failed)
@@ -262,7 +262,7 @@ def from_environ(
 
 
 def worker_settings(expected: int, most: int = 0, **settings: Any) -> dict[str, Any]:
-    """Return how workers meet: who is left goes on at once, who comes is let in between steps."""
+    """Return how workers meet: the remaining ones continue at once, and new ones join between steps."""
     return {
         "min_nodes": 1,
         "max_nodes": max(expected, most, 1),
@@ -271,7 +271,7 @@ def worker_settings(expected: int, most: int = 0, **settings: Any) -> dict[str, 
         "last_call_timeout": GATHER_S,
         "quiet": GATHER_S,
         "drop_grace": 0,
-        # A worker that fails is its agent's business; the run of the workers only regroups.
+        # The agent handles a worker that fails; the run of the workers only regroups.
         "max_restarts": 1_000_000,
         **settings,
     }

@@ -1,8 +1,8 @@
 """The trainer's driver: carries out what the trainer machine decides, on the program's thread.
 
 Every effect whose end matters returns the event that reports it, and the machine hears the coordinator's news before
-each event. The driver decides nothing: it turns exceptions into events, and answers into what the program's call
-returns. What differs between numpy, JAX and torch comes in from outside: a state, and a `Backend` for its collectives.
+each event. The driver decides nothing: it turns exceptions into events, and answers into the results of the program's
+calls. The parts that differ between numpy, JAX and torch are passed in: a state, and a `Backend` for its collectives.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from holdfast.train.state import State, TreeState
 if TYPE_CHECKING:
     from holdfast.checkpoint import Checkpointer, Notices
 
-#: How long after an error the news may take that explains it.
+#: How long the driver waits after an error for news that explains it.
 NEWS_WAIT_S = 2.0
-#: How often it is looked for.
+#: How often it looks for such news.
 LOOK_S = 0.02
 #: How long a worker that leaves the loop waits for the others to do the same.
 LEAVE_WAIT_S = 5.0
@@ -74,11 +74,11 @@ class MachineDecides:
         return answer
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """There is nothing to release."""
 
 
 class Trainer:
-    """One worker's part in a training; `Run` and the coordinator of the first torchelastic stand on it."""
+    """One worker's part in a training; `Run` and the coordinator of the first torchelastic use it."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Trainer:
         self._is_open = False
         #: How a step is counted; given with the step.
         self._count: Callable[[], None] = lambda: None
-        #: The error that an event was made of, for the program where it stands.
+        #: The error that an event was made from; raised in the program if it stands.
         self._error: BaseException | None = None
         self._touched = False
         self._asked = "first round"
@@ -154,12 +154,12 @@ class Trainer:
     # -- what programs ask for -----------------------------------------------------------------------------------------
 
     def next_step(self) -> bool:
-        """Wait until a step may begin; says whether there is one. Raises where the training cannot go on."""
+        """Wait until a step may begin; return whether there is one. Raises if the training cannot go on."""
         match self.drive(t.StepAsked()):
             case t.StepGiven():
                 return True
             case t.TooLate(reason):
-                # Nothing was trained here: what follows the loop is for those who hold the result.
+                # This worker trained nothing: the code after the loop is for workers that hold the result.
                 sentence = f"the replacement started after training had finished; exiting normally ({reason})"
                 facts.warn("too_late", sentence)
                 raise SystemExit(0)
@@ -181,14 +181,14 @@ class Trainer:
                 raise RendezvousClosedError("the training is over")
 
     def sync(self, state: State) -> None:
-        """Have the state made equal on all workers of a round that stands."""
+        """Make the state equal on all workers of the present round."""
         self._state = state
         answer = self.drive(t.SyncAsked())
         if isinstance(answer, t.RoundGone):
             raise RoundOverError(answer.reason)
 
     def share_state(self) -> None:
-        """Take the state of the most advanced worker where this one's is not the same; for `State.sync`."""
+        """Take the state of the most advanced worker if this one's is not the same; for `State.sync`."""
         match self.drive(t.SharingAsked()):
             case t.RoundGone(reason):
                 raise RoundOverError(reason)
@@ -196,12 +196,12 @@ class Trainer:
                 raise self._failure(reason)
 
     def begin_step(self, count: Callable[[], None]) -> None:
-        """Note what undoing the step needs; `count` is called once the step counts."""
+        """Keep what is needed to undo the step; `count` is called once the step counts."""
         self._count = count
         self.drive(t.StepEntered())
 
     def end_step(self, seconds: float, *, last: bool = False) -> bool:
-        """End a step that this worker has done; says whether it counts. Raises where this worker has to leave."""
+        """End a step that this worker has done; return whether it counts. Raises if this worker has to leave."""
         self._error = None
         match self.drive(t.StepDone(seconds, last)):
             case t.StepUndone():
@@ -221,8 +221,9 @@ class Trainer:
         self._error = error
         return isinstance(self.drive(t.StepFailed(blame_of(error), str(error) or repr(error))), t.StepUndone)
 
-    def stop(self) -> None:
-        """Have the training end for all workers soon; may be called from any thread."""
+    def stop(self, reason: str) -> None:
+        """End the training for all workers soon; may be called from any thread."""
+        facts.publish(Fact("training_stopped", f"a worker ends the training: {reason}", {"reason": reason}))
         self.membership.news.put(t.StopAsked())
 
     def leave(self, reason: str, *, failed: bool) -> None:
@@ -235,7 +236,7 @@ class Trainer:
         self._decider.close()
 
     def save(self) -> bool:
-        """Save the state as it is now, in the background; says whether it was taken."""
+        """Save the state as it is now, in the background; return whether the save was accepted."""
         if self.checkpoints is None or self._state is None:
             return False
         tree = self._state.tree() if isinstance(self._state, TreeState) else self._state.capture_snapshot()
@@ -463,13 +464,13 @@ class Trainer:
         self.membership.leave(effect.reason)
 
     def _failure(self, reason: str) -> BaseException:
-        """Return what the program sees of a training that cannot go on."""
+        """Return the exception that the program gets when the training cannot continue."""
         error, self._error = self._error, None
         return error if isinstance(error, RendezvousError) else NotRetryableError(reason)
 
 
 def blame_of(error: BaseException) -> t.Blame:
-    """Say what an error in a step tells about whose it is."""
+    """Return which side an error in a step belongs to, as far as its type tells."""
     if isinstance(error, RoundOverError):
         return t.Blame.ROUND
     own = isinstance(error, StopTrainingError | NotRetryableError)
