@@ -84,8 +84,8 @@ class DefaultGroups:
             raise UsageError(
                 "there is a process group already: leave init_process_group to holdfast, which makes one a round"
             )
-        # torch counts groups to name them, and a group that could not be formed leaves its count behind: the others,
-        # who formed theirs, would then wait under another name.
+        # torch counts groups to name them, and a group that could not be formed leaves its count behind: workers that
+        # formed theirs would then wait under another name.
         c10d._world.group_count = 0
         dist.init_process_group(
             backend,
