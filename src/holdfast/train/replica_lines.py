@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from holdfast.errors import ReplicaLostError, RoundOverError, UnavailableError
-from holdfast.timer.heartbeat import pause, resume
+from holdfast.timer.heartbeat import heartbeat, is_beating, pause, resume
 
 #: How long the workers of a replica wait for each other when they start; their imports may differ by much.
 MEET_S = 600.0
@@ -77,7 +77,9 @@ class Line:
 
 @contextlib.contextmanager
 def _waiting() -> Iterator[None]:
-    """A worker that waits for another one does not hang."""
+    """A worker that waits for another one does not hang, even if it has not begun its first step."""
+    if not is_beating():
+        heartbeat()
     pause()
     yield
     resume()
