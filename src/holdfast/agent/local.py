@@ -38,7 +38,7 @@ from holdfast.metrics.chosen import Metrics
 from holdfast.timer.hang import HangOptions
 from holdfast.wire.address import Endpoint
 from holdfast.workers import DefaultLogsSpecs, Gang, LogsDest, LogsSpecs, WorkerExited
-from holdfast.workers.crew import Crew, stopped_by_signal
+from holdfast.workers.gangs import Gangs, stopped_by_signal
 from holdfast.workers.logs import SYS_STREAM
 
 if TYPE_CHECKING:
@@ -58,13 +58,13 @@ class LocalOptions:
     forward_signals: tuple[signal.Signals, ...] = ()
     #: Bytes kept of each log file; None keeps all.
     log_bytes_max: int | None = None
-    #: How long some workers may have finished while others go on before the others' stacks are reported.
+    #: How long after some workers have finished the stacks of the others are reported.
     half_finished_s: float | None = None
     #: How long workers that call `holdfast.heartbeat` may be silent; None does not watch them.
     hang: HangOptions | None = None
     #: Whether to keep workers' states in this node's memory, and copies of the neighbours'.
     vault: bool = False
-    #: What to tell once the launch is known to be sound: how other nodes can join it.
+    #: What to tell the user once the workers can be started: how other nodes can join.
     invitation: str = ""
     #: Where the health server listens; None leaves it to TORCHELASTIC_HEALTH_CHECK_PORT.
     health: Endpoint | None = None
@@ -85,7 +85,7 @@ class LocalSettings:
 
 
 class LocalWorkers:
-    """The workers of one node, as an agent's loop sees them; a death is noticed the moment that it happens."""
+    """The workers of one node, as an agent's loop sees them; a death is noticed as soon as it happens."""
 
     heeds_signals = True
 
@@ -101,7 +101,7 @@ class LocalWorkers:
     ) -> None:
         self.group = group
         self.result = RunResult(WorkerState.UNKNOWN)
-        self.crew: Crew | None = None
+        self.gangs: Gangs | None = None
         self._agent = agent
         self._rounds = rounds
         self._inbox = inbox
@@ -119,6 +119,8 @@ class LocalWorkers:
         #: Whether the end of the imports is still to be reported.
         self._reports_preload = False
         self._failures: dict[int, Failure] = {}
+        #: Workers that are ended because another one of their replica has failed.
+        self._ending: set[int] = set()
         self._frozen = Frozen()
         self._half_finished = HalfFinished(options.half_finished_s)
         self._preloading = Preloading(options.preload, several=group.spec.local_world_size > 1)
@@ -135,21 +137,21 @@ class LocalWorkers:
     # -- starting --------------------------------------------------------------------------------------------------
 
     def warm_up(self) -> None:
-        """Begin to import what workers will need, in the background."""
+        """Begin to import the workers' modules, in the background."""
         self._preloading.begin()
 
     @property
     def preloading(self) -> bool:
-        """Whether what the workers import is still being imported."""
+        """Whether the workers' modules are still being imported."""
         self._reports_preload = self._preloading.importing
         return self._reports_preload
 
     def tell_preload(self, *, busy: bool) -> None:
-        """Tell people that the imports are waited for."""
+        """Tell the user that the agent waits for imports."""
         self._preloading.tell(busy=busy)
 
     def begin(self) -> dict[str, Any]:
-        """Open the journal, before nodes are waited for and modules imported, so that the run can be found at once."""
+        """Open the journal before waiting for nodes and importing modules, so that the run can be found at once."""
         self._preloading.begin()
         open_folder = getattr(self._logs_specs, "open_folder", None)  # which a class of another package may not have
         folder = open_folder(self._run_id) if open_folder is not None else ""
@@ -165,28 +167,28 @@ class LocalWorkers:
         return self.details()
 
     def launch(self, place: Place, restarts: int) -> dict[int, int]:
-        """Start a process for each worker of the group; returns their ids."""
+        """Start a process for each worker of the group; return their ids."""
         self._place, self._restarts = place, restarts
         envs = self._environments(place)
         self._hangs.prepare(self._run_id, self.group.spec.role, envs)
         dest = self._logs_specs.reify(envs)
-        self.crew = Crew(self._make_gang(envs, dest))
-        self._failures, self._stopping, self._in_process = {}, False, False
+        self.gangs = Gangs(self._make_gang(envs, dest))
+        self._failures, self._ending, self._stopping, self._in_process = {}, set(), False, False
         self._half_finished.begin()
         self._frozen.begin(envs)
-        self.crew.start()
-        self._hangs.watch(self.group, self.crew)
+        self.gangs.start()
+        self._hangs.watch(self.group, self.gangs)
         self._dest = dest
         self._agent.observers.place_journal(self._logs_specs.root_log_dir)
         self._metrics.keep_ranks([worker.global_rank for worker in self.group.workers])
         self.group.state = WorkerState.HEALTHY
-        return self.crew.pids()
+        return self.gangs.pids()
 
     def details(self) -> dict[str, Any]:
-        """Return what else to tell of workers that have been started."""
+        """Return further details of workers that have been started."""
         error_files = self._dest.error_files if self._dest is not None else {}
         return {
-            "pids": sorted(self.crew.pids().values()) if self.crew is not None else [],
+            "pids": sorted(self.gangs.pids().values()) if self.gangs is not None else [],
             "logs": os.path.dirname(os.path.dirname(next(iter(error_files.values()), ""))),  # noqa: PTH120
         }
 
@@ -243,32 +245,32 @@ class LocalWorkers:
 
     def trains_in_process(self) -> bool:
         """Say, once for each start, that a worker has begun to train in process; workers leave a file that says so."""
-        if self._in_process or self.crew is None or not any(map(self.crew.is_member, self.crew.plans)):
+        if self._in_process or self.gangs is None or not any(map(self.gangs.is_member, self.gangs.plans)):
             return False
         self._in_process = True
         return True
 
     def move(self, place: Place) -> None:
-        """Take note that the workers, which outlived a round, are in the next one."""
+        """Record that the workers, which outlived a round, are in the next one."""
         self._place = place
         seat(self.group, place)
 
     def replace(self, restarts: int) -> tuple[list[int], str]:
-        """Start a new worker in the place of each that failed; the others do not notice us."""
-        crew, group, place = self.crew, self.group, self._place
-        assert crew is not None
+        """Start a new worker in the place of each that failed; the others are not disturbed."""
+        gangs, group, place = self.gangs, self.group, self._place
+        assert gangs is not None
         assert place is not None
         self._restarts = restarts
-        failed = [rank for rank in self._failures if rank not in crew.running()]
+        failed = sorted({mate for rank in self._failures for mate in gangs.replica(rank)} - set(gangs.running()))
         envs = {rank: env for rank, env in self._environments(place).items() if rank in failed}
         self._hangs.prepare(self._run_id, group.spec.role, envs)
-        crew.replace(self._make_gang(envs, self._logs_specs.reify(envs)))
+        gangs.replace(self._make_gang(envs, self._logs_specs.reify(envs)))
         why, self._failures = as_cause(self.failures).sentence, {}
         self._frozen.begin(failed)
         for worker in group.workers:
-            worker.id = crew.pids()[worker.local_rank]
+            worker.id = gangs.pids()[worker.local_rank]
         group.state = WorkerState.HEALTHY
-        self._hangs.watch(group, crew)
+        self._hangs.watch(group, gangs)
         return [worker.global_rank for worker in group.workers if worker.local_rank in failed], why
 
     # -- watching --------------------------------------------------------------------------------------------------
@@ -280,7 +282,7 @@ class LocalWorkers:
             return Preloaded()
         if self._stopping:
             return WorkersStopped(self._late_cause()) if self._has_stopped() else None
-        if self.crew is None:
+        if self.gangs is None:
             return None
         return self._seen(self.monitor(now))
 
@@ -298,53 +300,67 @@ class LocalWorkers:
 
     def monitor(self, now: float) -> RunResult:
         """Say how the workers are."""
-        crew, group = self.crew, self.group
-        assert crew is not None
-        self._end_frozen(crew, now)
-        ended = crew.take_exits()
+        gangs, group = self.gangs, self.group
+        assert gangs is not None
+        self._end_frozen(gangs, now)
+        ended = gangs.take_exits()
         # A worker that the watchdog had to end was not done, whatever its exit code says.
         failed = [exited for exited in ended if exited.failed or self._hangs.found(exited.local_rank) is not None]
-        if failed:
-            for exited in failed:
-                self._failures[exited.local_rank] = self._examine(crew, exited)
-            return RunResult(WorkerState.FAILED, failures=self._process_failures(crew, failed))
-        if self._note_immovable(crew):
+        for exited in failed:
+            self._failures[exited.local_rank] = self._examine(gangs, exited)
+        if failed or self._ending:
+            if self._end_replicas(gangs):
+                return RunResult(WorkerState.HEALTHY)  # what failed is told once all that goes with it has ended
+            ends = gangs.exits()
+            return RunResult(
+                WorkerState.FAILED, failures=self._process_failures(gangs, [ends[rank] for rank in self._failures])
+            )
+        if self._note_immovable(gangs):
             return RunResult(WorkerState.FAILED)
-        if running := crew.running():
-            sentence = self._half_finished.look(len(crew.exits()), len(crew.plans), now)
+        if running := gangs.running():
+            sentence = self._half_finished.look(len(gangs.exits()), len(gangs.plans), now)
             if sentence is not None:
                 ranks = {worker.local_rank: worker.global_rank for worker in group.workers}
                 self._hangs.tell_half_finished(sentence, [ranks[rank] for rank in running])
             return RunResult(WorkerState.HEALTHY)
-        values = self._return_values(crew)
-        self._close_crew()
+        values = self._return_values(gangs)
+        self._close_gangs()
         return RunResult(WorkerState.SUCCEEDED, return_values=values)
 
     def wakeup(self) -> float | None:
         """Say when to look in any case."""
         times = [self._preloading.wakeup()]
-        if self.crew is not None:
-            times += [self._half_finished.wakeup(), self._frozen.wakeup(), self.crew.deadline()]
+        if self.gangs is not None:
+            times += [self._half_finished.wakeup(), self._frozen.wakeup(), self.gangs.deadline()]
         return min((when for when in times if when is not None), default=None)
 
     def filenos(self) -> tuple[int, ...]:
         """Descriptors that become readable when there is something to look at."""
         importing = self._preloading.fileno()
         found = () if importing is None else (importing,)
-        return (*found, self.crew.fileno(), *self._hangs.filenos()) if self.crew is not None else found
+        return (*found, self.gangs.fileno(), *self._hangs.filenos()) if self.gangs is not None else found
 
     def get_last_progress_time(self) -> int:
-        """When the watchdog last moved, in whole seconds of the wall clock; now, where there is none."""
+        """When the watchdog last made progress, in whole seconds of the wall clock; now, if there is none."""
         moved = self._hangs.get_last_progress_time()
         return int(time.time()) if moved is None else moved
 
-    def _end_frozen(self, crew: Crew, now: float) -> None:
+    def _end_frozen(self, gangs: Gangs, now: float) -> None:
         """End workers that others wait for while a signal has stopped them."""
-        pids = crew.pids()
-        running = {pids[rank]: rank for rank in crew.running()}
+        pids = gangs.pids()
+        running = {pids[rank]: rank for rank in gangs.running()}
         stopped = [running[pid] for pid in stopped_by_signal(running)] if self._in_process else []
         for rank in self._frozen.look(stopped, now):
-            crew.kill(rank)
+            gangs.kill(rank)
+
+    def _end_replicas(self, gangs: Gangs) -> bool:
+        """End the workers that hold one copy of a model with one that failed; says whether any still runs."""
+        running = set(gangs.running())
+        left = {mate for rank in self._failures for mate in gangs.replica(rank)} & running
+        for rank in left - self._ending:
+            gangs.kill(rank)
+        self._ending = left
+        return bool(left)
 
     # -- failures ----------------------------------------------------------------------------------------------------
 
@@ -366,11 +382,13 @@ class LocalWorkers:
         """Return a better cause that came to light while the workers were being stopped."""
         return as_cause(self.failures) if any(each.is_true for each in self.failures) else None
 
-    def _examine(self, crew: Crew, exited: WorkerExited) -> Failure:
+    def _examine(self, gangs: Gangs, exited: WorkerExited) -> Failure:
         hang = self._hangs.found(exited.local_rank)
-        failure = crew.failure(exited, timed_out=hang is not None)
+        failure = gangs.failure(exited, timed_out=hang is not None)
         if hang is not None:
             failure = explain_hang(failure, hang)
+        elif exited.local_rank in self._ending:
+            failure = replace(failure, kind=Kind.STOPPED, message="ended because its replica lost a worker")
         elif self._frozen.has_ended(exited.local_rank):
             failure = replace(failure, kind=Kind.TIMEOUT, message="it was stopped by a signal, and ended for that")
         return self._placed(failure)
@@ -390,8 +408,8 @@ class LocalWorkers:
         dest = self._dest
         return dest is not None and (local_rank in dest.tee_stderrs or dest.stderrs.get(local_rank or 0) == SYS_STREAM)
 
-    def _note_immovable(self, crew: Crew) -> bool:
-        """Note the failures of workers that hang and cannot be ended; says whether there are any."""
+    def _note_immovable(self, gangs: Gangs) -> bool:
+        """Note the failures of workers that hang and cannot be ended; return whether there are any."""
         found = self._hangs.take_immovable()
         for hang in found:
             rank = hang.local_rank
@@ -401,32 +419,32 @@ class LocalWorkers:
                 role=self.group.spec.role,
                 local_rank=rank,
                 rank=self.group.workers[rank].global_rank,
-                pid=crew.pids()[rank],
+                pid=gangs.pids()[rank],
                 timestamp=time.time(),
             )
             self._failures[rank] = self._placed(explain_hang(failure, hang))
         return bool(found)
 
-    def _process_failures(self, crew: Crew, failed: list[WorkerExited]) -> dict[int, ProcessFailure]:
+    def _process_failures(self, gangs: Gangs, failed: list[WorkerExited]) -> dict[int, ProcessFailure]:
         ranks = {worker.local_rank: worker.global_rank for worker in self.group.workers}
         return {
             ranks[exited.local_rank]: ProcessFailure(
-                exited.local_rank, exited.pid, exited.exit_code, crew.error_file(exited.local_rank)
+                exited.local_rank, exited.pid, exited.exit_code, gangs.error_file(exited.local_rank)
             )
             for exited in failed
         }
 
-    def _return_values(self, crew: Crew) -> dict[int, Any]:
+    def _return_values(self, gangs: Gangs) -> dict[int, Any]:
         is_function = callable(self.group.spec.entrypoint)
         return {
-            worker.global_rank: crew.return_value(worker.local_rank) if is_function else None
+            worker.global_rank: gangs.return_value(worker.local_rank) if is_function else None
             for worker in self.group.workers
         }
 
     def _gather_stacks(self, local: dict[int, Stack]) -> dict[int, Stack]:
         """Add other nodes' stacks, by rank, to those of this node's workers; called in a thread, and may take a moment.
 
-        What it returns is compared to find the rank that holds the others up, and goes into the report.
+        The stacks are compared to find the rank that blocks the others, and go into the report.
         """
         return {**ask_others(self._agent.calls), **local}
 
@@ -435,64 +453,64 @@ class LocalWorkers:
     def stop(self, number: int, grace_s: float) -> None:
         """Begin to stop the workers; called again, harder."""
         self._stopping = True
-        if self.crew is not None:
-            self.crew.ask_stop(number, grace_s)
+        if self.gangs is not None:
+            self.gangs.ask_stop(number, grace_s)
 
     def _has_stopped(self) -> bool:
         """Drive a stop that was begun, and say whether it is over."""
-        crew = self.crew
-        if crew is not None:
-            for exited in crew.take_exits():
+        gangs = self.gangs
+        if gangs is not None:
+            for exited in gangs.take_exits():
                 if exited.failed:
-                    self._failures[exited.local_rank] = self._examine(crew, exited)
-            if not crew.stopped:
+                    self._failures[exited.local_rank] = self._examine(gangs, exited)
+            if not gangs.stopped:
                 return False
-            self._close_crew()
+            self._close_gangs()
         self._stopping = False
         return True
 
     def wait_stopped(self) -> None:
         """Wait until a stop that was begun is over."""
-        if self.crew is not None:
-            self._drive_stop(self.crew)
+        if self.gangs is not None:
+            self._drive_stop(self.gangs)
         self._has_stopped()
 
     def send(self, number: int) -> None:
         """Pass a signal on to the workers."""
-        if self.crew is not None:
-            self.crew.send(number)
+        if self.gangs is not None:
+            self.gangs.send(number)
 
     def close(self, number: int, grace_s: float = SHUTDOWN_TIMEOUT_S) -> None:
-        """Stop whatever still runs, with this signal, and give everything back."""
-        if self.crew is not None:
-            self.crew.ask_stop(number, grace_s)
-            self._drive_stop(self.crew)
-            self._close_crew()
+        """Stop whatever still runs, with this signal, and release everything."""
+        if self.gangs is not None:
+            self.gangs.ask_stop(number, grace_s)
+            self._drive_stop(self.gangs)
+            self._close_gangs()
         self._preloading.close()
         self._hangs.close()
         if self._vault is not None:
             self._vault.close()
             self._vault = None
 
-    def _drive_stop(self, crew: Crew) -> None:
+    def _drive_stop(self, gangs: Gangs) -> None:
         """Wait until the workers have stopped; a signal that comes meanwhile kills them at once."""
         while True:
-            crew.take_exits()
-            if crew.stopped:
+            gangs.take_exits()
+            if gangs.stopped:
                 return
             event = self._inbox.take()
             if isinstance(event, Signalled):
                 self._agent.facts.stopping(f"received {event.name}")
-                crew.ask_stop(signal.SIGKILL, 0.0)
+                gangs.ask_stop(signal.SIGKILL, 0.0)
             elif event is None:
-                deadline = crew.deadline()
-                self._inbox.wait(None if deadline is None else deadline - time.monotonic(), crew.fileno())
+                deadline = gangs.deadline()
+                self._inbox.wait(None if deadline is None else deadline - time.monotonic(), gangs.fileno())
 
-    def _close_crew(self) -> None:
+    def _close_gangs(self) -> None:
         self._hangs.forget()
-        if self.crew is not None:
-            self.crew.close()
-            self.crew = None
+        if self.gangs is not None:
+            self.gangs.close()
+            self.gangs = None
 
     @property
     def _run_id(self) -> str:
@@ -508,7 +526,7 @@ def make_local_agent(
     health_server: Any = None,
     workers_type: Callable[..., LocalWorkers] = LocalWorkers,
 ) -> tuple[Agent, LocalWorkers]:
-    """Make an agent whose workers are local processes, and hand out both."""
+    """Make an agent whose workers are local processes, and return both."""
     group = WorkerGroup(spec)
     inbox: Inbox[AgentEvent] = Inbox()
     rounds = rounds_of(spec, settings.exit_barrier_timeout_s)
@@ -547,12 +565,12 @@ def screen_name() -> str:
 
 
 def as_cause(failures: Sequence[Failure]) -> Cause:
-    """Make the root cause of failures what the others are told."""
+    """Return the root cause of failures, as it is reported to the other nodes."""
     verdict = root_cause(failures)
     return Cause(verdict.sentence, victim=not verdict.cause.is_true, detail=verdict.cause.to_json())
 
 
 def _chosen_here() -> Metrics | None:
-    """What this process has chosen for itself, so that a launcher of one's own need not hand it on to its workers."""
+    """The metrics that this process has chosen, so that a custom launcher need not pass them to its workers."""
     found = installed()
     return found if isinstance(found, Metrics) else None
