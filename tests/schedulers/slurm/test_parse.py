@@ -28,6 +28,16 @@ SHOWN = (
     "AllocNode:Sid=localhost:6670 NodeList=n[1-3] BatchHost=n1 NumNodes=3 ReqB:S:C:T=0:0:*:* TRES=cpu=3,node=3 "
     "Command=/a b/t.sh WorkDir=/a b StdOut=/a b/o.log Power= \n"
 )
+# Printed by the same command of 24.11.5, shortened: a job that failed, one number of an array, and a job that waits.
+SHOWN_24 = (
+    "JobId=1 JobName=bad.sh UserId=root(0) Account=(null) QOS=(null) JobState=FAILED Reason=NonZeroExitCode "
+    "Restarts=0 BatchFlag=1 Reboot=0 ExitCode=7:0 TimeLimit=UNLIMITED SubmitTime=1794814624 StartTime=1794814626 "
+    "EndTime=1794814626 NodeList=n[1-2] BatchHost=n1 ReqTRES=cpu=2,mem=8000M,node=2,billing=2 StdOut=/w/o1 \n"
+    "JobId=4 ArrayJobId=2 ArrayTaskId=0 JobName=wrap UserId=root(0) JobState=COMPLETED Reason=None Restarts=0 "
+    "ExitCode=0:0 SubmitTime=1794814624 StartTime=1794814626 EndTime=1794814626 NodeList=n1 BatchHost=n1 \n"
+    "JobId=5 JobName=long.sh UserId=root(0) JobState=PENDING Reason=Resources Restarts=0 ExitCode=0:0 "
+    "SubmitTime=1794814630 AccrueTime=Unknown StartTime=Unknown EndTime=Unknown NodeList= NumNodes=4-4 \n"
+)
 # A line of the job completion file of 22.05.8.
 COMPLETED = (
     "JobId=7 UserId=root(0) GroupId=root(0) Name=t.sh JobState=NODE_FAIL Partition=main TimeLimit=5 "
@@ -39,6 +49,14 @@ COMPLETED = (
 def test_fields_are_found_by_name():
     assert parse_jobs(SHOWN) == [
         JobInfo("1", "COMPLETED", "", 3, 9, 1794809499.0, 1794809500.0, 1794809501.0, "n[1-3]", 2)
+    ]
+
+
+def test_a_newer_slurm_is_read_alike():
+    assert parse_jobs(SHOWN_24) == [
+        JobInfo("1", "FAILED", "NonZeroExitCode", 7, 0, 1794814624.0, 1794814626.0, 1794814626.0, "n[1-2]"),
+        JobInfo("2_0", "COMPLETED", "", 0, 0, 1794814624.0, 1794814626.0, 1794814626.0, "n1"),
+        JobInfo("5", "PENDING", "Resources", 0, 0, 1794814630.0),
     ]
 
 
