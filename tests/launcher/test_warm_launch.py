@@ -1,4 +1,4 @@
-"""`holdfast launch` with its own choice of what to preload: scripts behave as under torchrun."""
+"""`holdfast launch` with workers that are forked, or may be: scripts behave as under torchrun."""
 
 from __future__ import annotations
 
@@ -41,12 +41,39 @@ def test_unseeded_draws_differ_over_ranks_and_restarts(launch: StartLaunch, tmp_
                     pass
                 sys.exit(3)
     """
-    code, out, err = launch("--nproc-per-node", "2", "--max-restarts", "1", script=script).end()
+    flags = ("--nproc-per-node", "2", "--max-restarts", "1", "--preload", "numpy,torch")
+    code, out, err = launch(*flags, script=script).end()
 
     assert code == 0, err
     drawn = [line.split()[1:] for line in out.splitlines() if line.startswith("drawn")]
     assert [line[0] for line in drawn] == ["True"] * 4  # forked from the template
     assert [len(set(source)) for source in list(zip(*drawn, strict=True))[1:]] == [4] * 4
+
+
+def test_first_workers_start_at_once_and_later_ones_are_forked(launch: StartLaunch, tmp_path: Path) -> None:
+    script = """
+        import os
+        import sys
+        import time
+        import holdfast
+
+        if __name__ == "__main__":
+            print("forked", "holdfast.train.run" in sys.modules, flush=True)
+            while not os.path.exists("go"):
+                time.sleep(0.01)
+            sys.exit(3 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" else 0)
+    """
+    running = launch("--json", "--max-restarts", "1", script=script)
+    assert running.process.stderr is not None
+    kinds = [json.loads(running.process.stderr.readline())["kind"]]
+    while kinds[-1] != "template_prepared":
+        kinds.append(json.loads(running.process.stderr.readline())["kind"])
+    (tmp_path / "go").touch()
+    code, out, err = running.end()
+
+    assert code == 0, err
+    assert "workers_started" in kinds
+    assert out.split("\n") == ["forked False", "forked True", ""]
 
 
 @pytest.mark.parametrize(

@@ -1,22 +1,46 @@
-"""Warm starts, as the agent goes about them: one template, made early, looked at until its imports are done."""
+"""Warm starts, as the agent goes about them: one template, looked at until its imports are done.
+
+The first workers are started at once, and the template is prepared beside them when they leave a core to it (see
+`spare_cores`). It comes first where that is asked for, where there are many workers to a core, and on a node that
+would break a round that runs: the others should not wait for its imports.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
+from holdfast.agent.machine import PreloadBegun, Preloaded
+from holdfast.agent.spare_cores import SpareCores, forks_first
 from holdfast.facts import Fact, facts
 from holdfast.workers import Template
+from holdfast.workers.cores import cpu_seconds, usable_cores
 
 
 class Preloading:
     """One agent's template; without modules to import, or once they cannot be forked, workers are started cold."""
 
-    def __init__(self, modules: tuple[str, ...], *, several: bool) -> None:
+    def __init__(self, modules: tuple[str, ...], *, workers: int, first: bool = True) -> None:
         self._modules = modules
-        self._several = several
+        self._several = workers > 1
+        cores = usable_cores()
+        self._first = first or forks_first(workers, cores)
+        self._spare = SpareCores(cores)
         self._template: Template | None = None
         #: Whether people were told that the imports are waited for.
         self._is_told = False
+        #: Whether the end of the imports is still to be reported.
+        self._reports = False
+
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether there is, or will be, a template."""
+        return bool(self._modules)
+
+    @property
+    def comes_first(self) -> bool:
+        """Whether even the first workers are forked from it."""
+        return self._first
 
     @property
     def importing(self) -> bool:
@@ -25,21 +49,36 @@ class Preloading:
 
     def begin(self) -> None:
         """Begin to import what workers will need, in the background."""
+        self._spare.end()
         if self._modules and self._template is None:
             # As workers will have it: numpy and torch read this once, when they are imported.
             base = {"OMP_NUM_THREADS": "1"} if self._several and "OMP_NUM_THREADS" not in os.environ else {}
             self._template = Template(self._modules, {**os.environ, **base})
+            self._reports = True
 
-    def look(self) -> bool:
-        """Take note of what the template says, without waiting; says whether its imports are done or given up."""
+    def begin_later(self, now: float, *, workers: bool) -> None:
+        """Begin when a core is left over; `workers`: they have just been started, else none runs yet."""
+        if self._modules and self._template is None:
+            self._spare.begin(now, workers=workers)
+
+    def look(self, pids: Iterable[int], now: float) -> PreloadBegun | Preloaded | None:
+        """Look without waiting at the template, or at the cores that the workers of these pids leave to it."""
+        if (due := self._spare.wakeup()) is not None and now >= due and self._spare.look(cpu_seconds(pids), now):
+            self.begin()
+            return PreloadBegun()
         template = self._template
-        if template is not None and template.importing:
-            template.wait_ready(0.0)
-        if self._is_told and template is not None and template.usable:
-            self._is_told = False
+        if template is None or not self._reports:
+            return None
+        template.wait_ready(0.0)
+        if template.importing:
+            return None
+        self._reports = False
+        if template.usable:
+            kind = "template_ready" if self._is_told else "template_prepared"
             sentence = f"imported {self._names} in {template.seconds:.1f} s; workers are forked from there"
-            facts.publish(Fact("template_ready", sentence, {"modules": self._names, "seconds": template.seconds}))
-        return not self.importing
+            facts.publish(Fact(kind, sentence, {"modules": self._names, "seconds": template.seconds}))
+        self._is_told = False
+        return Preloaded()
 
     def tell(self, *, busy: bool) -> None:
         """Tell people that the imports are waited for."""
@@ -55,6 +94,8 @@ class Preloading:
         template = self._template
         if template is None or template.usable:
             return template
+        if template.importing:
+            return None  # one worker is replaced while the others go on; it does not wait
         facts.warn("template_unusable", f"starting workers cold: {template.why_not}")
         self.close()
         self._modules = ()
@@ -65,11 +106,14 @@ class Preloading:
         return self._template.fileno() if self._template is not None and self._template.importing else None
 
     def wakeup(self) -> float | None:
-        """Say when to look in any case: when the imports have taken too long."""
-        return self._template.import_deadline if self._template is not None and self._template.importing else None
+        """Say when to look in any case: at the cores, or when the imports have taken too long."""
+        if self._template is not None and self._template.importing:
+            return self._template.import_deadline
+        return self._spare.wakeup()
 
     def close(self) -> None:
         """End the template; may be called again."""
+        self._spare.end()
         if self._template is not None:
             self._template.close()
             self._template = None

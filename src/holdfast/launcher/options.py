@@ -231,7 +231,8 @@ class LaunchOptions:
     preload: str = _option(
         "auto",
         Group.PROGRAM,
-        "Modules to import once and fork workers from, as in torch,numpy; auto looks at the script; none is off.",
+        "Modules to import once and fork workers from, as in torch,numpy; auto finds them in the script, "
+        "and starts the first workers without waiting for them; none is off.",
         common=True,
     )
     virtual_local_rank: bool = _option(
