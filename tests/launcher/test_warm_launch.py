@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import select
 import subprocess
 import sys
 from collections.abc import Callable
@@ -74,6 +76,38 @@ def test_first_workers_start_at_once_and_later_ones_are_forked(launch: StartLaun
     assert code == 0, err
     assert "workers_started" in kinds
     assert out.split("\n") == ["forked False", "forked True", ""]
+
+
+def test_the_second_launch_forks_its_first_workers_from_what_the_first_has_kept(
+    launch: StartLaunch, tmp_path: Path
+) -> None:
+    script = "import sys\nimport holdfast\nprint('forked', 'holdfast.train.run' in sys.modules)"
+    (tmp_path / "train.py").write_text(script)
+    environ = {**os.environ, "HOLDFAST_HOME": str(tmp_path / "home")}
+
+    def warm(*words: str) -> str:
+        command = [sys.executable, "-m", "holdfast", "warm", *words]
+        return subprocess.run(command, env=environ, capture_output=True, text=True, check=True, timeout=60).stdout
+
+    said = []
+    for _ in range(2):
+        code, out, err = launch("--keep-warm", "10m", "train.py").end()
+        assert code == 0, err
+        said.append(out)
+        [kept] = json.loads(warm("list", "--json"))
+        while kept["importing"] or kept["busy"]:
+            [kept] = json.loads(warm("list", "--json"))
+    assert "in use" not in warm("list")
+    assert "stopped" in warm("stop")
+    pidfd = None
+    with contextlib.suppress(ProcessLookupError):
+        pidfd = os.pidfd_open(kept["pid"])
+    if pidfd is not None:
+        select.select([pidfd], [], [], 60)
+        os.close(pidfd)
+
+    assert said == ["forked False\n", "forked True\n"]
+    assert warm("list").startswith("nothing is kept")
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,8 @@ class LocalOptions:
     preload: tuple[str, ...] = ()
     #: Whether the first workers wait for it too; else they are started at once, and it is prepared beside them.
     preload_first: bool = True
+    #: How long the template is kept for the next launch of the same kind; None ends it with this one.
+    keep_warm_s: float | None = None
     backoff_s: float = 0.0
     backoff_s_max: float = 60.0
     forward_signals: tuple[signal.Signals, ...] = ()
@@ -120,7 +122,12 @@ class LocalWorkers:
         self._failures: dict[int, Failure] = {}
         self._frozen = Frozen()
         self._half_finished = HalfFinished(options.half_finished_s)
-        self._preloading = Preloading(options.preload, workers=group.spec.local_world_size, first=options.preload_first)
+        self._preloading = Preloading(
+            options.preload,
+            workers=group.spec.local_world_size,
+            first=options.preload_first,
+            keep_s=options.keep_warm_s,
+        )
         self._vault: VaultHost | None = None
         self._hangs = Hangs(options.hang, self._gather_stacks, lambda: ask_others_still(agent.calls, group))
         if agent.calls is not None:
@@ -135,6 +142,7 @@ class LocalWorkers:
 
     def warm_up(self) -> None:
         """Begin to import what workers will need, in the background, where even the first ones are forked."""
+        self._preloading.attach()
         if self._preloading.comes_first:
             self._preloading.begin()
 

@@ -12,16 +12,23 @@ from collections.abc import Iterable
 
 from holdfast.agent.machine import PreloadBegun, Preloaded
 from holdfast.agent.spare_cores import SpareCores, forks_first
+from holdfast.errors import HoldfastError
 from holdfast.facts import Fact, facts
 from holdfast.workers import Template
 from holdfast.workers.cores import cpu_seconds, usable_cores
+
+#: How long a kept template may take to say what it has.
+ATTACH_TIMEOUT_S = 1.0
 
 
 class Preloading:
     """One agent's template; without modules to import, or once they cannot be forked, workers are started cold."""
 
-    def __init__(self, modules: tuple[str, ...], *, workers: int, first: bool = True) -> None:
+    def __init__(
+        self, modules: tuple[str, ...], *, workers: int, first: bool = True, keep_s: float | None = None
+    ) -> None:
         self._modules = modules
+        self._keep_s = keep_s
         self._several = workers > 1
         cores = usable_cores()
         self._first = first or forks_first(workers, cores)
@@ -47,14 +54,43 @@ class Preloading:
         """Whether the template is still busy with what it imports."""
         return self._template is not None and self._template.importing
 
+    def attach(self) -> None:
+        """Take the template that an earlier launch has left for this one, if there is one."""
+        if self._modules and self._template is None and self._keep_s is not None:
+            from holdfast.workers.kept import find  # few launches keep one, and all would wait for the import
+
+            try:
+                self._template = find(self._modules, self._environment(), self._keep_s)
+            except HoldfastError as error:
+                self._give_up_keeping(error)
+            if self._template is not None:
+                self._reports = not self._template.wait_ready(ATTACH_TIMEOUT_S)
+
     def begin(self) -> None:
         """Begin to import what workers will need, in the background."""
         self._spare.end()
         if self._modules and self._template is None:
-            # As workers will have it: numpy and torch read this once, when they are imported.
-            base = {"OMP_NUM_THREADS": "1"} if self._several and "OMP_NUM_THREADS" not in os.environ else {}
-            self._template = Template(self._modules, {**os.environ, **base})
+            self._template = self._make()
             self._reports = True
+
+    def _make(self) -> Template:
+        if self._keep_s is not None:
+            from holdfast.workers.kept import keep
+
+            try:
+                return keep(self._modules, self._environment(), self._keep_s)
+            except HoldfastError as error:
+                self._give_up_keeping(error)
+        return Template(self._modules, self._environment())
+
+    def _environment(self) -> dict[str, str]:
+        # As workers will have it: numpy and torch read this once, when they are imported.
+        base = {"OMP_NUM_THREADS": "1"} if self._several and "OMP_NUM_THREADS" not in os.environ else {}
+        return {**os.environ, **base}
+
+    def _give_up_keeping(self, error: HoldfastError) -> None:
+        self._keep_s = None
+        facts.warn("template_not_kept", f"--keep-warm has no effect: {error}")
 
     def begin_later(self, now: float, *, workers: bool) -> None:
         """Begin when a core is left over; `workers`: they have just been started, else none runs yet."""
@@ -112,7 +148,12 @@ class Preloading:
         return self._spare.wakeup()
 
     def close(self) -> None:
-        """End the template; may be called again."""
+        """End the template, or leave it to its keeper; may be called again.
+
+        A launch that was over before there was time for one still leaves one to be kept.
+        """
+        if self._keep_s is not None and self._spare.wakeup() is not None:
+            self.begin()
         self._spare.end()
         if self._template is not None:
             self._template.close()

@@ -316,6 +316,7 @@ def _local_options(options: LaunchOptions, entry: Entrypoint) -> LocalOptions:
     )
     return LocalOptions(
         preload=parse_preload(options.preload, entry),
+        keep_warm_s=_time("--keep-warm", options.keep_warm) if options.keep_warm else None,
         preload_first=options.preload.strip().lower() != "auto",
         backoff_s=backoff[0],
         backoff_s_max=backoff[1] if len(backoff) > 1 else max(60.0, backoff[0]),

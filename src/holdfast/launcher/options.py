@@ -235,6 +235,12 @@ class LaunchOptions:
         "and starts the first workers without waiting for them; none is off.",
         common=True,
     )
+    keep_warm: str | None = _option(
+        None,
+        Group.PROGRAM,
+        "Keep what was preloaded for so long, as in 10m, for the next launch of the same kind; see `holdfast warm`.",
+        not_in_jobs="a job leaves no process behind",
+    )
     virtual_local_rank: bool = _option(
         False, Group.PROGRAM, "Each worker sees LOCAL_RANK=0 and one GPU of its own.", torchrun=True
     )

@@ -6,7 +6,6 @@ local rank counts: what becomes of the one before is known already.
 
 from __future__ import annotations
 
-import os
 import select
 import signal
 import time
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.workers.driver import GRACE_S, Gang
 from holdfast.workers.plan import WorkerExited, WorkerPlan
+from holdfast.workers.strays import read_stat
 
 if TYPE_CHECKING:
     from holdfast.failures import Failure
@@ -148,13 +148,6 @@ class Crew:
 
 
 def stopped_by_signal(pids: Iterable[int]) -> list[int]:
-    """Return which of our own children stand still because somebody sent them SIGSTOP or its like."""
-    found = []
-    for pid in pids:
-        try:
-            what = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:
-            continue
-        if what is not None:
-            found.append(pid)
-    return found
+    """Return which of these processes stand still because SIGSTOP or its like was sent to them."""
+    stats = map(read_stat, pids)
+    return [stat.pid for stat in stats if stat is not None and stat.state == "T"]

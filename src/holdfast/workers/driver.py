@@ -145,7 +145,7 @@ class Gang:
             facts.warn("template_lost", sentence)
             return
         for rank, pid in zip(ranks, pids, strict=True):
-            self._adopt(rank, OwnChild(pid))
+            self._adopt(rank, template.child(pid))
 
     def _start_cold(self, environments: Mapping[int, dict[str, str]]) -> None:
         for rank, plan in self.plans.items():
