@@ -56,6 +56,10 @@ class LocalOptions:
     preload_first: bool = True
     #: How long the template is kept for the next launch of the same kind; None ends it with this one.
     keep_warm_s: float | None = None
+    #: How many processes stand by on this node to take the place of workers, forked from the template.
+    standbys: int = 0
+    #: Whether they may open a GPU: nothing that the program sets afterwards must count only before that.
+    standbys_open_gpu: bool = True
     backoff_s: float = 0.0
     backoff_s_max: float = 60.0
     forward_signals: tuple[signal.Signals, ...] = ()
@@ -127,6 +131,8 @@ class LocalWorkers:
             workers=group.spec.local_world_size,
             first=options.preload_first,
             keep_s=options.keep_warm_s,
+            standbys=options.standbys,
+            cuda=options.standbys_open_gpu,
         )
         self._vault: VaultHost | None = None
         self._hangs = Hangs(options.hang, self._gather_stacks, lambda: ask_others_still(agent.calls, group))
@@ -213,6 +219,7 @@ class LocalWorkers:
             dest,
             make_log_options(spec, envs, settings.log_line_prefix_template, self._options.log_bytes_max),
             template=self._preloading.take(),
+            standbys=self._preloading.standbys,
         )
 
     def _environments(self, place: Place) -> dict[int, dict[str, str]]:
@@ -345,8 +352,7 @@ class LocalWorkers:
 
     def filenos(self) -> tuple[int, ...]:
         """Descriptors that become readable when there is something to look at."""
-        importing = self._preloading.fileno()
-        found = () if importing is None else (importing,)
+        found = self._preloading.filenos()
         return (*found, self.crew.fileno(), *self._hangs.filenos()) if self.crew is not None else found
 
     def get_last_progress_time(self) -> int:

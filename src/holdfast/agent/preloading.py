@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from holdfast.agent.machine import PreloadBegun, Preloaded
 from holdfast.agent.spare_cores import SpareCores, forks_first
@@ -16,6 +17,9 @@ from holdfast.errors import HoldfastError
 from holdfast.facts import Fact, facts
 from holdfast.workers import Template
 from holdfast.workers.cores import cpu_seconds, usable_cores
+
+if TYPE_CHECKING:
+    from holdfast.workers.standbys import Standbys
 
 #: How long a kept template may take to say what it has.
 ATTACH_TIMEOUT_S = 1.0
@@ -25,11 +29,21 @@ class Preloading:
     """One agent's template; without modules to import, or once they cannot be forked, workers are started cold."""
 
     def __init__(
-        self, modules: tuple[str, ...], *, workers: int, first: bool = True, keep_s: float | None = None
+        self,
+        modules: tuple[str, ...],
+        *,
+        workers: int,
+        first: bool = True,
+        keep_s: float | None = None,
+        standbys: int = 0,
+        cuda: bool = False,
     ) -> None:
         self._modules = modules
         self._keep_s = keep_s
-        self._several = workers > 1
+        self._workers = workers
+        self._number, self._cuda = standbys, cuda
+        #: Processes that wait to become workers, once there is a template.
+        self.standbys: Standbys | None = None
         cores = usable_cores()
         self._first = first or forks_first(workers, cores)
         self._spare = SpareCores(cores)
@@ -85,7 +99,7 @@ class Preloading:
 
     def _environment(self) -> dict[str, str]:
         # As workers will have it: numpy and torch read this once, when they are imported.
-        base = {"OMP_NUM_THREADS": "1"} if self._several and "OMP_NUM_THREADS" not in os.environ else {}
+        base = {"OMP_NUM_THREADS": "1"} if self._workers > 1 and "OMP_NUM_THREADS" not in os.environ else {}
         return {**os.environ, **base}
 
     def _give_up_keeping(self, error: HoldfastError) -> None:
@@ -102,6 +116,7 @@ class Preloading:
         if (due := self._spare.wakeup()) is not None and now >= due and self._spare.look(cpu_seconds(pids), now):
             self.begin()
             return PreloadBegun()
+        self._look_at_standbys(now)
         template = self._template
         if template is None or not self._reports:
             return None
@@ -115,6 +130,15 @@ class Preloading:
             facts.publish(Fact(kind, sentence, {"modules": self._names, "seconds": template.seconds}))
         self._is_told = False
         return Preloaded()
+
+    def _look_at_standbys(self, now: float) -> None:
+        template = self._template
+        if self.standbys is None and self._number and template is not None and template.usable:
+            from holdfast.workers.standbys import Standbys  # few launches want them
+
+            self.standbys = Standbys(template, self._number, workers=self._workers, cuda=self._cuda)
+        if self.standbys is not None:
+            self.standbys.look(now)
 
     def tell(self, *, busy: bool) -> None:
         """Tell people that the imports are waited for."""
@@ -137,15 +161,17 @@ class Preloading:
         self._modules = ()
         return None
 
-    def fileno(self) -> int | None:
+    def filenos(self) -> tuple[int, ...]:
         """What becomes readable when `look` has something to do."""
-        return self._template.fileno() if self._template is not None and self._template.importing else None
+        if self._template is not None and self._template.importing:
+            return (self._template.fileno(),)
+        return self.standbys.filenos() if self.standbys is not None else ()
 
     def wakeup(self) -> float | None:
         """Say when to look in any case: at the cores, or when the imports have taken too long."""
         if self._template is not None and self._template.importing:
             return self._template.import_deadline
-        return self._spare.wakeup()
+        return self._spare.wakeup() if self.standbys is None else self.standbys.wakeup()
 
     def close(self) -> None:
         """End the template, or leave it to its keeper; may be called again.
@@ -155,6 +181,9 @@ class Preloading:
         if self._keep_s is not None and self._spare.wakeup() is not None:
             self.begin()
         self._spare.end()
+        if self.standbys is not None:
+            self.standbys.close()
+            self.standbys = None
         if self._template is not None:
             self._template.close()
             self._template = None

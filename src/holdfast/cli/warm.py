@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from pathlib import Path
 from typing import Any
 
 import click
@@ -76,10 +74,7 @@ def _line(each: dict[str, Any]) -> str:
 
 
 def _memory_mb(each: dict[str, Any]) -> int:
-    """Return the memory that keeper and template hold, pages that they share with others counted in parts."""
-    total_kb = 0
-    for pid in (each.get("pid"), each.get("template")):
-        with contextlib.suppress(OSError, StopIteration):
-            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-            total_kb += int(next(line for line in lines if line.startswith("Pss:")).split()[1])
-    return round(total_kb / 1000)
+    """Return the memory that keeper and template hold."""
+    from holdfast.workers.linux import memory_bytes
+
+    return round(sum(memory_bytes(each[name]) or 0 for name in ("pid", "template") if name in each) / 1e6)

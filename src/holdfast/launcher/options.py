@@ -241,6 +241,12 @@ class LaunchOptions:
         "Keep what was preloaded for so long, as in 10m, for the next launch of the same kind; see `holdfast warm`.",
         not_in_jobs="a job leaves no process behind",
     )
+    standby: int = _option(
+        0,
+        Group.PROGRAM,
+        "Processes on each node that have imported everything, and opened a GPU, and wait to replace workers.",
+        least=0,
+    )
     virtual_local_rank: bool = _option(
         False, Group.PROGRAM, "Each worker sees LOCAL_RANK=0 and one GPU of its own.", torchrun=True
     )

@@ -128,9 +128,9 @@ class Keeper:
         }
         self._send(self._ready)
 
-    def _fork(self, fds: list[int]) -> None:
+    def _fork(self, request: bytes, fds: list[int]) -> None:
         """Pass a request to fork on, and the answer back; its workers are ours now."""
-        answer = self._template.forward([b"fork"], fds)
+        answer = self._template.forward([request], fds)
         self._workers.update({pid: OwnChild(pid) for pid in answer["pids"]})
         self._send(answer)
 
@@ -144,8 +144,8 @@ class Keeper:
         try:
             if not data:
                 self._part()
-            elif data == b"fork":
-                self._fork(fds)
+            elif data in (b"fork", b"standby"):
+                self._fork(data, fds)
             else:
                 self._obey(json.loads(data))
         finally:

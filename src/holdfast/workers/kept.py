@@ -105,6 +105,7 @@ class KeptTemplate(Template):
         self._control = connection
         connection.setblocking(True)
         self._keeper = keeper
+        self._env = {}
         self._template_pid = 0
         self._codes: dict[int, int] = {}
         self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)

@@ -2,7 +2,8 @@
 
 Started by its path (`python -u .../template.py FD AGENT PADDING MODULE...`), so that nothing else of ours is
 imported. Once ready it does one thing: an order arrives on the control socket, it forks, the fork becomes a
-worker. A keeper (see `keeper.py`) also asks whether what was imported is still what lies on disk.
+worker. A keeper (see `keeper.py`) also asks whether what was imported is still what lies on disk. A
+standby is a fork that gets its order later, see `template_standby.py`.
 
 How a fork becomes the agent's child: the template forks a middle process, which forks the workers and ends.
 The workers are orphans then and fall to the nearest subreaper above, the agent, so that it gets their exact
@@ -87,6 +88,13 @@ def _serve(control: socket.socket, agent: int, fork: Any, imports: Any) -> tuple
         if data == b"changed":
             _reply(control, changed=imports.changed())
             continue
+        if data == b"standby":
+            if _fork_gang(control, 1, fork) is not None:
+                control.close()
+                order, fds = _load("template_standby").stand(fds[0], lambda: _tie(agent), imports)
+                return order, fds
+            os.close(fds[0])
+            continue
         with open(fds[0], "rb") as file:
             orders = json.load(file)
         go = fds[1]
@@ -152,6 +160,11 @@ def _wait_for_agent(go: int, agent: int) -> None:
     if os.read(go, 1) != b"g":
         os._exit(1)
     os.close(go)
+    _tie(agent)
+
+
+def _tie(agent: int) -> None:
+    """Let this process die with its agent, whose child it has become."""
     ctypes.CDLL(None).prctl(1, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)  # PR_SET_PDEATHSIG
     if os.getppid() != agent:
         os._exit(1)

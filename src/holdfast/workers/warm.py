@@ -111,7 +111,6 @@ class Template:
         self._fork_timeout_s = fork_timeout_s
         self._import_deadline = time.monotonic() + import_timeout_s
         self._told: set[str] = set()
-        self._env: dict[str, str] = {}
         self._cpus = os.sched_getaffinity(0)
         self._cwd = Path.cwd()
         self._closed = False
@@ -304,6 +303,23 @@ class Template:
             raise UnavailableError(f"the template cannot be asked: {self.why_not}") from error
         finally:
             os.close(content)
+
+    def fork_standby(self, wanted: Mapping[str, Any]) -> tuple[int, socket.socket]:
+        """Fork a process that prepares what is wanted and waits to become a worker; returns its pid and its socket.
+
+        Raises `UnavailableError` where that cannot be done.
+        """
+        seat, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        answer = self.forward([b"standby"], [theirs.fileno()])
+        theirs.close()
+        if not answer["pids"]:
+            seat.close()
+            raise UnavailableError(f"the template could not fork: {answer.get('problem')}")
+        [pid] = answer["pids"]
+        linux.inherit_limits(pid)
+        with contextlib.suppress(OSError):  # where it has died, the seat says so
+            seat.send(json.dumps(dict(wanted)).encode())
+        return pid, seat
 
     def forward(self, data: list[bytes], fds: Sequence[int]) -> dict[str, Any]:
         """Pass on a request of another process with its descriptors; returns the answer, which names pids."""
