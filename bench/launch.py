@@ -40,6 +40,8 @@ RATIO_MIN = 5.0
 AGENT_MB_MAX = 40.0
 #: The first step of a torch script comes in 0.6 of torchrun's time, or less.
 FIRST_RATIO_MIN = 1 / 0.6
+#: That of the second launch with `--keep-warm` comes in a fifth of it.
+KEPT_RATIO_MIN = 5.0
 #: Numbers of workers to a core at which the ways to start them are compared.
 CROWDS = (1, 2, 4)
 SLEEP_S, CAP_S = 120, 120.0
@@ -165,16 +167,42 @@ def first_steps(sides: Sequence[str], repeats: int) -> list[Case]:
 
 def two_workers(repeats: int) -> list[Case]:
     """Two workers beside torchrun, and how long after their first step the template is ready for the next ones."""
-    ours, theirs, prepared = [], [], []
+    ours, theirs, prepared, kept = [], [], [], []
     for _ in range(repeats):
         step_s, ready_s = first_step(OURS, 2, wait_template=True)
         ours.append(step_s)
         prepared.append(ready_s - step_s)
         theirs.append(first_step(TORCH, 2, "--standalone")[0])
+        kept.append(kept_step(2))
+    second = "... of the second launch with --keep-warm"
     return [
         beside("torch script, two workers: their first step", {OURS: ours, TORCH: theirs}, "s", FIRST_RATIO_MIN),
+        beside(second, {OURS: kept, TORCH: theirs}, "s", KEPT_RATIO_MIN),
         Case.seen("... and from then to the template for the next ones", median(prepared), "s", quartiles(prepared)),
     ]
+
+
+def kept_step(workers: int) -> float:
+    """Start a job twice with `--keep-warm`; returns how long the second took to the first step of all."""
+    flags = ("--nproc-per-node", str(workers), "--keep-warm", "2m")
+    with Scene() as scene:
+        try:
+            first = scene.launch(OURS, *flags)
+            if scene.log.wait_stepping(workers, set(), first.started_at + CAP_S) is None:
+                raise RuntimeError(f"the first launch did not start its job:\n{scene.tail()}")
+            scene.wait_templates(time.monotonic() + CAP_S)
+            first.process.terminate()
+            first.process.wait(CAP_S)
+            known = scene.log.pids()
+            second = scene.launch(OURS, *flags)
+            steps = scene.log.wait_stepping(workers, known, second.started_at + CAP_S)
+            if steps is None:
+                raise RuntimeError(f"the second launch did not start its job:\n{scene.tail()}")
+            second.process.terminate()
+            second.process.wait(CAP_S)
+            return max(step.at for step in steps) - second.started_at
+        finally:
+            scene.start("holdfast", "warm", "stop").process.wait(CAP_S)
 
 
 def crowd_cases(name: str, workers: int, repeats: int) -> list[Case]:

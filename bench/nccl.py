@@ -22,8 +22,8 @@ from bench.harness import Case, median, spread
 from bench.scripts.jobs import Scene
 
 SCRIPTS = Path(__file__).parent / "scripts"
-STEPS, STEPS_LONG = 220, 400
-TRIAL_TIMEOUT_S = 90.0
+STEPS, STEPS_LONG = 160, 260
+TRIAL_TIMEOUT_S = 120.0
 TORCHRUN_CAP_S = 40.0
 #: What is done to a rank.
 FAULTS = {
