@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.errors import UnavailableError
 from holdfast.workers import kept
-from holdfast.workers.crew import stopped_by_signal
+from holdfast.workers.gangs import stopped_by_signal
 
 PATIENCE_S = 60.0
 PAUSES = "import os, signal; print('runs', os.getpid(), flush=True); signal.pause()"

@@ -18,7 +18,7 @@ from holdfast.failures.stacks import Stack, kept, merge, render
 from holdfast.threads import start_thread
 from holdfast.timer.hang import HangOptions
 from holdfast.workers import stacks
-from holdfast.workers.crew import Crew
+from holdfast.workers.gangs import Gangs
 
 if TYPE_CHECKING:
     from holdfast.timer.watchdog import Hang, Watchdog
@@ -70,7 +70,7 @@ class Hangs:
             for local_rank, env in envs.items():
                 env.update(self._watchdog.variables(local_rank, len(envs)))
 
-    def watch(self, group: WorkerGroup, gang: Crew) -> None:
+    def watch(self, group: WorkerGroup, gang: Gangs) -> None:
         """Begin to watch workers that have just been started: all, or those that were replaced."""
         pids = gang.pids()
         before = {pid for pid, _ in self._workers.values()}

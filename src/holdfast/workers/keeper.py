@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.workers.child import OwnChild
-from holdfast.workers.crew import stopped_by_signal
 from holdfast.workers.family import family
+from holdfast.workers.gangs import stopped_by_signal
 from holdfast.workers.linux import set_child_subreaper
 from holdfast.workers.strays import children, end_strays, read_stat
 from holdfast.workers.template import FDS_MAX
