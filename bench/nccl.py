@@ -38,6 +38,8 @@ FAULTS = {
     "assert": "fails by an assert in a kernel",
     "oom": "runs out of memory, again and again",
 }
+#: What the launch must say of a worker that was not ended from outside, on a GPU or without one.
+REASONS = {"assert": ("CUDA error", "AcceleratorError", "IndexError"), "oom": ("memory",)}
 #: How long the survivors may take to their next step.
 STALL_S_MAX = 0.8
 #: How long until all ranks step again, with a standby.
@@ -68,7 +70,8 @@ def strike(case: str) -> Sample:
         logs = {path.name: read(path) for path in Path(name).iterdir() if path.name.isdigit()}
         digests = {path.read_text() for path in Path(name).glob("digest-*")}
     sample = judge(logs, steps, survivors=1 if how == "twice" else 2)
-    sample["good"] = bool(sample["good"]) and code == 0 and len(digests) == 1
+    is_told = any(word in output for word in REASONS.get(how, ("",)))
+    sample["good"] = bool(sample["good"]) and code == 0 and len(digests) == 1 and is_told
     if not sample["good"]:
         print(output[-4000:], file=sys.stderr, flush=True)
     return sample
@@ -81,20 +84,29 @@ def judge(logs: dict[str, Log], steps: int, survivors: int) -> Sample:
     good = len(left) == survivors and bool(struck) and all(_steps(log) == list(range(steps)) for log in left)
     if not good:
         return {"good": False, "why": f"{len(left)} of {survivors} survivors, {len(struck)} struck"}
-    blows = sorted(at for pid in struck for at, _, what in logs[pid] if what == "killed")
-    # A worker that runs out of memory says so each time that it tries again: the first time counts.
-    last = blows[-1] if len(struck) > 1 else blows[0]
-    stalls = [_next(log, blow) - blow for blow in {blows[0], last} for log in left]
-    full = [at for log in left for at, _, what in log if at > last and what.endswith("/3")]
-    return {"good": True, "stall_s": max(stalls), "full_s": min(full) - last if full else None}
+    # A worker that runs out of memory says so each time that it tries again: the first time counts. With when it was
+    # struck goes the last step that it had done: the others may note that one only a moment later.
+    blows = sorted(
+        (next(at for at, _, what in logs[pid] if what == "killed"), max(_steps(logs[pid]), default=-1))
+        for pid in struck
+    )
+    stalls = [_next(log, *blow) - blow[0] for blow in blows for log in left]  # all have done the last step
+    full = [_next(log, *blows[-1], size="3") for log in left]
+    back = [at - blows[-1][0] for at in full if at is not None]
+    return {"good": True, "stall_s": max(stalls), "full_s": max(back) if len(back) == len(left) else None}
 
 
 def _steps(log: Log) -> list[int]:
     return [int(what.split("/")[0]) for _, _, what in log if "/" in what]
 
 
-def _next(log: Log, after: float) -> float:
-    return next(at for at, _, what in log if at > after and "/" in what)
+def _next(log: Log, after: float, step: int, size: str = "") -> Any:
+    """Return when a worker had done a later step after a moment, with so many workers; None if it never did."""
+    for at, _, what in log:
+        number, slash, workers = what.partition("/")
+        if slash and at > after and int(number) > step and size in ("", workers):
+            return at
+    return None
 
 
 def fault_cases(case: str, samples: Sequence[Sample]) -> list[Case]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.agent.machine import PreloadBegun, Preloaded
 from holdfast.agent.spare_cores import SpareCores, forks_first
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, UnavailableError
 from holdfast.facts import Fact, facts
 from holdfast.workers import Template
 from holdfast.workers.cores import cpu_seconds, usable_cores
@@ -122,6 +122,12 @@ class Preloading:
             return None
         template.wait_ready(0.0)
         if template.importing:
+            return None
+        if not template.usable and self._keep_s is not None:
+            # Another launch may have been quicker to keep the same one; a template of our own will do.
+            self._give_up_keeping(UnavailableError(template.why_not))
+            template.close()
+            self._template = Template(self._modules, self._environment())
             return None
         self._reports = False
         if template.usable:

@@ -23,7 +23,7 @@ from holdfast.errors import UnavailableError
 from holdfast.facts import Fact, facts
 from holdfast.workers.child import Child
 from holdfast.workers.family import family
-from holdfast.workers.linux import memory_bytes
+from holdfast.workers.linux import inherit_limits, memory_bytes
 from holdfast.workers.warm import Order, Template
 
 #: How long after one was taken the next is prepared: the worker that it became has the processors to itself first.
@@ -144,6 +144,7 @@ class Standbys:
     def _hand_over(self, standby: _Standby, order: Order) -> bool:
         content = os.memfd_create("holdfast-order", os.MFD_CLOEXEC)
         try:
+            inherit_limits(standby.child.pid)  # they may have changed since it was forked
             with open(content, "wb", closefd=False) as file:
                 file.write(json.dumps(asdict(order)).encode())
             os.lseek(content, 0, os.SEEK_SET)
