@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,8 @@ class Kept:
 
 
 def _gpu_name() -> str:
+    if find_spec("torch") is None:
+        return "no torch"
     import torch
 
     return torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU (gloo)"

@@ -120,7 +120,14 @@ def fault_cases(case: str, samples: Sequence[Sample]) -> list[Case]:
     full = [sample["full_s"] for sample in samples if sample["full_s"] is not None]
     note = f"{len(samples)} of {len(samples)} with each step once and one model; {spread(stalls, 's')}"
     whole = f"{len(full)} of {len(samples)} came back to three"
-    rows = [Case.at_most(f"{name}: the others' next step", median(stalls), "s", STALL_S_MAX, note)]
+    told = f"{name}: the others' next step"
+    # A worker whose step fails by itself tries once more before it ends: nothing is promised of how long that takes.
+    is_sudden = how not in REASONS
+    rows = (
+        [Case.at_most(told, median(stalls), "s", STALL_S_MAX, note)]
+        if is_sudden
+        else [Case.seen(told, median(stalls), "s", note)]
+    )
     if full and "standby" in more:
         rows.append(
             Case.at_most("... all three step again", median(full), "s", FULL_S_MAX, f"{whole}; {spread(full, 's')}")
