@@ -132,7 +132,7 @@ def test_a_module_that_has_changed_since_is_imported_anew(
     path = script(f"import sys; print({name!r} in sys.modules); import {name}; print('value', {name}.VALUE)")
     for number in range(2):
         module.write_text(textwrap.dedent(f"VALUE = {number}"))
-        os.utime(module, ns=(number, number))
+        os.utime(module, (number, number))  # bytecode is known by whole seconds
         template = keep(name)
         assert template.wait_ready(PATIENCE_S), template.why_not
         wait_all(start(path, template=template))

@@ -48,7 +48,7 @@ class Preloading:
         self._first = first or forks_first(workers, cores)
         self._spare = SpareCores(cores)
         self._template: Template | None = None
-        #: Whether people were told that the imports are waited for.
+        #: Whether the user was told that the agent waits for imports.
         self._is_told = False
         #: Whether the end of the imports is still to be reported.
         self._reports = False
@@ -65,7 +65,7 @@ class Preloading:
 
     @property
     def importing(self) -> bool:
-        """Whether the template is still busy with what it imports."""
+        """Whether the template is still importing."""
         return self._template is not None and self._template.importing
 
     def attach(self) -> None:
@@ -147,7 +147,7 @@ class Preloading:
             self.standbys.look(now)
 
     def tell(self, *, busy: bool) -> None:
-        """Tell people that the imports are waited for."""
+        """Tell the user that the agent waits for imports."""
         if busy:
             sentence = f"a round is running; importing {self._names} before asking to be let in"
             facts.publish(Fact("waiting", sentence))
@@ -156,7 +156,7 @@ class Preloading:
         facts.publish(Fact("template_importing", sentence, {"modules": self._names}))
 
     def take(self) -> Template | None:
-        """Return what workers can be forked from, or None to start them cold."""
+        """Return the template to fork workers from, or None to start them cold."""
         template = self._template
         if template is None or template.usable:
             return template

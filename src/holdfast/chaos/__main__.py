@@ -26,11 +26,11 @@ _ASK_TORCH = "import sys, torch; sys.exit(not torch.cuda.is_available())"
 def main(seeds: int, first: int, seed: int | None, backend: str, at_once: int) -> None:
     """Train under seeded faults; every run must end as the undisturbed one does, with every sample used once.
 
-    On the ring that means the same bits. On gloo and NCCL it means the same bits where every step was done by as many
-    workers, and the same numbers but for rounding where it was not. NCCL's workers share the GPUs of this machine, or
-    the one that it has.
+    On the ring that means the same bits. On gloo, with or without replicas, and on NCCL it means the same bits where
+    every step was done by as many workers, and the same numbers but for rounding where it was not. NCCL's workers share
+    the GPUs of this machine, or the one that it has.
     """
-    if backend in ("gloo", "nccl") and find_spec("torch") is None:
+    if backend != "ring" and find_spec("torch") is None:
         raise click.UsageError(f"--backend {backend} trains with torch: pip install 'holdfast[torch]'")
     if backend == "nccl" and not _has_gpu():
         raise click.UsageError("--backend nccl needs a GPU, and torch finds none here")

@@ -69,7 +69,7 @@ def command(
 ) -> None:
     """Show the output of a job's replicas, each line behind the name of its replica.
 
-    JOB is a job's handle or id, or the beginning of its id where that is enough.
+    JOB is a job's handle or id, or an unambiguous beginning of its id.
 
     \b
       holdfast log train-x7k2m                     every replica

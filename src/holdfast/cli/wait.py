@@ -21,7 +21,7 @@ TIMED_OUT = 124
 def command(handle: str, timeout: float | None) -> None:
     """Wait until a job has ended and exit with its exit code.
 
-    JOB is a job's handle or id, or the beginning of its id where that is enough.
+    JOB is a job's handle or id, or an unambiguous beginning of its id.
 
     \b
       holdfast wait train-x7k2m --timeout 600
