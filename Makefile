@@ -73,6 +73,7 @@ sim: setup
 soak: setup
 	$(BIN)/python -m bench.garbage --frames 1000000
 	$(BIN)/python -m bench.local_jobs --runs 1000
+	$(BIN)/python -m bench.replacements
 
 bench: setup
 	$(BIN)/python -m bench

@@ -1,12 +1,14 @@
-"""What a launcher costs, beside torchrun: start and end of two workers that do nothing, and memory while they run.
+"""What a launcher costs, beside torchrun: start and end of workers that do nothing, a first step, memory.
 
     python -m bench.launch                  a table
+    python -m bench.launch --cases first    some parts only: start, first, memory
     python -m bench.launch --repeats 3      fewer repeats
     python -m bench.launch --json PATH      the same figures as JSON
 
-The time is that of the whole command, from the start of its process to its end. The repeats of both sides take turns,
-and a figure is the median of its repeats. Both sides have had one start before, so that files are in memory and
-Python's bytecode is written.
+The time of a start is that of the whole command, from the start of its process to its end; that of a first step is from
+the start of the process to the moment at which all ranks have done one. The repeats of all sides take turns, and a
+figure is the median of its repeats. All sides have had one start before, so that files are in memory and Python's
+bytecode is written.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from pathlib import Path
 import psutil
 
 from bench.harness import Case, Results, attempt, median, save
-from bench.scripts.jobs import NAME_SERVER, SCRIPT
+from bench.scripts.jobs import NAME_SERVER, SCRIPT, Scene
 
 REPEATS, REPEATS_FULL = 9, 21
 #: Memory hardly varies.
@@ -36,6 +38,12 @@ MEMORY_REPEATS = 3
 #: A start is a fifth of torchrun's, or less.
 RATIO_MIN = 5.0
 AGENT_MB_MAX = 40.0
+#: The first step of a torch script comes in 0.6 of torchrun's time, or less.
+FIRST_RATIO_MIN = 1 / 0.6
+#: That of the second launch with `--keep-warm` comes in a fifth of it.
+KEPT_RATIO_MIN = 5.0
+#: Numbers of workers to a core at which the ways to start them are compared.
+CROWDS = (1, 2, 4)
 SLEEP_S, CAP_S = 120, 120.0
 #: What an agent holds once its workers run and nothing has happened for a moment.
 SETTLE_S = 1.0
@@ -61,9 +69,20 @@ def run(full: bool) -> Results:
     return measure(REPEATS_FULL if full else REPEATS)
 
 
-def measure(repeats: int) -> Results:
-    """Measure with so many repeats on each side."""
+def measure(repeats: int, parts: Sequence[str] = ()) -> Results:
+    """Measure with so many repeats on each side; some parts only where they are named."""
     sides = [OURS, TORCH] if importlib.util.find_spec("torch") else [OURS]
+    cases: list[Case] = []
+    if TORCH not in sides:
+        cases.append(Case.missing(TORCH, "torch is not installed"))
+    for name, part in PARTS.items():
+        if not parts or name in parts:
+            cases += part(sides, repeats)
+    return Results("a launcher's own cost, medians", cases, TORCH if TORCH in sides else "")
+
+
+def all_starts(sides: Sequence[str], repeats: int) -> list[Case]:
+    """Start and end workers that do nothing, and workers that import torch."""
     cases: list[Case] = []
     starts = {
         "two empty Python workers": (*TWO, EMPTY),
@@ -75,10 +94,7 @@ def measure(repeats: int) -> Results:
         # Nothing is promised here, and a repeat takes seconds.
         name, fewer = "two workers that import torch", max(3, repeats // 3)
         cases += attempt(name, lambda: start_cases(name, (*TWO, IMPORTS), sides, fewer, None))
-    else:
-        cases.append(Case.missing(TORCH, "torch is not installed"))
-    cases += attempt("memory", lambda: memory_cases(sides))
-    return Results("a launcher's own cost, medians", cases, TORCH if TORCH in sides else "")
+    return cases
 
 
 # -- time ----------------------------------------------------------------------------------------------------
@@ -131,6 +147,86 @@ def start_launcher(side: str, arguments: Sequence[str]) -> subprocess.Popen[byte
 def scratch() -> tempfile.TemporaryDirectory[str]:
     """Return the folder for what launchers leave, logs above all; it goes with this process."""
     return tempfile.TemporaryDirectory(prefix="holdfast-bench-")
+
+
+# -- the first step ------------------------------------------------------------------------------------------
+
+
+def first_steps(sides: Sequence[str], repeats: int) -> list[Case]:
+    """Start a torch script: at once, from a template that comes first, and under torchrun."""
+    if TORCH not in sides:
+        return []
+    fewer = max(3, repeats // 3)
+    cores = len(os.sched_getaffinity(0))
+    cases = attempt("first step", lambda: two_workers(fewer))
+    for crowd in CROWDS:
+        what = f"{crowd} to a core"
+        cases += attempt(what, functools.partial(crowd_cases, f"{what}, {crowd * cores} workers", crowd * cores, fewer))
+    return cases
+
+
+def two_workers(repeats: int) -> list[Case]:
+    """Two workers beside torchrun, and how long after their first step the template is ready for the next ones."""
+    ours, theirs, prepared, kept = [], [], [], []
+    for _ in range(repeats):
+        step_s, ready_s = first_step(OURS, 2, wait_template=True)
+        ours.append(step_s)
+        prepared.append(ready_s - step_s)
+        theirs.append(first_step(TORCH, 2, "--standalone")[0])
+        kept.append(kept_step(2))
+    second = "... of the second launch with --keep-warm"
+    return [
+        beside("torch script, two workers: their first step", {OURS: ours, TORCH: theirs}, "s", FIRST_RATIO_MIN),
+        beside(second, {OURS: kept, TORCH: theirs}, "s", KEPT_RATIO_MIN),
+        Case.seen("... and from then to the template for the next ones", median(prepared), "s", quartiles(prepared)),
+    ]
+
+
+def kept_step(workers: int) -> float:
+    """Start a job twice with `--keep-warm`; returns how long the second took to the first step of all."""
+    flags = ("--nproc-per-node", str(workers), "--keep-warm", "2m")
+    with Scene() as scene:
+        try:
+            first = scene.launch(OURS, *flags)
+            if scene.log.wait_stepping(workers, set(), first.started_at + CAP_S) is None:
+                raise RuntimeError(f"the first launch did not start its job:\n{scene.tail()}")
+            scene.wait_templates(time.monotonic() + CAP_S)
+            first.process.terminate()
+            first.process.wait(CAP_S)
+            known = scene.log.pids()
+            second = scene.launch(OURS, *flags)
+            steps = scene.log.wait_stepping(workers, known, second.started_at + CAP_S)
+            if steps is None:
+                raise RuntimeError(f"the second launch did not start its job:\n{scene.tail()}")
+            second.process.terminate()
+            second.process.wait(CAP_S)
+            return max(step.at for step in steps) - second.started_at
+        finally:
+            scene.start("holdfast", "warm", "stop").process.wait(CAP_S)
+
+
+def crowd_cases(name: str, workers: int, repeats: int) -> list[Case]:
+    """So many workers, started at once and forked from a template that comes first."""
+    at_once, forked = [], []
+    for _ in range(repeats):
+        at_once.append(first_step(OURS, workers, "--preload", "none")[0])
+        forked.append(first_step(OURS, workers, "--preload", "torch")[0])
+    note = f"forked first: {median(forked):.3g} s, {quartiles(forked)}; at once: {quartiles(at_once)}"
+    return [Case.seen(f"torch script, {name}: first step, started at once", median(at_once), "s", note)]
+
+
+def first_step(side: str, workers: int, *flags: str, wait_template: bool = False) -> tuple[float, float]:
+    """Start a job; returns how long it took to the first step of all, and to the template where that is waited for."""
+    with Scene() as scene:
+        launched = scene.launch(side, "--nproc-per-node", str(workers), *flags)
+        steps = scene.log.wait_stepping(workers, set(), launched.started_at + CAP_S)
+        if steps is None:
+            raise RuntimeError(f"{side} did not start its job:\n{scene.tail()}")
+        ready_s = 0.0
+        if wait_template:
+            wait_until(lambda: bool(launched.facts("template_prepared")))
+            ready_s = time.monotonic() - launched.started_at
+        return max(step.at for step in steps) - launched.started_at, ready_s
 
 
 # -- memory --------------------------------------------------------------------------------------------------
@@ -220,13 +316,24 @@ def quartiles(values: Sequence[float]) -> str:
     return f"{len(values)} runs, middle half {low:.3g} to {high:.3g}"
 
 
+PARTS: dict[str, Callable[[Sequence[str], int], list[Case]]] = {
+    "start": all_starts,
+    "first": first_steps,
+    "memory": lambda sides, _: attempt("memory", lambda: memory_cases(sides)),
+}
+
+
 def main(argv: list[str] | None = None) -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(prog="python -m bench.launch", description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=REPEATS, help="on each side (default: %(default)s)")
+    parser.add_argument("--cases", default="", help=f"some parts only, by comma: {', '.join(PARTS)}")
     parser.add_argument("--json", type=Path, metavar="PATH", help="write the figures there")
     options = parser.parse_args(argv)
-    results = measure(options.repeats)
+    wanted = list(filter(None, options.cases.split(",")))
+    if unknown := sorted(set(wanted) - set(PARTS)):
+        parser.error(f"no part is called {', '.join(unknown)}; there are {', '.join(PARTS)}")
+    results = measure(options.repeats, wanted)
     print(results)
     if options.json:
         save(options.json, {"launch": results})

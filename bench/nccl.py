@@ -1,111 +1,298 @@
-"""NCCL on one GPU: one of three ranks is struck in the midst of training, and the others go on.
+"""NCCL on one GPU: trials of `bench.gpu`, one job each, and what becomes of their samples.
 
-    python -m bench.nccl [--trials 10] [--cases step,stop,collective] [--json bench/results.json]
-
-All ranks share one GPU and talk over sockets; see scripts/elastic_nccl.py. Each case can be run by itself, since time
-on a machine with a GPU is short. It is not among what `python -m bench` runs.
+One of three ranks is struck in the midst of training, and the others go on. All ranks share one GPU and talk over
+sockets; see scripts/elastic_nccl.py. A trial returns a sample, plain data that is kept; a table is made of samples.
+Without a GPU the same jobs run over gloo.
 """
 
 from __future__ import annotations
 
-import argparse
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from bench.gpu import read
-from bench.harness import Case, Results, median, save, spread
+from bench.harness import Case, median, spread
+from bench.scripts.jobs import Scene
 
-HERE = Path(__file__).parent
-SCRIPT = HERE / "scripts" / "elastic_nccl.py"
-STEPS = 220
-TRIAL_TIMEOUT_S = 90.0
-#: What is done to the last rank, and how gradients are averaged.
-CASES = {
+SCRIPTS = Path(__file__).parent / "scripts"
+STEPS, STEPS_LONG = 160, 260
+TRIAL_TIMEOUT_S = 120.0
+TORCHRUN_CAP_S = 40.0
+#: What is done to a rank.
+FAULTS = {
     "step": "killed at the beginning of a step",
     "backward": "killed between backward and reduce",
     "collective": "killed inside a collective",
-    "optimizer": "killed after its optimizer's step",
-    "stop": "stopped (SIGSTOP) at the beginning of a step",
-    "step:ddp": "killed at the beginning of a step, DDP",
-    "optimizer:ddp": "killed after its optimizer's step, DDP",
+    "optimizer": "killed inside its optimizer's step",
+    "stop": "stopped (SIGSTOP)",
+    "form": "killed while the group forms",
+    "transfer": "killed, and the one in its place while it takes the state over",
+    "twice": "killed, and then another as soon as the rest are together",
+    "assert": "fails by an assert in a kernel",
+    "oom": "runs out of memory, again and again",
 }
+#: What the launch must say of a worker that was not ended from outside, on a GPU or without one.
+REASONS = {"assert": ("CUDA error", "AcceleratorError", "IndexError"), "oom": ("memory",)}
 #: How long the survivors may take to their next step.
 STALL_S_MAX = 0.8
+#: How long until all ranks step again, with a standby.
+FULL_S_MAX = 0.8
+#: How much a step of 20 ms may take longer than with torch alone.
+COST_PERCENT_MAX = 1.0
+Sample = dict[str, Any]
+Log = list[tuple[float, int, str]]
 
 
-class Trial:
-    """One job of three workers: when it was struck, and what its survivors did then."""
-
-    def __init__(self, case: str) -> None:
-        how, _, wrap = case.partition(":")
-        with tempfile.TemporaryDirectory(prefix="bench-nccl-") as name:
-            folder = Path(name)
-            command = [sys.executable, "-m", "holdfast", "launch", "--nproc-per-node", "3", "--max-restarts", "5"]
-            command += [str(SCRIPT), name, str(STEPS), how, wrap or "plain"]
-            launch = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-            )
-            try:
-                self.output, _ = launch.communicate(timeout=TRIAL_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                os.killpg(launch.pid, signal.SIGKILL)
-                self.output, _ = launch.communicate()
-            logs = {path.name: read(path) for path in folder.iterdir() if path.name.isdigit()}
-            digests = {path.read_text() for path in folder.glob("digest-*")}
-        self.stall_s: float | None = None
-        victims = [pid for pid, log in logs.items() if any(what == "killed" for _, _, what in log)]
-        survivors = [log for pid, log in logs.items() if pid not in victims and log and _steps(log)[:1] == [0]]
-        once = all(_steps(log) == list(range(STEPS)) for log in survivors)
-        #: Both survivors lived to the end, did each step once, and all ended with one model.
-        self.is_good = launch.returncode == 0 and len(survivors) == 2 and once and len(digests) == 1
-        if victims and self.is_good:
-            killed = next(at for at, _, what in logs[victims[0]] if what == "killed")
-            self.stall_s = max(
-                next(at for at, _, what in log if at > killed and what.endswith("/2")) - killed for log in survivors
-            )
+def read(path: Path) -> Log:
+    """Return what one worker wrote: when, as which rank, what."""
+    lines = [line.split() for line in path.read_text().splitlines()]
+    return [(float(at), int(rank), what) for at, rank, what in lines]
 
 
-def _steps(log: list[tuple[float, int, str]]) -> list[int]:
+# -- one rank is struck --------------------------------------------------------------------------------------------
+
+
+def strike(case: str) -> Sample:
+    """Strike a job of three workers; a case is what is done, then `ddp` and `standby` behind colons."""
+    how, *more = case.split(":")
+    wrap = "ddp" if "ddp" in more else "plain"
+    flags = ("--standby", "1") if "standby" in more else ()
+    steps = STEPS_LONG if how in ("twice", "transfer") else STEPS
+    with tempfile.TemporaryDirectory(prefix="bench-nccl-") as name:
+        output, code = launch(name, 3, flags, "elastic_nccl.py", name, str(steps), how, wrap)
+        logs = {path.name: read(path) for path in Path(name).iterdir() if path.name.isdigit()}
+        digests = {path.read_text() for path in Path(name).glob("digest-*")}
+    sample = judge(logs, steps, survivors=1 if how == "twice" else 2)
+    is_told = any(word in output for word in REASONS.get(how, ("",)))
+    sample["good"] = bool(sample["good"]) and code == 0 and len(digests) == 1 and is_told
+    if not sample["good"]:
+        print(output[-4000:], file=sys.stderr, flush=True)
+    return sample
+
+
+def judge(logs: dict[str, Log], steps: int, survivors: int) -> Sample:
+    """Say whether those that were never struck did each step once, and how long they and all stood still."""
+    struck = {pid for pid, log in logs.items() if any(what == "killed" for _, _, what in log)}
+    left = [log for pid, log in logs.items() if pid not in struck and _steps(log)[:1] == [0]]
+    good = len(left) == survivors and bool(struck) and all(_steps(log) == list(range(steps)) for log in left)
+    if not good:
+        return {"good": False, "why": f"{len(left)} of {survivors} survivors, {len(struck)} struck"}
+    # A worker that runs out of memory says so each time that it tries again: the first time counts. With when it was
+    # struck goes the last step that it had done: the others may note that one only a moment later.
+    blows = sorted(
+        (next(at for at, _, what in logs[pid] if what == "killed"), max(_steps(logs[pid]), default=-1))
+        for pid in struck
+    )
+    stalls = [_next(log, *blow) - blow[0] for blow in blows for log in left]  # all have done the last step
+    full = [_next(log, *blows[-1], size="3") for log in left]
+    back = [at - blows[-1][0] for at in full if at is not None]
+    return {"good": True, "stall_s": max(stalls), "full_s": max(back) if len(back) == len(left) else None}
+
+
+def _steps(log: Log) -> list[int]:
     return [int(what.split("/")[0]) for _, _, what in log if "/" in what]
 
 
-def measure(case: str, trials: int) -> Case:
-    """Strike so many jobs in one way."""
-    done = [Trial(case) for _ in range(trials)]
-    bad = [trial for trial in done if not trial.is_good]
-    for trial in bad:
-        print(trial.output[-4000:], file=sys.stderr, flush=True)
-    stalls = [trial.stall_s for trial in done if trial.stall_s is not None]
-    name = f"one of three {CASES[case]}: the others' next step"
-    if bad or not stalls:
-        return Case.broken(name, f"{len(bad)} of {trials} trials lost a step, a worker or the job")
-    note = f"{trials} of {trials} with each step once and one model; {spread(stalls, 's')}"
-    return Case.at_most(name, median(stalls), "s", STALL_S_MAX, note)
+def _next(log: Log, after: float, step: int, size: str = "") -> Any:
+    """Return when a worker had done a later step after a moment, with so many workers; None if it never did."""
+    for at, _, what in log:
+        number, slash, workers = what.partition("/")
+        if slash and at > after and int(number) > step and size in ("", workers):
+            return at
+    return None
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--trials", type=int, default=10)
-    parser.add_argument("--cases", default=",".join(CASES), help="which cases, by comma")
-    parser.add_argument("--json", type=Path, default=HERE / "results.json")
-    options = parser.parse_args()
+def fault_cases(case: str, samples: Sequence[Sample]) -> list[Case]:
+    """Put the trials of one way to strike together."""
+    how, *more = case.split(":")
+    name = f"one of three {FAULTS[how]}{', ' + ', '.join(more) if more else ''}"
+    bad = [sample for sample in samples if not sample["good"]]
+    if bad:
+        return [Case.broken(name, f"{len(bad)} of {len(samples)} trials lost a step, a worker or the job")]
+    stalls = [sample["stall_s"] for sample in samples]
+    full = [sample["full_s"] for sample in samples if sample["full_s"] is not None]
+    note = f"{len(samples)} of {len(samples)} with each step once and one model; {spread(stalls, 's')}"
+    whole = f"{len(full)} of {len(samples)} came back to three"
+    told = f"{name}: the others' next step"
+    # A worker whose step fails by itself tries once more before it ends: nothing is promised of how long that takes.
+    is_sudden = how not in REASONS
+    rows = (
+        [Case.at_most(told, median(stalls), "s", STALL_S_MAX, note)]
+        if is_sudden
+        else [Case.seen(told, median(stalls), "s", note)]
+    )
+    if full and "standby" in more:
+        rows.append(
+            Case.at_most("... all three step again", median(full), "s", FULL_S_MAX, f"{whole}; {spread(full, 's')}")
+        )
+    elif full:
+        rows.append(Case.seen("... all three step again", median(full), "s", f"{whole}; {spread(full, 's')}"))
+    return rows
+
+
+# -- what it costs -------------------------------------------------------------------------------------------------
+
+
+def cost(case: str) -> Sample:
+    """Time undisturbed steps with torch alone and with ours, one right after the other; a case is `cost:MS`."""
+    step_ms = float(case.partition(":")[2])
+    steps = max(50, int(4000 / step_ms))
+    sample: Sample = {"good": True}
+    with tempfile.TemporaryDirectory(prefix="bench-nccl-") as name:
+        for mode in ("bare", "ours"):
+            output, code = launch(name, 1, (), "step_cost.py", name, mode, str(step_ms), str(steps))
+            if code:
+                print(output[-4000:], file=sys.stderr, flush=True)
+                return {"good": False, "why": f"{mode} ended with {code}"}
+            sample[mode] = float((Path(name) / mode).read_text())
+    return sample
+
+
+def cost_cases(case: str, samples: Sequence[Sample]) -> list[Case]:
+    """Compare steps; the target is for those of 20 ms."""
+    name = f"cost without faults, steps of {case.partition(':')[2]} ms"
+    good = [sample for sample in samples if sample["good"]]
+    if len(good) < len(samples):
+        return [Case.broken(name, f"{len(samples) - len(good)} of {len(samples)} trials failed")]
+    percents = [100 * (sample["ours"] / sample["bare"] - 1) for sample in good]
+    note = f"{median([each['ours'] for each in good]):.3f} ms beside {median([each['bare'] for each in good]):.3f} ms; "
+    note += spread(percents, "%")
+    if case == "cost:20":
+        return [Case.at_most(name, median(percents), "%", COST_PERCENT_MAX, note)]
+    return [Case.seen(name, median(percents), "%", note)]
+
+
+# -- the state ---------------------------------------------------------------------------------------------------------
+
+
+def transfer(case: str) -> Sample:
+    """Let a replacement take a large state over; a case is `state:GIB`."""
+    gib = float(case.partition(":")[2])
+    with tempfile.TemporaryDirectory(prefix="bench-nccl-") as name:
+        output, code = launch(name, 2, (), "elastic_nccl.py", name, "120", "step", "plain", str(gib))
+        logs = {path.name: read(path) for path in Path(name).iterdir() if path.name.isdigit()}
+    newest = max(logs.values(), key=lambda log: log[0][0])
+    times = {what: at for at, _, what in reversed(newest) if what.startswith("sync-")}
+    if code or len(logs) < 3 or len(times) < 2:
+        print(output[-4000:], file=sys.stderr, flush=True)
+        return {"good": False, "why": f"it ended with {code}, {len(logs)} workers"}
+    return {"good": True, "seconds": times["sync-end"] - times["sync-begin"], "gib": gib}
+
+
+def transfer_cases(case: str, samples: Sequence[Sample]) -> list[Case]:
+    """Say how fast a replacement has the state."""
+    name = f"a replacement takes over {case.partition(':')[2]} GiB"
+    good = [sample for sample in samples if sample["good"]]
+    if len(good) < len(samples):
+        return [Case.broken(name, f"{len(samples) - len(good)} of {len(samples)} trials failed")]
+    seconds = [sample["seconds"] for sample in good]
+    rate = median([sample["gib"] / sample["seconds"] for sample in good])
+    return [Case.seen(name, median(seconds), "s", f"{rate:.2f} GiB/s; {spread(seconds, 's')}")]
+
+
+# -- a plain script --------------------------------------------------------------------------------------------------
+
+
+def restart(case: str) -> Sample:
+    """Kill one of two workers of a plain script; a case is `plain:SIDE`."""
+    side = case.partition(":")[2]
+    flags = {
+        "warm": ("--preload", "torch"),
+        "standby": ("--preload", "torch", "--standby", "2"),
+        "cold": ("--preload", "none"),
+        "torchrun": ("--standalone",),
+    }[side]
+    on_gpu = has_gpu()
+    with Scene(device="cuda" if on_gpu else "cpu", backend="nccl" if on_gpu else "gloo") as scene:
+        launcher = "torchrun" if side == "torchrun" else "holdfast"
+        started = scene.launch(launcher, "--nproc-per-node", "2", "--max-restarts", "9", *flags)
+        first = scene.log.wait_stepping(2, set(), time.monotonic() + TRIAL_TIMEOUT_S)
+        if first is None:
+            print(scene.tail(), file=sys.stderr, flush=True)
+            return {"good": False, "why": "it never stepped"}
+        begun_s = max(entry.at for entry in first) - started.started_at
+        if side == "standby":
+            _wait_until(lambda: len(started.facts("standby_ready")) >= 2)
+        time.sleep(1.0)
+        known = scene.log.pids()
+        at = time.monotonic()
+        os.kill(first[1].pid, signal.SIGKILL)
+        again = scene.log.wait_stepping(2, known, at + TORCHRUN_CAP_S)
+        if again is None:
+            print(scene.tail(), file=sys.stderr, flush=True)
+            return {"good": False, "why": f"not back within {TORCHRUN_CAP_S:g} s", "first_s": begun_s}
+        return {"good": True, "first_s": begun_s, "back_s": max(entry.at for entry in again) - at}
+
+
+def restart_cases(case: str, samples: Sequence[Sample]) -> list[Case]:
+    """Say how soon all ranks step again."""
+    side = case.partition(":")[2]
+    good = [sample["back_s"] for sample in samples if sample["good"]]
+    name = f"plain script, one of two ranks killed, {side}: all step again"
+    note = f"{len(good)} of {len(samples)} came back{'; ' + spread(good, 's') if good else ''}"
+    first = [sample["first_s"] for sample in samples if "first_s" in sample]
+    rows = [Case.seen(f"... first step, {side}", median(first), "s", spread(first, "s"))] if first else []
+    if side == "torchrun":
+        return [Case.seen(name, median(good) if good else None, "s", note), *rows]
+    if len(good) < len(samples):
+        return [Case.broken(name, note), *rows]
+    if side == "standby":
+        return [Case.at_most(name, median(good), "s", FULL_S_MAX, note), *rows]
+    return [Case.seen(name, median(good), "s", note), *rows]
+
+
+# -- what all need ---------------------------------------------------------------------------------------------------
+
+
+def launch(folder: str, workers: int, flags: Sequence[str], script: str, *words: str) -> tuple[str, int]:
+    """Run a job to its end, or for as long as it may take; returns its output and its exit code."""
+    command = [sys.executable, "-m", "holdfast", "launch", "--nproc-per-node", str(workers), "--max-restarts", "9"]
+    command += ["--preload", "torch,holdfast", "--log-dir", f"{folder}/logs", *flags, str(SCRIPTS / script), *words]
+    environ = {**os.environ, "HOLDFAST_HOME": f"{folder}/home"}
+    job = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True, env=environ
+    )
+    try:
+        output, _ = job.communicate(timeout=TRIAL_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        job.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            job.communicate(timeout=10)
+        job.kill()
+        output, _ = job.communicate()
+        return f"{output}\nit took longer than {TRIAL_TIMEOUT_S:g} s", 124
+    return output, job.returncode
+
+
+def has_gpu() -> bool:
+    """Say whether torch finds one."""
     import torch
 
-    if not torch.cuda.is_available():
-        print("torch finds no GPU here")
-        return 1
-    cases = []
-    for case in options.cases.split(","):
-        cases.append(measure(case, options.trials))
-        results = Results(f"NCCL, three ranks on one {torch.cuda.get_device_name()}", cases)
-        save(options.json, {"nccl": results})  # after each case: the machine may be taken away
-    print(results)
-    return 0 if results.ok else 1
+    return torch.cuda.is_available()
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _wait_until(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + TRIAL_TIMEOUT_S
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.02)
+
+
+def cases() -> Iterator[tuple[str, Callable[[str], Sample], Callable[[str, Sequence[Sample]], list[Case]]]]:
+    """Name every case, with what a trial does and what becomes of samples."""
+    for how in FAULTS:
+        yield how, strike, fault_cases
+    for case in ("step:ddp", "optimizer:ddp", "step:standby", "stop:standby"):
+        yield case, strike, fault_cases
+    for step_ms in (5, 20, 100):
+        yield f"cost:{step_ms}", cost, cost_cases
+    for gib in (1, 10):
+        yield f"state:{gib}", transfer, transfer_cases
+    for side in ("standby", "warm", "cold", "torchrun"):
+        yield f"plain:{side}", restart, restart_cases

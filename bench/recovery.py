@@ -400,6 +400,7 @@ def must_step(scene: Scene, side: str, world: int) -> None:
     """Wait for the first step of a fresh job."""
     if scene.log.wait_stepping(world, set(), time.monotonic() + START_CAP_S) is None:
         raise RuntimeError(f"{side} did not start its job:\n{scene.tail()}")
+    scene.wait_templates(time.monotonic() + START_CAP_S)
 
 
 def note_recovery(scene: Scene, side: str, trials: Trials, at: float, world: int, known: set[int]) -> bool:

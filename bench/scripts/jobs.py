@@ -206,6 +206,16 @@ class Scene:
         module = ("holdfast", "launch", "--json") if side == "holdfast" else ("torch.distributed.run",)
         return self.start(*module, *flags, *self._script)
 
+    def wait_templates(self, until: float) -> None:
+        """Wait until our agents have the templates that they prepare beside their first workers."""
+        told = ("template_prepared", "template_ready", "template_unusable")
+        for each in self.launched:
+            words = list(map(str, each.process.args))  # type: ignore[arg-type]
+            while "launch" in words and "none" not in words and not any(each.facts(kind) for kind in told):
+                if time.monotonic() >= until or not each.is_up:
+                    raise RuntimeError(f"an agent has no template:\n{self.tail()}")
+                time.sleep(LOOK_S)
+
     def workers_of(self, agent: Launched) -> set[int]:
         """Return the workers that an agent has now, by the logs that they write."""
         return agent.remember() & self.log.pids() & set(self.marked())

@@ -90,7 +90,7 @@ class Workers:
     heeds_signals = True
 
     def __init__(self, *fate: AgentEvent, preloading: bool = False, in_process: bool = False) -> None:
-        self.preloading = preloading
+        self.preloads = preloading
         self.result = RunResult(WorkerState.SUCCEEDED, return_values={0: "done"})
         self.done: list[str] = []
         self._fate: list[Any] = list(fate)
@@ -99,6 +99,9 @@ class Workers:
 
     def begin(self) -> dict[str, Any]:
         return {}
+
+    def preload(self, *, at_once: bool) -> bool:
+        return self.preloads
 
     def tell_preload(self, *, busy: bool) -> None:
         self.done.append("preloading")

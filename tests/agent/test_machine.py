@@ -18,6 +18,7 @@ from holdfast.agent.machine import (
     Begin,
     End,
     Outcome,
+    PreloadBegun,
     Preloaded,
     ReplaceWorkers,
     Signalled,
@@ -161,6 +162,20 @@ def test_workers_start_when_both_the_round_and_the_imports_are_there() -> None:
 
 def test_imports_that_are_done_before_the_round_hold_nothing_up() -> None:
     assert Agent().do(Begin(preloading=True), Preloaded(), sealed()) == [StartWorkers(place())]
+
+
+def test_imports_that_begin_beside_the_workers_hold_up_only_the_next_start(running: Agent) -> None:
+    assert running.do(PreloadBegun()) == []
+    running.do(WorkerFailed(BOOM), WorkersStopped())
+
+    assert running.do(sealed(2)) == [AwaitPreload()]
+    assert running.do(Preloaded()) == [StartWorkers(place(2))]
+
+
+def test_imports_that_end_beside_the_workers_hold_nothing_up(running: Agent) -> None:
+    running.do(PreloadBegun(), Preloaded(), WorkerFailed(BOOM), WorkersStopped())
+
+    assert running.do(sealed(2)) == [StartWorkers(place(2))]
 
 
 def test_a_round_that_runs_is_not_broken_before_the_imports_are_done() -> None:

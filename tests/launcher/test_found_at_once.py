@@ -92,10 +92,9 @@ def test_a_run_that_never_came_together_has_a_journal(launch: StartLaunch, tmp_p
 
 
 def test_modules_are_named_once_however_often_they_are_imported(launch: StartLaunch, tmp_path: Path) -> None:
-    script = "import holdfast, holdfast.metrics, holdfast.events\nimport holdfast.errors\n"
-    code, _, err = launch("--json", script=script).end()
+    code, _, err = launch("--json", "--preload", "decimal,json,decimal", script="pass").end()
 
     assert code == 0, err
     told = [json.loads(line) for line in err.splitlines()]
     [ready] = [each for each in told if each["kind"] == "template_ready"]
-    assert ready["sentence"].startswith("imported holdfast in ")
+    assert ready["sentence"].startswith("imported decimal, json in ")

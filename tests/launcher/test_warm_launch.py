@@ -1,9 +1,11 @@
-"""`holdfast launch` with its own choice of what to preload: scripts behave as under torchrun."""
+"""`holdfast launch` with workers that are forked, or may be: scripts behave as under torchrun."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import select
 import subprocess
 import sys
 from collections.abc import Callable
@@ -41,12 +43,71 @@ def test_unseeded_draws_differ_over_ranks_and_restarts(launch: StartLaunch, tmp_
                     pass
                 sys.exit(3)
     """
-    code, out, err = launch("--nproc-per-node", "2", "--max-restarts", "1", script=script).end()
+    flags = ("--nproc-per-node", "2", "--max-restarts", "1", "--preload", "numpy,torch")
+    code, out, err = launch(*flags, script=script).end()
 
     assert code == 0, err
     drawn = [line.split()[1:] for line in out.splitlines() if line.startswith("drawn")]
     assert [line[0] for line in drawn] == ["True"] * 4  # forked from the template
     assert [len(set(source)) for source in list(zip(*drawn, strict=True))[1:]] == [4] * 4
+
+
+def test_first_workers_start_at_once_and_later_ones_are_forked(launch: StartLaunch, tmp_path: Path) -> None:
+    script = """
+        import os
+        import sys
+        import time
+        import holdfast
+
+        if __name__ == "__main__":
+            print("forked", "holdfast.train.run" in sys.modules, flush=True)
+            while not os.path.exists("go"):
+                time.sleep(0.01)
+            sys.exit(3 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" else 0)
+    """
+    running = launch("--json", "--max-restarts", "1", script=script)
+    assert running.process.stderr is not None
+    kinds = [json.loads(running.process.stderr.readline())["kind"]]
+    while kinds[-1] != "template_prepared":
+        kinds.append(json.loads(running.process.stderr.readline())["kind"])
+    (tmp_path / "go").touch()
+    code, out, err = running.end()
+
+    assert code == 0, err
+    assert "workers_started" in kinds
+    assert out.split("\n") == ["forked False", "forked True", ""]
+
+
+def test_the_second_launch_forks_its_first_workers_from_what_the_first_has_kept(
+    launch: StartLaunch, tmp_path: Path
+) -> None:
+    script = "import sys\nimport holdfast\nprint('forked', 'holdfast.train.run' in sys.modules)"
+    (tmp_path / "train.py").write_text(script)
+    environ = {**os.environ, "HOLDFAST_HOME": str(tmp_path / "home")}
+
+    def warm(*words: str) -> str:
+        command = [sys.executable, "-m", "holdfast", "warm", *words]
+        return subprocess.run(command, env=environ, capture_output=True, text=True, check=True, timeout=60).stdout
+
+    said = []
+    for _ in range(2):
+        code, out, err = launch("--keep-warm", "10m", "train.py").end()
+        assert code == 0, err
+        said.append(out)
+        [kept] = json.loads(warm("list", "--json"))
+        while kept["importing"] or kept["busy"]:
+            [kept] = json.loads(warm("list", "--json"))
+    assert "in use" not in warm("list")
+    assert "stopped" in warm("stop")
+    pidfd = None
+    with contextlib.suppress(ProcessLookupError):
+        pidfd = os.pidfd_open(kept["pid"])
+    if pidfd is not None:
+        select.select([pidfd], [], [], 60)
+        os.close(pidfd)
+
+    assert said == ["forked False\n", "forked True\n"]
+    assert warm("list").startswith("nothing is kept")
 
 
 @pytest.mark.parametrize(

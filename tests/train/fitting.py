@@ -1,7 +1,7 @@
 """A training in process under `holdfast launch`: tells each step, and meets the fate that the environment says.
 
 FATE is `kind:rank:step`; it is met once, by the first worker of that rank. HOLD_AT is `step:workers`: the run goes on
-after that step when so many are there.
+after that step when so many are there; with `step:go`, when the folder has a file of that name.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ def hold(folder: Path, number: int, run: holdfast.train.run.Run) -> None:  # typ
     """Go on after a step only once so many workers are in the round or wait to be let in."""
     for wanted in filter(None, os.environ.get("HOLD_AT", "").split(",")):
         at, _, size = wanted.partition(":")
-        while number == int(at) and run.world_size + run.membership.newcomers < int(size):
+        while size == "go" and number == int(at) and not (folder / "go").exists():
+            time.sleep(0.01)
+        while size != "go" and number == int(at) and run.world_size + run.membership.newcomers < int(size):
             if run.membership.wait_broken(0.01):
                 break
 

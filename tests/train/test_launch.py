@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,6 +55,21 @@ def test_one_of_three_is_replaced_and_the_others_lose_at_most_a_step(
     assert len(pids(out)) == 4, "two survivors and the replaced one, twice"
     assert "the others go on" in err
     assert err.count("round 1: node 0 of 1") == 1, "the agent's own round was never lost"
+
+
+def test_a_standby_takes_the_place_of_one_that_is_killed(launch: StartLaunch, tmp_path: Path, undisturbed: str) -> None:
+    job = launch("--nproc-per-node", "2", "--max-restarts", "1", "--standby", "1", "--json", *COMMON, SCRIPT,
+                 str(tmp_path), FATE="kill:1:10", HOLD_AT="5:go,15:2")  # fmt: skip
+    assert job.process.stderr is not None
+    fact: dict[str, Any] = {"kind": ""}
+    while fact["kind"] != "standby_ready":
+        fact = json.loads(job.process.stderr.readline())
+    (tmp_path / "go").touch()
+    code, out, err = job.end()
+
+    assert code == 0, err
+    assert finals(out) == [undisturbed] * 2
+    assert str(fact["data"]["pid"]) in pids(out)
 
 
 def test_a_worker_that_hangs_is_found_by_its_heartbeat_and_replaced(

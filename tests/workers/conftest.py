@@ -82,7 +82,18 @@ def start(tmp_path, console):
     """Start a gang whose output is teed to `console`; closed after the test."""
     with contextlib.ExitStack() as stack:
 
-        def begin(entry, size=1, *, env=None, redirects=Std.ALL, tee=Std.ALL, template=None, cwd=None, **options):
+        def begin(
+            entry,
+            size=1,
+            *,
+            env=None,
+            redirects=Std.ALL,
+            tee=Std.ALL,
+            cwd=None,
+            template=None,
+            standbys=None,
+            **options,
+        ):
             envs = {
                 rank: {"RANK": str(rank), "LOCAL_RANK": str(rank), "ROLE_NAME": "default", **(env or {})}
                 for rank in range(size)
@@ -92,7 +103,7 @@ def start(tmp_path, console):
             plans = [WorkerPlan(rank, entry, envs[rank], cwd=cwd) for rank in range(size)]
             options = {"prefixes": {rank: f"[{rank}]" for rank in range(size)}, **options}
             log_options = LogOptions(stdout_console=console, stderr_console=console, **options)
-            gang = Gang(plans, dest, log_options, template=template)
+            gang = Gang(plans, dest, log_options, template=template, standbys=standbys)
             stack.callback(gang.close)
             gang.start()
             return gang

@@ -239,9 +239,9 @@ def test_the_lists_of_variables_agree_with_what_is_read_while_torch_is_imported(
     finally:
         template.close()
 
-    assert len(template._reads) > 100
-    assert [name for name in template._reads if is_late_variable(name)] == []
-    unknown = {name for name in template._reads if not is_import_variable(name) and not is_lazy_variable(name)}
+    assert len(template.reads) > 100
+    assert [name for name in template.reads if is_late_variable(name)] == []
+    unknown = {name for name in template.reads if not is_import_variable(name) and not is_lazy_variable(name)}
     assert unknown <= {
         *("HOME", "USER", "LOGNAME", "LNAME", "USERNAME", "TMPDIR", "TEMP", "TMP", "PATH", "SAGE_ROOT", "CI"),
         *("_PYTHON_PROJECT_BASE", "_PYTHON_SYSCONFIGDATA_NAME"),

@@ -26,6 +26,7 @@ from holdfast.agent.machine import (
     Begin,
     End,
     Outcome,
+    PreloadBegun,
     Preloaded,
     ReplaceWorkers,
     Signalled,
@@ -66,7 +67,7 @@ from holdfast.rendezvous.events import (
 #: How often the loop runs for a health server that does not say how often it checks.
 LOOK_S = 1.0
 
-WorkersEvent = Preloaded | WorkerFailed | WorkersFinished | WorkersStopped
+WorkersEvent = PreloadBegun | Preloaded | WorkerFailed | WorkersFinished | WorkersStopped
 
 
 class Workers(Protocol):
@@ -81,8 +82,13 @@ class Workers(Protocol):
     heeds_signals: bool = False
 
     @property
-    def preloading(self) -> bool:
-        """Whether workers cannot be started yet, because their modules are still being imported."""
+    def preloads(self) -> bool:
+        """Whether what workers import is imported once, for all of them to be forked from there."""
+        return False
+
+    def preload(self, *, at_once: bool) -> bool:
+        """Begin these imports, now or when there is time for them; says whether the first workers wait for them."""
+        del at_once
         return False
 
     def begin(self) -> dict[str, Any]:
@@ -220,8 +226,8 @@ class Agent:
 
     def drive(self) -> RunResult:
         """Hand events to the machine and carry out what it answers, until it ends."""
-        preloading = self._workers.preloading
-        event: AgentEvent = Begin(preloading, busy=preloading and self.rounds.would_disturb())
+        busy = self._workers.preloads and self.rounds.would_disturb()
+        event: AgentEvent = Begin(self._workers.preload(at_once=busy), busy=busy)
         while True:
             for effect in self.machine.handle(event, time.monotonic()):
                 self._perform(effect)

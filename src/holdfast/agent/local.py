@@ -19,7 +19,6 @@ from holdfast.agent.inbox import Inbox
 from holdfast.agent.machine import (
     AgentEvent,
     AgentRules,
-    Preloaded,
     Signalled,
     WorkersStopped,
 )
@@ -53,6 +52,14 @@ class LocalOptions:
 
     #: Modules that a template process imports once; workers are forked from it.
     preload: tuple[str, ...] = ()
+    #: Whether the first workers wait for it too; else they are started at once, and it is prepared beside them.
+    preload_first: bool = True
+    #: How long the template is kept for the next launch of the same kind; None ends it with this one.
+    keep_warm_s: float | None = None
+    #: How many processes stand by on this node to take the place of workers, forked from the template.
+    standbys: int = 0
+    #: Whether they may open a GPU: nothing that the program sets afterwards must count only before that.
+    standbys_open_gpu: bool = True
     backoff_s: float = 0.0
     backoff_s_max: float = 60.0
     forward_signals: tuple[signal.Signals, ...] = ()
@@ -116,14 +123,19 @@ class LocalWorkers:
         self._stopping = False
         #: Whether a worker of this start is known to train in process.
         self._in_process = False
-        #: Whether the end of the imports is still to be reported.
-        self._reports_preload = False
         self._failures: dict[int, Failure] = {}
         #: Workers that are ended because another one of their replica has failed.
         self._ending: set[int] = set()
         self._frozen = Frozen()
         self._half_finished = HalfFinished(options.half_finished_s)
-        self._preloading = Preloading(options.preload, several=group.spec.local_world_size > 1)
+        self._preloading = Preloading(
+            options.preload,
+            workers=group.spec.local_world_size,
+            first=options.preload_first,
+            keep_s=options.keep_warm_s,
+            standbys=options.standbys,
+            cuda=options.standbys_open_gpu,
+        )
         self._vault: VaultHost | None = None
         self._hangs = Hangs(options.hang, self._gather_stacks, lambda: ask_others_still(agent.calls, group))
         if agent.calls is not None:
@@ -137,14 +149,23 @@ class LocalWorkers:
     # -- starting --------------------------------------------------------------------------------------------------
 
     def warm_up(self) -> None:
-        """Begin to import the workers' modules, in the background."""
-        self._preloading.begin()
+        """Begin to import what workers will need, in the background, where even the first ones are forked."""
+        self._preloading.attach()
+        if self._preloading.comes_first:
+            self._preloading.begin()
 
     @property
-    def preloading(self) -> bool:
-        """Whether the workers' modules are still being imported."""
-        self._reports_preload = self._preloading.importing
-        return self._reports_preload
+    def preloads(self) -> bool:
+        """Whether what workers import is imported once, for all of them to be forked from there."""
+        return self._preloading.is_asked_for
+
+    def preload(self, *, at_once: bool) -> bool:
+        """Begin these imports, now or when there is time for them; says whether the first workers wait for them."""
+        if at_once or self._preloading.comes_first:
+            self._preloading.begin()
+        else:
+            self._preloading.begin_later(time.monotonic(), workers=False)
+        return self._preloading.importing
 
     def tell_preload(self, *, busy: bool) -> None:
         """Tell the user that the agent waits for imports."""
@@ -152,7 +173,7 @@ class LocalWorkers:
 
     def begin(self) -> dict[str, Any]:
         """Open the journal before waiting for nodes and importing modules, so that the run can be found at once."""
-        self._preloading.begin()
+        self.warm_up()
         open_folder = getattr(self._logs_specs, "open_folder", None)  # which a class of another package may not have
         folder = open_folder(self._run_id) if open_folder is not None else ""
         self._agent.observers.place_journal(folder)
@@ -178,6 +199,7 @@ class LocalWorkers:
         self._frozen.begin(envs)
         self.gangs.start()
         self._hangs.watch(self.group, self.gangs)
+        self._preloading.begin_later(time.monotonic(), workers=True)
         self._dest = dest
         self._agent.observers.place_journal(self._logs_specs.root_log_dir)
         self._metrics.keep_ranks([worker.global_rank for worker in self.group.workers])
@@ -199,6 +221,7 @@ class LocalWorkers:
             dest,
             make_log_options(spec, envs, settings.log_line_prefix_template, self._options.log_bytes_max),
             template=self._preloading.take(),
+            standbys=self._preloading.standbys,
         )
 
     def _environments(self, place: Place) -> dict[int, dict[str, str]]:
@@ -277,9 +300,9 @@ class LocalWorkers:
 
     def look(self, now: float) -> WorkersEvent | None:
         """Look at the workers without waiting, and return what has happened."""
-        if self._reports_preload and self._preloading.look():
-            self._reports_preload = False
-            return Preloaded()
+        pids = self.gangs.pids().values() if self.gangs is not None else ()
+        if (event := self._preloading.look(pids, now)) is not None:
+            return event
         if self._stopping:
             return WorkersStopped(self._late_cause()) if self._has_stopped() else None
         if self.gangs is None:
@@ -336,8 +359,7 @@ class LocalWorkers:
 
     def filenos(self) -> tuple[int, ...]:
         """Descriptors that become readable when there is something to look at."""
-        importing = self._preloading.fileno()
-        found = () if importing is None else (importing,)
+        found = self._preloading.filenos()
         return (*found, self.gangs.fileno(), *self._hangs.filenos()) if self.gangs is not None else found
 
     def get_last_progress_time(self) -> int:

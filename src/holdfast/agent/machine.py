@@ -12,8 +12,9 @@ about rounds are the member's own.
       │  └── PAUSED ◀── STOPPING ── nothing left to do ───────┼────────────────────┘
       └─────(back-off)────────┴───────────────────────────────┘
 
-PRELOADING comes before ASKING if asking at once would break a round that runs. SEATED comes after it if the
-round is sealed before the workers' imports are done.
+PRELOADING comes before ASKING where asking at once would break into a round that runs. SEATED comes after it where the
+round is sealed while the workers' imports are under way: to wait for their end is quicker than to begin them again in
+every worker. Imports that begin while workers run hold up only the next start.
 
 Workers that train in process (`holdfast.train`) survive each other: one that fails is replaced while the others run,
 and a broken round only makes the agent ask for the next one. Then RUNNING stays RUNNING.
@@ -90,6 +91,11 @@ class Begin:
 
 
 @dataclass(frozen=True, slots=True)
+class PreloadBegun:
+    """The imports for the next workers have begun, beside those that run."""
+
+
+@dataclass(frozen=True, slots=True)
 class Preloaded:
     """The workers' imports are done, or given up: workers can be started."""
 
@@ -138,6 +144,7 @@ class SignalPassing:
 RoundEvent = RoundSealed | RoundBroken | RunEnded | AskFailed
 AgentEvent = (
     Begin
+    | PreloadBegun
     | Preloaded
     | TrainsInProcess
     | WorkerFailed
@@ -297,7 +304,7 @@ class AgentMachine:
         assert not self._regrouping or self._in_process, "a round was asked for beside workers that do not outlive it"
         assert self.stage is not Stage.ASKING or not self._regrouping, "asking for a round twice"
         assert self.place is not None or self.stage not in {*_IN_ROUND, Stage.SEATED}, f"{self.stage} without a place"
-        assert self.stage is not Stage.RUNNING or not self._preloading, "workers run before their imports are done"
+        assert self.stage is not Stage.SEATED or self._preloading, "a place is not taken although nothing is waited for"
         if self.rules.max_restarts is not None:
             assert self.restarts <= self.rules.max_restarts, "the restart budget is overdrawn"
 
@@ -316,6 +323,8 @@ class AgentMachine:
         match event:
             case Begin():
                 self._on_begin(event)
+            case PreloadBegun():
+                self._preloading = True
             case Preloaded():
                 self._on_preloaded()
             case TrainsInProcess():

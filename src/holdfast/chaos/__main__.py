@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,8 @@ from importlib.util import find_spec
 import click
 
 from holdfast.chaos.campaign import TRAININGS, Undisturbed, Verdict, run_seed
+
+_ASK_TORCH = "import sys, torch; sys.exit(not torch.cuda.is_available())"
 
 
 @click.command()
@@ -23,11 +26,14 @@ from holdfast.chaos.campaign import TRAININGS, Undisturbed, Verdict, run_seed
 def main(seeds: int, first: int, seed: int | None, backend: str, at_once: int) -> None:
     """Train under seeded faults; every run must end as the undisturbed one does, with every sample used once.
 
-    On the ring that means the same bits. On gloo, with or without replicas, it means the same bits where every step was
-    done by as many workers, and the same numbers but for rounding where it was not.
+    On the ring that means the same bits. On gloo, with or without replicas, and on NCCL it means the same bits where
+    every step was done by as many workers, and the same numbers but for rounding where it was not. NCCL's workers share
+    the GPUs of this machine, or the one that it has.
     """
     if backend != "ring" and find_spec("torch") is None:
         raise click.UsageError(f"--backend {backend} trains with torch: pip install 'holdfast[torch]'")
+    if backend == "nccl" and not _has_gpu():
+        raise click.UsageError("--backend nccl needs a GPU, and torch finds none here")
     undisturbed = Undisturbed(TRAININGS[backend])
     if seed is not None:
         verdict = run_seed(seed, undisturbed, keep=True)
@@ -46,6 +52,11 @@ def main(seeds: int, first: int, seed: int | None, backend: str, at_once: int) -
         f"by bit; {counts['faults']} faults"
     )
     sys.exit(bool(counts["bad"]))
+
+
+def _has_gpu() -> bool:
+    """Ask torch in a process of its own: the core does not import it."""
+    return subprocess.run([sys.executable, "-c", _ASK_TORCH], check=False).returncode == 0
 
 
 def tell(verdict: Verdict) -> None:

@@ -50,13 +50,16 @@ class Training:
 
 
 @dataclass(frozen=True)
-class GlooTraining(Training):
-    """Training with torch over gloo, every second schedule through DistributedDataParallel."""
+class TorchTraining(Training):
+    """Training with torch, every second schedule through DistributedDataParallel."""
+
+    backend: str = "gloo"
 
     def arguments(self, schedule: Schedule) -> tuple[str, ...]:
         """Random numbers are only for those who keep their size: others draw them differently."""
         mode = ("reduce", "ddp")[schedule.seed // 2 % 2]
-        return (mode, str(schedule.world_size), "0.2") if schedule.keeps_size else (mode, "1", "0.0")
+        size = (str(schedule.world_size), "0.2") if schedule.keeps_size else ("1", "0.0")
+        return (mode, *size, self.backend)
 
     def calm(self, schedule: Schedule) -> Schedule:
         """As many workers, on one node; the seed says how they train."""
@@ -78,12 +81,15 @@ class ReplicaTraining(Training):
 
 
 RING = Training("holdfast.chaos.training", "numpy", 0.02)
-GLOO = GlooTraining("holdfast.chaos.gloo_training", "torch,torch._dynamo,torch.nn.parallel", 0.06)
-#: By the name of what the workers sum their gradients with.
+TORCH = ("holdfast.chaos.torch_training", "torch,torch._dynamo,torch.nn.parallel")
+GLOO = TorchTraining(*TORCH, 0.06)
+#: On a GPU a replacement takes longer to come: it opens the GPU first.
+NCCL = TorchTraining(*TORCH, 0.15, backend="nccl")
 REPLICAS = ReplicaTraining(
     "holdfast.chaos.replica_training", "torch,torch._dynamo,torch.distributed.fsdp", 0.06, replica=REPLICA
 )
-TRAININGS = {"ring": RING, "gloo": GLOO, "replicas": REPLICAS}
+#: By the name of what the workers sum their gradients with.
+TRAININGS: dict[str, Training] = {"ring": RING, "gloo": GLOO, "nccl": NCCL, "replicas": REPLICAS}
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """What the campaign trains with replicas: a small network that two workers hold together, split by `fully_shard`.
 
-As in `gloo_training` its end says whether every sample was used once, and everything is in double precision.
+As in `torch_training` its end says whether every sample was used once, and everything is in double precision.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.chaos.gloo_training import HIDDEN, SAVE_EVERY, Samples, WatchedTier
 from holdfast.chaos.inject import FOLDER_VARIABLE, at
 from holdfast.chaos.schedule import REPLICA, Moment
+from holdfast.chaos.torch_training import HIDDEN, SAVE_EVERY, Samples, WatchedTier
 from holdfast.chaos.training import BATCH, FEATURES, LEARNING_RATE, SAMPLES, STEP, watch_rendezvous
 from holdfast.checkpoint.checkpointer import Checkpointer
 from holdfast.checkpoint.choose import Every

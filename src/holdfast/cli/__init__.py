@@ -25,6 +25,7 @@ SECTIONS = {
         "rounds": "Show the runs of a coordinator: nodes, rounds, and what they wait for.",
         "serve": "Run a coordinator on its own, so that agents may come and go.",
         "secret": "Make, find and compare the secret that nodes share.",
+        "warm": "List and stop what launches with --keep-warm have left for the next ones.",
         "checkpoints": "List, verify and prune checkpoints.",
         "demo": "Watch a job survive a killed worker and a killed node; under a minute, on this machine.",
     },

@@ -317,8 +317,15 @@ def _local_options(options: LaunchOptions, entry: Entrypoint) -> LocalOptions:
         if options.restart_backoff
         else [0.0]
     )
+    preload = parse_preload(options.preload, entry)
+    if options.standby and not preload:
+        raise UsageError("--standby forks from preloaded modules, and there are none: name them, as in --preload torch")
     return LocalOptions(
-        preload=parse_preload(options.preload, entry),
+        preload=preload,
+        standbys=options.standby,
+        standbys_open_gpu=bool(options.standby) and _may_open_gpu(entry),
+        keep_warm_s=_time("--keep-warm", options.keep_warm) if options.keep_warm else None,
+        preload_first=options.preload.strip().lower() != "auto",
         backoff_s=backoff[0],
         backoff_s_max=backoff[1] if len(backoff) > 1 else max(60.0, backoff[0]),
         forward_signals=tuple(parse_signals(options.forward_signals)),
@@ -331,6 +338,13 @@ def _local_options(options: LaunchOptions, entry: Entrypoint) -> LocalOptions:
         health=parse_health_port(options.health_port) if options.health_port else None,
         health_timeout_s=_health_timeout(options.health_timeout),
     )
+
+
+def _may_open_gpu(entry: Entrypoint) -> bool:
+    """Whether nothing that the program does would have had to come before its GPU is opened."""
+    from holdfast.workers.preload import sets_cuda_variables  # few launches want standbys
+
+    return isinstance(entry, Script) and not sets_cuda_variables(entry.path)
 
 
 def _time(flag: str, text: str) -> float:

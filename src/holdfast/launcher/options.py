@@ -231,8 +231,21 @@ class LaunchOptions:
     preload: str = _option(
         "auto",
         Group.PROGRAM,
-        "Modules to import once before workers are forked, as in torch,numpy; auto reads the script; none is off.",
+        "Modules to import once and fork workers from, as in torch,numpy; auto finds them in the script, "
+        "and starts the first workers without waiting for them; none is off.",
         common=True,
+    )
+    keep_warm: str | None = _option(
+        None,
+        Group.PROGRAM,
+        "Keep what was preloaded for so long, as in 10m, for the next launch of the same kind; see `holdfast warm`.",
+        not_in_jobs="a job leaves no process behind",
+    )
+    standby: int = _option(
+        0,
+        Group.PROGRAM,
+        "Processes on each node that have imported everything, and opened a GPU, and wait to replace workers.",
+        least=0,
     )
     virtual_local_rank: bool = _option(
         False, Group.PROGRAM, "Each worker sees LOCAL_RANK=0 and one GPU of its own.", torchrun=True

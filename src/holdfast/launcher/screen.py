@@ -22,7 +22,15 @@ from holdfast.quantities import count
 
 #: Facts of an agent that are shown as lines; warnings are shown whatever they are.
 SHOWN = frozenset(
-    {"workers_started", "workers_stopping", "agent_left", "health_started", "workers_replaced", "no_heartbeats"}
+    {
+        "workers_started",
+        "workers_stopping",
+        "agent_left",
+        "health_started",
+        "workers_replaced",
+        "no_heartbeats",
+        "standby_ready",
+    }
 )
 #: What a coordinator inside this process notes about nodes; their agents and ours tell the same from their side. How
 #: the run ended is said by `conclude`, with the report.

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from holdfast.failures import Failure
+    from holdfast.workers.standbys import Standbys
     from holdfast.workers.warm import Template
 
 #: How long a stuck console may hold up a report or the end of a gang.
@@ -75,6 +76,7 @@ class Gang:
         options: LogOptions | None = None,
         *,
         template: Template | None = None,
+        standbys: Standbys | None = None,
         pump: Pump | None = None,
         kill_timeout_s: float = KILL_TIMEOUT_S,
     ) -> None:
@@ -85,6 +87,7 @@ class Gang:
         self._dest = dest or LogsDest()
         self._wiring = Wiring(self._dest, options or LogOptions(), pump or shared_pump(), several=len(plans) > 1)
         self._template = template
+        self._standbys = standbys
         self._machine = StopMachine(self.plans, kill_timeout_s)
         self._epoll = select.epoll()
         self._children: dict[int, Child] = {}
@@ -137,15 +140,20 @@ class Gang:
         ranks = [rank for rank, plan in self.plans.items() if template.can_run(plan, environments[rank])]
         if not ranks:
             return
-        orders = [template.order(self.plans[rank], environments[rank], *self._fds(rank)) for rank in ranks]
+        orders = {rank: template.order(self.plans[rank], environments[rank], *self._fds(rank)) for rank in ranks}
+        if self._standbys is not None:
+            for rank in ranks:
+                if (child := self._standbys.take(rank, orders[rank], time.monotonic())) is not None:
+                    self._adopt(rank, child)
+                    del orders[rank]
         try:
-            pids = template.fork(orders)
+            pids = template.fork(list(orders.values()))
         except UnavailableError as error:
             sentence = f"starting the workers without the template: {error}"
             facts.warn("template_lost", sentence)
             return
-        for rank, pid in zip(ranks, pids, strict=True):
-            self._adopt(rank, OwnChild(pid))
+        for rank, pid in zip(orders, pids, strict=True):
+            self._adopt(rank, template.child(pid))
 
     def _start_cold(self, environments: Mapping[int, dict[str, str]]) -> None:
         for rank, plan in self.plans.items():

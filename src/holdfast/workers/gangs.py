@@ -5,7 +5,6 @@ Together they look like one gang. Only the latest worker of a local rank counts:
 
 from __future__ import annotations
 
-import os
 import select
 import signal
 import time
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.workers.driver import GRACE_S, Gang
 from holdfast.workers.plan import WorkerExited, WorkerPlan
+from holdfast.workers.strays import read_stat
 
 if TYPE_CHECKING:
     from holdfast.failures import Failure
@@ -153,13 +153,6 @@ class Gangs:
 
 
 def stopped_by_signal(pids: Iterable[int]) -> list[int]:
-    """Return which of our own children are stopped by SIGSTOP or a signal like it."""
-    found = []
-    for pid in pids:
-        try:
-            what = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:
-            continue
-        if what is not None:
-            found.append(pid)
-    return found
+    """Return which of these processes stand still because SIGSTOP or its like was sent to them."""
+    stats = map(read_stat, pids)
+    return [stat.pid for stat in stats if stat is not None and stat.state == "T"]

@@ -76,6 +76,14 @@ def read_umask() -> int:
     return previous
 
 
+def memory_bytes(pid: int) -> int | None:
+    """Return the memory that a process holds, pages that several share counted in parts; None where it is gone."""
+    with contextlib.suppress(OSError, StopIteration, ValueError):
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("Pss:")).split()[1]) * 1024
+    return None
+
+
 def inherit_limits(pid: int) -> None:
     """Give a child that another process has forked our own limits, priority and CPUs."""
     for number in sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}):

@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.workers.effects import OWN, Ends, Import, Kind, Library, Reader, sets_variables
-from holdfast.workers.variables import is_lazy_variable
+from holdfast.workers.variables import is_cuda_variable, is_lazy_variable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 #: Modules that take long to import, start no threads by it, and can be forked.
 HEAVY = frozenset(("torch", "numpy", "scipy", "pandas", "holdfast"))
@@ -60,9 +60,16 @@ def guess(script: str | Path, search: Sequence[str | Path] | None = None) -> tup
         search = list(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
     program = _Program([path.resolve().parent, *map(Path, search)])
     found = program.preloadable(path)
-    if "torch" in found and program.sets_lazily_read(path):
+    if "torch" in found and program.sets_any(path, is_lazy_variable):
         return tuple(name for name in found if name != "torch")
     return tuple(found)
+
+
+def sets_cuda_variables(script: str | Path) -> bool:
+    """Whether a program sets a variable, or an unknown one, that counts only before a GPU is opened."""
+    path = Path(script)
+    search = list(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
+    return _Program([path.resolve().parent, *map(Path, search)]).sets_any(path, is_cuda_variable)
 
 
 @dataclass(slots=True)
@@ -190,15 +197,15 @@ class _Program:
 
     # -- what the program does later --------------------------------------------------------------------------------
 
-    def sets_lazily_read(self, script: Path) -> bool:
-        """Whether any module of the program sets a variable that torch reads at first use, or an unknown one."""
+    def sets_any(self, script: Path, matters: Callable[[str], bool]) -> bool:
+        """Whether any module of the program sets a variable that matters, or an unknown one."""
         waiting, seen = [_File(script, "")], {script.resolve()}
         for file in waiting:
             if file.path.suffix != ".py" and file.path != script:
                 continue
             try:
                 data = file.path.read_bytes()
-                if _SETTERS.search(data) and sets_variables(ast.parse(data), is_lazy_variable):
+                if _SETTERS.search(data) and sets_variables(ast.parse(data), matters):
                     return True
             except (OSError, SyntaxError, ValueError, RecursionError):
                 return True

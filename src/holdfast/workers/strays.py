@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 _PROC = Path("/proc")
 
+#: Processes beside this one that orphans of our workers fall to: keepers of the templates that these were forked from.
+keepers: set[int] = set()
+
 #: How often, and how far apart, a process without an environment is looked at again.
 EXEC_LOOKS_MAX, EXEC_LOOK_S = 20, 0.001
 
@@ -82,7 +85,7 @@ def find_strays(agent: int, workers: Iterable[int], known: frozenset[int], token
     pids: list[int] = []
     for pid in sorted(sessions):
         pids += descendants(pid)
-    for pid in children(agent):
+    for pid in (each for parent in (agent, *sorted(keepers)) for each in children(parent)):
         if pid in sessions or pid in known:
             continue
         stat = read_stat(pid)

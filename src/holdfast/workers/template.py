@@ -2,7 +2,8 @@
 
 Started by its path (`python -u .../template.py FD AGENT PADDING MODULE...`), so that nothing else of ours is
 imported. Once ready it does one thing: an order arrives on the control socket, it forks, the fork becomes a
-worker.
+worker. A keeper (see `keeper.py`) also asks whether what was imported is still what lies on disk. A
+standby is a fork that gets its order later, see `template_standby.py`.
 
 How a fork becomes the agent's child: the template forks a middle process, which forks the workers and ends.
 The workers are orphans then and fall to the nearest subreaper above, the agent, so that it gets their exact
@@ -70,7 +71,7 @@ def main() -> None:
     )
     if imports.problem:
         sys.exit(1)
-    order, fds = _serve(control, agent, importing.fork)
+    order, fds = _serve(control, agent, importing.fork, imports)
     becoming.become(order, fds, imports)
     streams = (sys.stdout, sys.stderr)
     bootstrap.prepare()
@@ -78,12 +79,22 @@ def main() -> None:
     bootstrap.execute(order["kind"], order["target"], order["args"])
 
 
-def _serve(control: socket.socket, agent: int, fork: Any) -> tuple[dict[str, Any], list[int]]:
+def _serve(control: socket.socket, agent: int, fork: Any, imports: Any) -> tuple[dict[str, Any], list[int]]:
     """Fork a gang for each request; returns only in the workers, with their order and descriptors."""
     while True:
         data, fds, _, _ = socket.recv_fds(control, REQUEST_BYTES_MAX, FDS_MAX)
         if not data:
             os._exit(0)  # the agent is gone
+        if data == b"changed":
+            _reply(control, changed=imports.changed())
+            continue
+        if data == b"standby":
+            if _fork_gang(control, 1, fork) is not None:
+                control.close()
+                order, fds = _load("template_standby").stand(fds[0], lambda: _tie(agent), imports)
+                return order, fds
+            os.close(fds[0])
+            continue
         with open(fds[0], "rb") as file:
             orders = json.load(file)
         go = fds[1]
@@ -149,6 +160,11 @@ def _wait_for_agent(go: int, agent: int) -> None:
     if os.read(go, 1) != b"g":
         os._exit(1)
     os.close(go)
+    _tie(agent)
+
+
+def _tie(agent: int) -> None:
+    """Let this process die with its agent, whose child it has become."""
     ctypes.CDLL(None).prctl(1, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)  # PR_SET_PDEATHSIG
     if os.getppid() != agent:
         os._exit(1)

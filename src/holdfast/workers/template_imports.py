@@ -16,7 +16,7 @@ Some modules cannot be shared by a fork. `problem` then says why, and workers ar
 - a module that goes through the whole environment: it may keep a copy, and that has no RANK.
 """
 # This file is run by its path and imports only what every Python program may have loaded anyway.
-# ruff: noqa: PTH100, PTH115, PTH120, PTH123, PTH208
+# ruff: noqa: PTH100, PTH115, PTH116, PTH117, PTH120, PTH123, PTH208
 
 from __future__ import annotations
 
@@ -56,6 +56,7 @@ GENERAL = frozenset(
 
 #: How much of what the imports print is shown by each worker.
 OUTPUT_BYTES_MAX = 64 * 1024
+CHANGED_MAX = 3
 
 
 # -- random numbers ------------------------------------------------------------------------------------------
@@ -176,10 +177,12 @@ class Imports:
         self.changes: dict[str, str | None] = {}  #: what the modules have made of variables; None has removed one
         self.generators = Generators()
         self.output: tuple[bytes, bytes] = (b"", b"")  #: what was printed to stdout and stderr
+        self._files: dict[str, tuple[int, int] | None] = {}  # time and size of each; None where it changed meanwhile
 
     def run(self, modules: list[str]) -> None:
         """Import the modules, and what they would import at first use."""
         began, before = time.monotonic(), dict(os.environ)
+        began_ns = time.time_ns()
         plain = type(os.environ)
         _Reads.names, _Reads.copied = set(), False
         unwatch = self.generators.watch()
@@ -201,7 +204,12 @@ class Imports:
         self.reads = {name for name in _Reads.names if not name.startswith("HOLDFAST_")} | set(self.changes)
         self.problem = self.problem or self._unshareable(", ".join(modules)) or _spoiled(", ".join(modules))
         self.output = (_printed(1), _printed(2))
+        self._files = {path: found if found is None or found[0] < began_ns else None for path, found in _loaded()}
         self.seconds = time.monotonic() - began
+
+    def changed(self) -> list[str]:
+        """Name some of the files of loaded modules that are not as they were when they were imported."""
+        return [path for path, found in self._files.items() if found is None or _stat(path) != found][:CHANGED_MAX]
 
     def _unshareable(self, names: str) -> str:
         used = self.generators.used()
@@ -228,6 +236,21 @@ class Imports:
                 file = os.path.dirname(file)
             found[name] = os.path.realpath(os.path.dirname(file)) if file else ""
         return found
+
+
+def _loaded() -> Iterator[tuple[str, tuple[int, int] | None]]:
+    for module in list(sys.modules.values()):
+        path = getattr(module, "__file__", None)
+        if isinstance(path, str) and os.path.isabs(path):
+            yield path, _stat(path)
+
+
+def _stat(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
 
 
 def _import(modules: list[str]) -> str:

@@ -112,3 +112,8 @@ def is_late_variable(name: str) -> bool:
 def is_lazy_variable(name: str) -> bool:
     """Whether a variable of this name is read by what torch imports only at first use, and is preloaded with it."""
     return name.startswith(LAZY_PREFIXES) and not name.startswith(NOT_AT_IMPORT)
+
+
+def is_cuda_variable(name: str) -> bool:
+    """Whether a variable of this name has an effect only before this process has opened a GPU."""
+    return name.startswith(("CUDA_", "CUBLAS_", "NVIDIA_", "PYTORCH_"))

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import UnavailableError
 from holdfast.facts import facts
 from holdfast.workers import linux
-from holdfast.workers.child import OwnChild
+from holdfast.workers.child import Child, OwnChild
 from holdfast.workers.family import family
 from holdfast.workers.lines import last_lines
 from holdfast.workers.plan import GANG_VARIABLE, Module, Script, WorkerPlan
@@ -86,23 +86,13 @@ class Template:
         fork_timeout_s: float = FORK_TIMEOUT_S,
         import_timeout_s: float = IMPORT_TIMEOUT_S,
     ) -> None:
-        self.modules = tuple(modules)
-        self.why_not = _IMPORTING  # empty once it can be forked
-        self.seconds = 0.0  #: how long the imports took
-        self._fork_timeout_s = fork_timeout_s
-        self._import_deadline = time.monotonic() + import_timeout_s
-        self._reads: frozenset[str] = frozenset()  # variables that its modules looked at
-        self._shadowable: dict[str, str] = {}  # modules that a script's folder could replace, and where they lie
-        self._told: set[str] = set()
-        self._cpus = os.sched_getaffinity(0)
-        self._cwd = Path.cwd()
+        self._set_up(modules, fork_timeout_s, import_timeout_s)
         self._token = secrets.token_hex(16)  # its workers write their gang's over it, see template.py
         self._env = {**os.environ, **(env or {}), GANG_VARIABLE: self._token}
         self._output = [os.memfd_create(f"holdfast-template-{name}", os.MFD_CLOEXEC) for name in ("stdout", "stderr")]
         self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         family().enter()
-        self._closed = False
         try:
             self._child = starter().call(lambda: OwnChild(self._start(theirs)))
             family().add(self._child.pid)
@@ -111,6 +101,19 @@ class Template:
             raise
         finally:
             theirs.close()
+
+    def _set_up(self, modules: Sequence[str], fork_timeout_s: float, import_timeout_s: float) -> None:
+        self.modules = tuple(modules)
+        self.why_not = _IMPORTING  # empty once it can be forked
+        self.seconds = 0.0  #: how long the imports took
+        self.reads: frozenset[str] = frozenset()  #: variables that its modules looked at
+        self.shadowable: dict[str, str] = {}  #: modules that a script's folder could replace, and where they lie
+        self._fork_timeout_s = fork_timeout_s
+        self._import_deadline = time.monotonic() + import_timeout_s
+        self._told: set[str] = set()
+        self._cpus = os.sched_getaffinity(0)
+        self._cwd = Path.cwd()
+        self._closed = False
 
     @property
     def pid(self) -> int:
@@ -159,11 +162,14 @@ class Template:
             if self.importing and time.monotonic() >= self._import_deadline:
                 self._cut_off(f"importing {', '.join(self.modules)} took too long")
             return False
-        self.seconds = float(answer.get("seconds", 0.0))
-        self._reads = frozenset(answer.get("reads", ()))
-        self._shadowable = dict(answer.get("shadowable", ()))
-        self.why_not = str(answer["problem"])
+        self._take_ready(answer)
         return self.usable
+
+    def _take_ready(self, answer: Mapping[str, Any]) -> None:
+        self.seconds = float(answer.get("seconds", 0.0))
+        self.reads = frozenset(answer.get("reads", ()))
+        self.shadowable = dict(answer.get("shadowable", ()))
+        self.why_not = str(answer["problem"])
 
     # -- who may be forked ---------------------------------------------------------------------------------------
 
@@ -173,7 +179,7 @@ class Template:
         return [
             name
             for name in names
-            if (is_import_variable(name) or name in self._reads) and env.get(name) != self._env.get(name)
+            if (is_import_variable(name) or name in self.reads) and env.get(name) != self._env.get(name)
         ]
 
     def can_run(self, plan: WorkerPlan, env: Mapping[str, str]) -> bool:
@@ -205,7 +211,7 @@ class Template:
 
     def _shadowed_by(self, folder: Path) -> list[str]:
         own = _modules_in(folder)
-        return sorted(name for name, where in self._shadowable.items() if name in own and where != str(folder))
+        return sorted(name for name, where in self.shadowable.items() if name in own and where != str(folder))
 
     def _may_bind(self, cpus: frozenset[int] | None, env: Mapping[str, str]) -> bool:
         """Whether a thread pool that was loaded with the template's CPUs has as many threads as it would with these."""
@@ -244,8 +250,12 @@ class Template:
             return self._null
         return fd
 
+    def child(self, pid: int) -> Child:
+        """Return a worker that was forked, as what to wait on."""
+        return OwnChild(pid)
+
     def fork(self, orders: Sequence[Order]) -> list[int]:
-        """Fork one worker per order and return their pids; they are children of this process.
+        """Fork one worker per order and return their pids; `child` makes them ours to wait on.
 
         Raises `UnavailableError` if that cannot be done. Then nothing runs: what had been forked is killed, and
         so is a template that has not answered.
@@ -293,6 +303,40 @@ class Template:
             raise UnavailableError(f"the template cannot be asked: {self.why_not}") from error
         finally:
             os.close(content)
+
+    def fork_standby(self, wanted: Mapping[str, Any]) -> tuple[int, socket.socket]:
+        """Fork a process that prepares what is wanted and waits to become a worker; returns its pid and its socket.
+
+        Raises `UnavailableError` where that cannot be done.
+        """
+        seat, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        answer = self.forward([b"standby"], [theirs.fileno()])
+        theirs.close()
+        if not answer["pids"]:
+            seat.close()
+            raise UnavailableError(f"the template could not fork: {answer.get('problem')}")
+        [pid] = answer["pids"]
+        linux.inherit_limits(pid)
+        with contextlib.suppress(OSError):  # where it has died, the seat says so
+            seat.send(json.dumps(dict(wanted)).encode())
+        return pid, seat
+
+    def forward(self, data: list[bytes], fds: Sequence[int]) -> dict[str, Any]:
+        """Pass on a request of another process with its descriptors; returns the answer, which names pids."""
+        try:
+            socket.send_fds(self._control, data, fds)
+        except OSError as error:
+            self._cut_off(f"it is gone ({error})")
+        answer = self._receive(self._fork_timeout_s) if self.usable else None
+        if answer is None:
+            self._cut_off(self.why_not or f"it did not answer within {self._fork_timeout_s:g} s")
+            return {"pids": [], "problem": self.why_not}
+        return answer
+
+    def changed_files(self) -> list[str]:
+        """Name files of loaded modules that are no longer as they were imported."""
+        answer = self.forward([b"changed"], ())
+        return list(answer.get("changed", [answer.get("problem", "")]))
 
     def _receive(self, timeout: float) -> dict[str, Any] | None:
         """Return the next answer; None after the timeout, or where the template has died."""

@@ -1,8 +1,11 @@
-"""What the campaign trains with torch over gloo: a small network whose end says whether every sample was used once.
+"""What the campaign trains with torch, over gloo or NCCL: a small network that tells if every sample was used once.
 
 As in `training`, each worker also brings a one for every sample that it has in the step, and these are summed through
 the same process group, in the same transaction. Everything is in double precision, so that another number of workers,
 which sums in another order, changes the end by no more than rounding.
+
+With NCCL all workers share the GPUs of this machine, also where there is only one: NCCL allows several ranks on one GPU
+if each says that it is on a host of its own.
 """
 
 from __future__ import annotations
@@ -48,6 +51,12 @@ class Options:
     least: int
     #: With random numbers in the model, which only a run of the same size draws alike.
     dropout: float
+    backend: str = "gloo"
+
+    @property
+    def device(self) -> str:
+        """Where the model is."""
+        return "cuda" if self.backend == "nccl" else "cpu"
 
 
 class WatchedTier(StorageTier):
@@ -88,11 +97,11 @@ def make_state(options: Options) -> TorchState:
 
     torch.manual_seed(3)
     layers = torch.nn.Linear(FEATURES, HIDDEN), torch.nn.Tanh(), torch.nn.Linear(HIDDEN, 1)
-    model = torch.nn.Sequential(*layers, torch.nn.Dropout(options.dropout)).double()
+    model = torch.nn.Sequential(*layers, torch.nn.Dropout(options.dropout)).double().to(options.device)
     return TorchState(
         model=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=0.9),
-        used=torch.zeros(SAMPLES, dtype=torch.float64),
+        used=torch.zeros(SAMPLES, dtype=torch.float64, device=options.device),
         #: With how many workers each step was done.
         sizes=torch.zeros(options.steps, dtype=torch.int64),
         seed=5,
@@ -108,7 +117,7 @@ def do_step(run: TorchRun, step: TorchStep, data: Any, model: torch.nn.Module, o
     STEP[0] = step.number
     at(Moment.FORWARD, step.number, run.rank)
     state.optimizer.zero_grad()
-    inputs, wanted, chosen = data
+    inputs, wanted, chosen = (each.to(options.device) for each in data)
     loss = torch.nn.functional.mse_loss(model(inputs).squeeze(1), wanted)
     time.sleep(options.pause_s)
     if options.mode == DDP:
@@ -117,7 +126,7 @@ def do_step(run: TorchRun, step: TorchStep, data: Any, model: torch.nn.Module, o
     if options.mode != DDP:
         at(Moment.REDUCE, step.number, run.rank)
         step.reduce_gradients(model)
-    ones = torch.zeros(SAMPLES, dtype=torch.float64)
+    ones = torch.zeros(SAMPLES, dtype=torch.float64, device=options.device)
     ones[chosen] = 1.0
     dist.all_reduce(ones)
     state.optimizer.step()
@@ -159,13 +168,17 @@ def main() -> None:
     from holdfast.torch.run import elastic
 
     folder = Path(os.environ[FOLDER_VARIABLE])
-    options = Options(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3], int(sys.argv[4]), float(sys.argv[5]))
+    steps, pause_s, mode, least, dropout, backend = sys.argv[1:]
+    options = Options(int(steps), float(pause_s), mode, int(least), float(dropout), backend)
+    if backend == "nccl":
+        os.environ.update(NCCL_HOSTID=f"host-{os.getpid()}", NCCL_SOCKET_IFNAME="lo", NCCL_IB_DISABLE="1")
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     torch.set_num_threads(1)
     state: Any = make_state(options)
     watch_sync(state)
     epochs = -(-options.steps * BATCH // SAMPLES)
     kept = Checkpointer([WatchedTier(folder / "checkpoints")], every=Every(steps=SAVE_EVERY))
-    made = elastic(state, backend="gloo", checkpoints=kept, membership=from_environ(min_workers=options.least))
+    made = elastic(state, backend=backend, checkpoints=kept, membership=from_environ(min_workers=options.least))
     with kept, made as run:
         watch_rendezvous(run, int(os.environ["RANK"]))
         state.optimizer.register_step_pre_hook(lambda *_: at(Moment.OPTIMIZER, STEP[0], run.rank))
@@ -182,7 +195,7 @@ def _bits(tensors: list[torch.Tensor]) -> str:
     import torch
 
     flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
-    return bytes(flat.numpy().tobytes()).hex()
+    return bytes(flat.cpu().numpy().tobytes()).hex()
 
 
 if __name__ == "__main__":
