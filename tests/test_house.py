@@ -282,7 +282,7 @@ def test_a_public_method_has_a_docstring_unless_it_overrides_one_that_has() -> N
 PLAIN = (
     *("chaos", "checkpoint", "cli", "components", "coordinator", "demo", "errors", "events", "failures", "health"),
     *("launcher", "lazy", "metrics", "outbox", "quantities", "rendezvous", "runner", "schedulers", "sim", "sinks"),
-    *("specs", "store", "testing", "timer", "torch", "tracker", "train", "wire", "workspace"),
+    *("specs", "store", "testing", "timer", "torch", "tracker", "train", "view", "wire", "workspace"),
 )
 FOREIGN = re.compile(r"\b(whoever|whom|somebody|nobody|strangers?|porter|desk|crew|party|guest)\b", re.IGNORECASE)
 
