@@ -42,8 +42,13 @@ def losses_by_cause(account: Account) -> list[tuple[str, float]]:
 
 def short_cause(cause: str) -> str:
     """Shorten a cause to its first line, without what stands in brackets."""
-    text = _ASIDE.sub("", cause.split("\n")[0]).strip()
+    text = without_asides(cause.split("\n")[0]).strip()
     return text if len(text) <= CAUSE_CHARS_MAX else text[: CAUSE_CHARS_MAX - 1] + "…"
+
+
+def without_asides(text: str) -> str:
+    """Leave out what stands in brackets."""
+    return _ASIDE.sub("", text)
 
 
 def split_line(account: Account) -> str:

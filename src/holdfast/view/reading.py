@@ -49,9 +49,10 @@ class LiveRun:
         for told in self._story.read():
             self._reader.take(told)
         over = over and self._story.is_over()
-        return self._reader.state(time.time(), over=over, live={} if over else self._progress())
+        return self._reader.state(time.time(), over=over, live={} if over else self.progress())
 
-    def _progress(self) -> dict[int, Steps]:
+    def progress(self) -> dict[int, Steps]:
+        """Return how far the live workers of this host are, by rank."""
         files: dict[str, dict[int, int]] = {}
         for worker in self.workers_here():
             files.setdefault(worker.beats, {})[worker.rank] = worker.local_rank

@@ -19,13 +19,15 @@ NOTABLE = frozenset(
         "round_broken",
         "worker_failed",
         "workers_replaced",
-        "worker_replaced",
         "checkpoint_written",
         "agent_left",
         "run_closed",
         "run_ended",
     }
 )
+
+#: Warnings of the coordinator that an agent tells too.
+SAID_TWICE = frozenset({"worker_replaced"})
 
 
 @dataclass(slots=True)
@@ -78,7 +80,7 @@ class RunReader:
     accountant: Accountant = field(default_factory=Accountant)
     workers: dict[int, Worker] = field(default_factory=dict)
     _run: str = ""
-    _begin: float = 0.0
+    _begin: float | None = None
     _latest: float = 0.0
     _agents: set[tuple[str | None, int | None]] = field(default_factory=set)
     _ended: dict[tuple[str | None, int | None], str] = field(default_factory=dict)
@@ -98,9 +100,9 @@ class RunReader:
         entry = told.entry
         self.accountant.take(entry)
         self._run = self._run or entry.run
-        self._begin = self._begin or entry.time
+        self._begin = entry.time if self._begin is None else self._begin
         self._latest = max(self._latest, entry.time)
-        if entry.kind in NOTABLE or entry.level in ("warning", "error"):
+        if entry.kind in NOTABLE or (entry.level in ("warning", "error") and entry.kind not in SAID_TWICE):
             self._notable.append(told)
         self._waiting = entry.sentence if entry.kind == "waiting" else self._waiting
         handle = _HANDLERS.get(entry.kind)
@@ -115,7 +117,7 @@ class RunReader:
             run=self._run,
             outcome=outcome,
             reason=self._reason,
-            begin=self._begin,
+            begin=end if self._begin is None else self._begin,
             end=end,
             nodes=self._nodes or len(self._agents),
             world_size=self._world_size,
