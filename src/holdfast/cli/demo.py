@@ -41,6 +41,10 @@ def command(steps: int, step_time: float, patience: float) -> None:
     All of it runs on this machine and needs nothing but Holdfast: two agents, one of which carries the coordinator, and
     four workers that fit a small model. Exits with 0 only if the job recovered from every kill and the model is right.
     Ctrl-C ends everything.
+
+    \b
+      holdfast demo
+      holdfast demo --steps 100
     """
     options = DemoOptions(step_s=step_time, steps_between=steps, patience_s=patience)
     with make_screen() as screen:
