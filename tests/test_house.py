@@ -280,7 +280,19 @@ def test_a_public_method_has_a_docstring_unless_it_overrides_one_that_has() -> N
 
 #: Rooms whose prose is plain: subject, verb, object, and the words of the field.
 PLAIN = (
-    *("chaos", "checkpoint", "cli", "components", "coordinator", "demo", "errors", "events", "failures", "health"),
+    *(
+        "calls",
+        "chaos",
+        "checkpoint",
+        "cli",
+        "components",
+        "coordinator",
+        "demo",
+        "errors",
+        "events",
+        "failures",
+        "health",
+    ),
     *("launcher", "lazy", "metrics", "outbox", "quantities", "rendezvous", "runner", "schedulers", "sim", "sinks"),
     *("specs", "store", "testing", "timer", "torch", "tracker", "train", "view", "wire", "workspace"),
 )
