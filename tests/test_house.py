@@ -293,7 +293,19 @@ PLAIN = (
         "failures",
         "health",
     ),
-    *("launcher", "lazy", "metrics", "outbox", "quantities", "rendezvous", "runner", "schedulers", "sim", "sinks"),
+    *(
+        "launcher",
+        "lazy",
+        "metrics",
+        "outbox",
+        "page",
+        "quantities",
+        "rendezvous",
+        "runner",
+        "schedulers",
+        "sim",
+        "sinks",
+    ),
     *("specs", "store", "testing", "timer", "torch", "tracker", "train", "view", "wire", "workspace"),
 )
 FOREIGN = re.compile(r"\b(whoever|whom|somebody|nobody|strangers?|porter|desk|crew|party|guest)\b", re.IGNORECASE)

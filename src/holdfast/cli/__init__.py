@@ -23,6 +23,7 @@ SECTIONS = {
         "launch": "Run a script on this node's workers and keep it running; takes torchrun's flags.",
         "events": "Show a run's event log: which nodes joined, what failed and why; follows a live one.",
         "top": "Watch jobs live: ranks, steps per second, time lost, the last events.",
+        "page": "Serve a live page of this user's runs and jobs, on loopback.",
         "runs": "List past and live runs: outcome, duration, goodput, and what time was lost to.",
         "stacks": "Show where the workers of a live run are.",
         "rounds": "Show the runs of a coordinator: nodes, rounds, and what they wait for.",

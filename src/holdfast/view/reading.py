@@ -68,6 +68,15 @@ class LiveRun:
         here = socket.gethostname()
         return [worker for _, worker in sorted(self._reader.workers.items()) if worker.host == here]
 
+    def agents_here(self) -> dict[int, list[int]]:
+        """Return the live agents of this host: the ranks of each, by its process id."""
+        here = socket.gethostname()
+        found: dict[int, list[int]] = {}
+        for rank, worker in sorted(self._reader.workers.items()):
+            if worker.host == here and worker.agent:
+                found.setdefault(worker.agent, []).append(rank)
+        return found
+
     def usage(self) -> dict[int, Usage]:
         """Return what the workers of this host use, by rank."""
         import psutil

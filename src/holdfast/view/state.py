@@ -38,6 +38,8 @@ class Worker:
     local_rank: int
     host: str
     pid: int
+    #: The process id of its agent.
+    agent: int = 0
     #: The file with its node's beats; empty where there is none.
     beats: str = ""
     #: The folder of the attempt that it belongs to.
@@ -167,10 +169,18 @@ class RunReader:
         self._restarts_used = max(self._restarts_used, int(data.get("restarts_used") or 0))
         self._restarts_left = data.get("restarts_left")
         self._waiting = ""
-        self.workers = {rank: worker for rank, worker in self.workers.items() if worker.host != agent[0]}
+        self._forget(agent)
         beats, logs = str(data.get("beats") or ""), str(data.get("logs") or "")
         for local_rank, (rank, pid) in enumerate(zip(data.get("ranks") or (), data.get("pids") or (), strict=False)):
-            self.workers[rank] = Worker(rank, local_rank, agent[0] or "", pid, beats, logs)
+            self.workers[rank] = Worker(rank, local_rank, agent[0] or "", pid, agent[1] or 0, beats, logs)
+
+    def _forget(self, agent: tuple[str | None, int | None]) -> None:
+        """Forget the workers of an agent; several may be on one host."""
+        self.workers = {
+            rank: worker
+            for rank, worker in self.workers.items()
+            if (worker.host, worker.agent) != (agent[0], agent[1] or 0)
+        }
 
     def _replaced(self, data: Mapping[str, Any], agent: object) -> None:
         del agent
@@ -183,7 +193,7 @@ class RunReader:
 
     def _stopped(self, data: object, agent: tuple[str | None, int | None]) -> None:
         del data
-        self.workers = {rank: worker for rank, worker in self.workers.items() if worker.host != agent[0]}
+        self._forget(agent)
 
     def _broken(self, data: Mapping[str, Any], agent: object) -> None:
         del agent

@@ -18,10 +18,11 @@ GPUS_EVERY_S = 3.0
 
 
 class Watch:
-    """The runs of this host, or the one that is named."""
+    """The runs of this host, or the one that is named; runs that ended longer ago than `ended_shown_s` are left out."""
 
-    def __init__(self, name: str = "") -> None:
+    def __init__(self, name: str = "", *, ended_shown_s: float = ENDED_SHOWN_S) -> None:
         self._name = name
+        self._ended_shown_s = ended_shown_s
         self._runs: dict[str, LiveRun] = {}
         self._states: dict[str, RunState] = {}
         self._rates: dict[str, Rates] = {}
@@ -43,12 +44,16 @@ class Watch:
         shown = [
             (name, state)
             for name, state in known
-            if self._name or state.is_live or state.end > now - ENDED_SHOWN_S or name == known[0][0]
+            if self._name or state.is_live or state.end > now - self._ended_shown_s or name == known[0][0]
         ]
         shown.sort(key=lambda pair: (not pair[1].is_live, -pair[1].begin))
         if any(state.is_live for _, state in shown) and time.monotonic() - self._gpus_at >= GPUS_EVERY_S:
             self._gpus, self._gpus_at = read_gpus(), time.monotonic()
         return [Seen(state, self._rows(name, state, now)) for name, state in shown]
+
+    def run(self, name: str) -> LiveRun | None:
+        """Return a run that the last look has found."""
+        return self._runs.get(name)
 
     def _find(self) -> None:
         names = [self._name] if self._name else recent_runs(RUNS_MAX)
