@@ -20,10 +20,10 @@ help:
 
 setup: $(VENV)/.ready
 
-# The demo needs the package alone; a later `make test` adds the tests' and the linters' packages.
+# The demo needs the package and its page alone; a later `make test` adds the tests' and the linters' packages.
 $(VENV)/.demo-ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable .
+	$(BIN)/python -m pip install --quiet --editable '.[page]'
 	@touch $@
 
 $(VENV)/.ready: pyproject.toml

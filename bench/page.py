@@ -1,4 +1,4 @@
-"""Takes the pictures of `holdfast page` for the docs: a run whose worker was killed, in light and dark, wide and narrow.
+"""Takes the pictures of `holdfast page` for the docs: a run whose worker was killed, light and dark, wide and narrow.
 
 python -m bench.page            needs playwright and a Chromium on the PATH
 """

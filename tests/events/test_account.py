@@ -166,3 +166,18 @@ def test_an_account_in_words(facts: Facts) -> None:
     )
     assert split_line(account) == "waiting 1.0 s, starting 4.0 s, stepping 10.0 s, idle 5.0 s"
     assert short_cause(KILLED) == "rank 1 on a: killed by SIGKILL"
+
+
+def test_the_time_of_a_node_that_was_lost_ends_with_it() -> None:
+    facts = Facts()
+    take = facts.accountant.take
+    for host, rank in (("a", 0), ("b", 1)):
+        take(Entry(time=0, kind="agent_started", data={"workers": 1}, host=host, node=f"node-{host}", pid=1))
+        facts.tell(0, "rendezvous", host, round=1)
+        facts.start(0, 1, [rank], host)
+    take(Entry(time=10, kind="node_gone", sentence="b was lost", data={"node": "node-b"}, number=7))
+
+    account = facts.accountant.account(30)
+
+    assert sum(span.seconds for span in account.spans if span.rank == 1) == pytest.approx(10)
+    assert sum(span.seconds for span in account.spans if span.rank == 0) == pytest.approx(30)

@@ -84,3 +84,27 @@ def test_a_run_is_seen_a_worker_killed_and_the_run_survives(
     for process in (launch, serve):
         process.terminate()
         process.communicate()
+
+
+def test_the_demo_survives_what_a_person_kills_on_its_page(
+    browser: Any, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    demo = start("demo", "--page", "--steps", "100000", "--step-time", "0.02")
+    assert demo.stdout is not None
+    link = next(word for line in demo.stdout for word in line.split() if word.startswith("http://"))
+    context = browser.new_context()
+    context.set_default_timeout(PATIENCE_MS)
+    page = context.new_page()
+
+    page.goto(link)
+    page.click('tr[data-run="demo"] a')
+    page.wait_for_selector('tr[data-rank="3"] button.kill')
+    page.click('tr[data-rank="3"] button.kill')
+    broke = next(line for line in demo.stdout if " broke: " in line)
+    assert "SIGKILL" in broke
+    page.wait_for_selector("button[data-agent] >> nth=1")
+    page.click("button[data-agent] >> nth=1")
+    assert next(line for line in demo.stdout if "was killed from outside; starting a new one" in line)
+    page.wait_for_selector('tr[data-rank="3"] button.kill')
+    demo.terminate()
+    demo.communicate()

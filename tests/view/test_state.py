@@ -10,7 +10,17 @@ from holdfast.view.state import RunReader
 
 
 def told(when: float, kind: str, level: str = "info", host: str | None = "a", **data: Any) -> Told:
-    entry = Entry(time=when, kind=kind, sentence=kind, level=level, data=data, run="r", host=host, pid=host and 1)
+    entry = Entry(
+        time=when,
+        kind=kind,
+        sentence=kind,
+        level=level,
+        data=data,
+        run="r",
+        host=host,
+        node=host,
+        pid=1 if host else None,
+    )
     return Told(entry, b"", None)
 
 
@@ -74,3 +84,15 @@ def test_notable_events_are_those_that_people_want_and_every_warning() -> None:
     state = read(BEGUN, STARTED, told(3, "round_broken"), told(4, "anything", level="warning")).state(5, over=False)
 
     assert [line.entry.kind for line in state.notable] == ["round_broken", "anything"]
+
+
+def test_the_workers_of_a_node_that_was_lost_are_gone_and_its_silence_means_nothing() -> None:
+    other = [
+        told(0, "agent_started", host="b", workers=1),
+        told(2, "workers_started", host="b", round=1, ranks=[2], pids=[9], world_size=3),
+    ]
+    reader = read(BEGUN, STARTED, *other, told(3, "node_gone", host=None, node="b"))
+
+    assert sorted(reader.state(5, over=False).workers) == [0, 1]
+    reader.take(told(6, "run_ended", outcome="succeeded"))
+    assert reader.state(7, over=False).outcome == "succeeded"

@@ -8,13 +8,17 @@ import webbrowser
 import click
 
 from holdfast.errors import UsageError
+from holdfast.threads import start_thread
 
 
 @click.command()
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on loopback.  [default: a free one]")
 @click.option("--allow-kill", is_flag=True, help="Let the page kill workers and nodes of runs, to see them survive.")
 @click.option("--open", "open_", is_flag=True, help="Open the page in this machine's browser.")
-def command(port: int, allow_kill: bool, open_: bool) -> None:
+@click.option(
+    "--until-eof", is_flag=True, hidden=True, help="End when stdin is closed, as by the program that began it."
+)
+def command(port: int, allow_kill: bool, open_: bool, until_eof: bool) -> None:
     """Serve a live page of this user's runs and jobs: timelines by rank, goodput, logs, stacks, failures.
 
     Prints a link that works once and for one browser; a new one is printed after each use. Only this machine can reach
@@ -36,6 +40,8 @@ def command(port: int, allow_kill: bool, open_: bool) -> None:
     click.echo(server.link)
     _say("the page is served until Ctrl-C; the link works once")
     sys.stdout.flush()
+    if until_eof:
+        start_thread(lambda: (sys.stdin.buffer.read(), server.stop()), "holdfast page stdin")
     if open_:
         webbrowser.open(server.link)
     server.run()

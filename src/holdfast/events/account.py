@@ -168,6 +168,8 @@ class _Node:
 
     begin: float
     size: int
+    #: How the coordinator knows it.
+    name: str = ""
     phase: Phase = Phase.WAITING
     since: float = 0.0
     cause: str = GATHERING
@@ -198,7 +200,9 @@ class Accountant:
         key = (entry.host, entry.pid)
         if entry.kind == "agent_started":
             size = _whole(entry.data.get("workers")) or 1
-            self._nodes[key] = _Node(entry.time, size, since=entry.time)
+            self._nodes[key] = _Node(entry.time, size, name=entry.node or "", since=entry.time)
+        elif entry.kind == "node_gone":
+            self._lose_node(entry)
         elif entry.kind == "regrouped":
             self._regroup(entry)
         elif (node := self._nodes.get(key)) is not None and node.end is None:
@@ -283,6 +287,14 @@ class Accountant:
         took = entry.data.get("duration_ms")
         if worker is not None and isinstance(took, int | float) and worker.begin < entry.time:
             worker.regrouped.append((entry.time - took / 1000, entry.time))
+
+    def _lose_node(self, entry: Entry) -> None:
+        """A node is gone, and may have had no time to say so: its ranks end here."""
+        for node in self._nodes.values():
+            if node.end is None and node.name and node.name == entry.data.get("node"):
+                for worker in node.workers.values():
+                    worker.lost = worker.lost or entry.sentence
+                self._end(node, entry, None)
 
     def _fault(self, entry: Entry) -> str:
         """Remember a failure; returns its reason."""

@@ -1,21 +1,17 @@
-"""Serving the page on loopback, in the foreground or beside something else."""
+"""Serving the page on loopback."""
 
 from __future__ import annotations
 
-import contextlib
 import socket
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import uvicorn
 
-from holdfast.errors import UnavailableError, UsageError
+from holdfast.errors import UsageError
 from holdfast.page.app import make_access, make_app
 from holdfast.page.watcher import Watcher
 
 HOST = "127.0.0.1"
-#: How long the server may take to begin, and to end.
-START_S, STOP_S = 30.0, 5.0
 
 
 class PageServer:
@@ -43,28 +39,9 @@ class PageServer:
         """Serve until Ctrl-C or SIGTERM."""
         self._server.run(sockets=[self._socket])
 
-    @contextlib.contextmanager
-    def beside(self) -> Iterator[PageServer]:
-        """Serve in a thread while something else goes on here."""
-        thread = threading.Thread(target=self._serve, name="holdfast page", daemon=True)
-        thread.start()
-        until = threading.Event()
-        for _ in range(int(START_S / 0.05)):
-            if self._server.started:
-                break
-            until.wait(0.05)
-        else:
-            raise UnavailableError("the page's server did not start in time")
-        try:
-            yield self
-        finally:
-            self._server.should_exit = True
-            thread.join(STOP_S)
-
-    def _serve(self) -> None:
-        # Signals are the main thread's.
-        self._server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
-        self._server.run(sockets=[self._socket])
+    def stop(self) -> None:
+        """End a server that runs; from any thread."""
+        self._server.should_exit = True
 
     def _on_used(self) -> None:
         self._tell(f"the link was used; for another browser: {self.link}")

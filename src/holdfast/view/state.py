@@ -84,7 +84,8 @@ class RunReader:
     _run: str = ""
     _begin: float | None = None
     _latest: float = 0.0
-    _agents: set[tuple[str | None, int | None]] = field(default_factory=set)
+    #: The agents that have not been lost, each with the name by which the coordinator knows it.
+    _agents: dict[tuple[str | None, int | None], str] = field(default_factory=dict)
     _ended: dict[tuple[str | None, int | None], str] = field(default_factory=dict)
     _closed: bool | None = None
     _reason: str = ""
@@ -110,6 +111,8 @@ class RunReader:
         handle = _HANDLERS.get(entry.kind)
         if handle is not None:
             handle(self, entry.data, (entry.host, entry.pid))
+        if entry.kind == "agent_started":
+            self._agents[entry.host, entry.pid] = entry.node or ""
 
     def state(self, now: float, *, over: bool, live: Mapping[int, Steps] | None = None) -> RunState:
         """Return where the run stands at `now`; `over` means that nothing more can be written."""
@@ -135,7 +138,7 @@ class RunReader:
 
     def _outcome(self, over: bool) -> str:
         said = set(self._ended.values())
-        if self._agents and not self._agents - set(self._ended):
+        if self._agents and not set(self._agents) - set(self._ended):
             worst = [each for each in ("failed", "signalled", "succeeded") if each in said]
             return worst[0] if worst else "failed"
         if not over:
@@ -148,7 +151,6 @@ class RunReader:
 
     def _begun(self, data: Mapping[str, Any], agent: tuple[str | None, int | None]) -> None:
         del data
-        self._agents.add(agent)
         self._ended.pop(agent, None)
 
     def _sealed(self, data: Mapping[str, Any], agent: object) -> None:
@@ -195,6 +197,14 @@ class RunReader:
         del data
         self._forget(agent)
 
+    def _gone(self, data: Mapping[str, Any], agent: object) -> None:
+        """A node that was lost may have had no time to say so."""
+        del agent
+        for lost in [key for key, name in self._agents.items() if name and name == data.get("node")]:
+            if lost not in self._ended:
+                del self._agents[lost]
+            self._forget(lost)
+
     def _broken(self, data: Mapping[str, Any], agent: object) -> None:
         del agent
         failure = data.get("failure")
@@ -219,6 +229,7 @@ _HANDLERS = {
     "regrouped": RunReader._regrouped,
     "workers_replaced": RunReader._replaced,
     "workers_stopped": RunReader._stopped,
+    "node_gone": RunReader._gone,
     "round_broken": RunReader._broken,
     "run_closed": RunReader._closes,
     "run_ended": RunReader._ends,
