@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import sys
 import webbrowser
+from functools import partial
+from typing import TYPE_CHECKING
 
 import click
 
 from holdfast.errors import UsageError
 from holdfast.threads import start_thread
+
+if TYPE_CHECKING:
+    from holdfast.page.server import PageServer
 
 
 @click.command()
@@ -41,10 +46,15 @@ def command(port: int, allow_kill: bool, open_: bool, until_eof: bool) -> None:
     _say("the page is served until Ctrl-C; the link works once")
     sys.stdout.flush()
     if until_eof:
-        start_thread(lambda: (sys.stdin.buffer.read(), server.stop()), "holdfast page stdin")
+        start_thread(partial(_stop_at_eof, server), "holdfast page stdin")
     if open_:
         webbrowser.open(server.link)
     server.run()
+
+
+def _stop_at_eof(server: PageServer) -> None:
+    sys.stdin.buffer.read()
+    server.stop()
 
 
 def _say(sentence: str) -> None:

@@ -38,57 +38,16 @@ Answer = Callable[[Request], Awaitable[Response]]
 
 def make_app(watcher: Watcher, access: Access, on_used: Callable[[], None] = lambda: None) -> Starlette:
     """Make the server; `on_used` is called when the link was used, so that a new one can be told."""
-
-    async def enter(request: Request) -> Response:
-        token = request.query_params.get("token", "")
-        if not token:
-            return await guarded(_index)(request)
-        if not is_this_host(request.headers.get("host", "")):
-            return _refusal(*_REFUSALS[Verdict.WRONG_HOST])
-        cookie = access.open(token)
-        if not cookie:
-            known = access.judge("localhost", request.cookies.get(COOKIE, ""), changes=False, header="")
-            if known is Verdict.LET_IN:
-                return RedirectResponse("/", 303, HEADERS)
-            used = "this link was used already" if access.was_used(token) else "this link is wrong"
-            return _refusal(403, f"{used}; `holdfast page` prints a new one after each use")
-        on_used()
-        response = RedirectResponse("/", 303, HEADERS)
-        response.set_cookie(COOKIE, cookie, httponly=True, samesite="strict", path="/")
-        return response
-
-    def guarded(answer: Answer) -> Answer:
-        async def serve(request: Request) -> Response:
-            verdict = access.judge(
-                request.headers.get("host", ""),
-                request.cookies.get(COOKIE, ""),
-                changes=request.method == "POST",
-                header=request.headers.get(HEADER, ""),
-            )
-            if verdict is not Verdict.LET_IN:
-                return _refusal(*_REFUSALS[verdict])
-            return await answer(request)
-
-        return serve
+    door = _Door(access, on_used)
 
     def told(ask: Callable[[Request], Any]) -> Answer:
-        """Answer with what a question of the watcher returns, in a thread: it reads files and processes."""
-
-        async def answer(request: Request) -> Response:
-            try:
-                return JSONResponse(await run_in_threadpool(ask, request), headers=HEADERS)
-            except HoldfastError as error:
-                return JSONResponse({"error": str(error)}, 404, HEADERS)
-            except (OSError, ValueError) as error:
-                return JSONResponse({"error": f"{type(error).__name__}: {error}"}, 500, HEADERS)
-
-        return guarded(answer)
+        return door.guard(_answer(ask))
 
     # A run is named in the query: its id may hold anything, also a slash.
     return Starlette(
         routes=[
-            Route("/", enter),
-            Route("/static/{name}", guarded(_static)),
+            Route("/", door.enter),
+            Route("/static/{name}", door.guard(_static)),
             Route("/api/runs", told(lambda _: {"runs": watcher.runs(), "allow_kill": watcher.allow_kill})),
             Route("/api/jobs", told(lambda _: watcher.jobs())),
             Route("/api/run", told(lambda request: watcher.run(_run(request)))),
@@ -98,6 +57,62 @@ def make_app(watcher: Watcher, access: Access, on_used: Callable[[], None] = lam
             Route("/api/run/kill", told(lambda request: _kill(watcher, request)), methods=["POST"]),
         ]
     )
+
+
+class _Door:
+    """Lets in those who opened the link."""
+
+    def __init__(self, access: Access, on_used: Callable[[], None]) -> None:
+        self._access = access
+        self._on_used = on_used
+
+    async def enter(self, request: Request) -> Response:
+        """Answer the page, or exchange the token of a link for a cookie."""
+        token = _text(request, "token")
+        if not token:
+            return await self.guard(_index)(request)
+        if not is_this_host(request.headers.get("host", "")):
+            return _refusal(*_REFUSALS[Verdict.WRONG_HOST])
+        cookie = self._access.open(token)
+        response = RedirectResponse("/", 303, HEADERS)
+        if cookie:
+            self._on_used()
+            response.set_cookie(COOKIE, cookie, httponly=True, samesite="strict", path="/")
+        elif self._judge(request) is not Verdict.LET_IN:
+            used = "this link was used already" if self._access.was_used(token) else "this link is wrong"
+            return _refusal(403, f"{used}; `holdfast page` prints a new one after each use")
+        return response
+
+    def guard(self, answer: Answer) -> Answer:
+        """Return what answers only those who may see the page."""
+
+        async def serve(request: Request) -> Response:
+            verdict = self._judge(request)
+            return await answer(request) if verdict is Verdict.LET_IN else _refusal(*_REFUSALS[verdict])
+
+        return serve
+
+    def _judge(self, request: Request) -> Verdict:
+        return self._access.judge(
+            request.headers.get("host", ""),
+            request.cookies.get(COOKIE, ""),
+            changes=request.method == "POST",
+            header=request.headers.get(HEADER, ""),
+        )
+
+
+def _answer(ask: Callable[[Request], Any]) -> Answer:
+    """Return what answers with data, asked for in a thread: it is read from files and processes."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return JSONResponse(await run_in_threadpool(ask, request), headers=HEADERS)
+        except HoldfastError as error:
+            return JSONResponse({"error": str(error)}, 404, HEADERS)
+        except (OSError, ValueError) as error:
+            return JSONResponse({"error": f"{type(error).__name__}: {error}"}, 500, HEADERS)
+
+    return answer
 
 
 def _kill(watcher: Watcher, request: Request) -> dict[str, Any]:
