@@ -46,7 +46,7 @@ format: setup
 	$(BIN)/ruff check --fix .
 
 test: lint
-	$(BIN)/python -m pytest -n $(JOBS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 # torch is tested on one Python, the rest of the suite on all.
 test-all:

@@ -89,7 +89,7 @@ def find_torchft() -> str | None:
     return None
 
 
-class Crew:
+class RunningJob:
     """Workers by their pids, and what each has written to its log."""
 
     def __init__(self, side: Side) -> None:
@@ -126,7 +126,7 @@ class Crew:
             time.sleep(0.01)
         return None
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> RunningJob:
         return self
 
     def __exit__(
@@ -143,7 +143,7 @@ class Crew:
         self._folder.cleanup()
 
 
-class LaunchedJob(Crew):
+class LaunchedJob(RunningJob):
     """Workers of `holdfast launch`, which replaces those that are killed or frozen."""
 
     def __init__(self, side: Side, *, kill_stopped: bool = False) -> None:
@@ -182,7 +182,7 @@ class LaunchedJob(Crew):
         super().__exit__(kind, error, traceback)
 
 
-class Job(Crew):
+class Job(RunningJob):
     """A server, a nursery, and the workers that it has forked; all of them end with this."""
 
     def __init__(self, side: Side, *, kill_stopped: bool = False) -> None:
@@ -279,7 +279,7 @@ def strike(
     return trials
 
 
-def _one_blow(job: Crew, pids: list[int], blow: signal.Signals, trials: Trials) -> bool:
+def _one_blow(job: RunningJob, pids: list[int], blow: signal.Signals, trials: Trials) -> bool:
     time.sleep(random.uniform(*CALM_S))
     victim, survivor = pids[0], pids[1]
     at = time.monotonic()
@@ -303,7 +303,7 @@ def _one_blow(job: Crew, pids: list[int], blow: signal.Signals, trials: Trials) 
     return True
 
 
-def _stall(job: Crew, survivor: int, at: float) -> float:
+def _stall(job: RunningJob, survivor: int, at: float) -> float:
     """The survivor's longest pause between two steps, from the last one before the blow on until a moment after."""
     times = [when for when, _, _ in job.steps(survivor)]
     first = max((index for index, when in enumerate(times) if when <= at), default=0)
@@ -312,7 +312,7 @@ def _stall(job: Crew, survivor: int, at: float) -> float:
     return max(pauses[:3])
 
 
-def _errors(job: Crew) -> str:
+def _errors(job: RunningJob) -> str:
     return " ".join(path.read_text()[-500:] for path in job.folder.glob("*.err"))
 
 

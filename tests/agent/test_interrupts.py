@@ -146,7 +146,7 @@ class Pressed(LocalElasticAgent):
         return super()._monitor_workers(worker_group)
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
-        if self._local.crew is not None:
+        if self._local.gangs is not None:
             self._at("broken")
         super()._shutdown(death_sig, timeout)
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from holdfast.rendezvous.static import StaticTCPRendezvous
+from holdfast.compat.elastic.rendezvous_utils import StaticTCPRendezvous
 from holdfast.wire.ports import get_free_port
 
 

@@ -16,7 +16,7 @@ from holdfast.wire.ports import HeldPort
 
 TRAINER = Path(__file__).parent / "trainer.py"
 
-Crew = Callable[..., list[Worker]]
+StartWorkers = Callable[..., list[Worker]]
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def endpoint(coordinator: Coordinator) -> str:
 
 
 @pytest.fixture
-def crew(endpoint: str, environ: dict[str, str]) -> Iterator[Crew]:
+def start_workers(endpoint: str, environ: dict[str, str]) -> Iterator[StartWorkers]:
     """Start so many workers of one run, each with options of its own."""
     import json
 

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch.distributed", reason="needs torch")
 
-from tests.torch.conftest import Coordinator, Crew
+from tests.torch.conftest import Coordinator, StartWorkers
 from tests.train.conftest import Worker
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(400)]
@@ -39,8 +39,8 @@ def counted(worker: Worker) -> list[int]:
     return [event["number"] for event in worker.events if event["event"] == "step"]
 
 
-def undisturbed(crew: Crew, size: int, **options: Any) -> dict[str, Any]:
-    return agreed(crew(*[{}] * size, size=size, run="undisturbed", **options))
+def undisturbed(start_workers: StartWorkers, size: int, **options: Any) -> dict[str, Any]:
+    return agreed(start_workers(*[{}] * size, size=size, run="undisturbed", **options))
 
 
 @pytest.mark.parametrize(
@@ -48,14 +48,14 @@ def undisturbed(crew: Crew, size: int, **options: Any) -> dict[str, Any]:
     [*(("reduce", 2, moment) for moment in MOMENTS), ("reduce", 3, "reduce"), ("ddp", 3, "reduce")],
 )
 def test_a_worker_that_is_killed_is_replaced_and_not_a_bit_is_different(
-    crew: Crew, mode: str, size: int, moment: str
+    start_workers: StartWorkers, mode: str, size: int, moment: str
 ) -> None:
     """The survivors wait for a replacement, so that every step is done at full size; what three add up has an order."""
-    expected = undisturbed(crew, size, mode=mode)
+    expected = undisturbed(start_workers, size, mode=mode)
     common = {"size": size, "mode": mode, "settings": {"min_nodes": size}}
-    *survivors, victim = crew(*[{}] * (size - 1), {"fates": {f"7 {moment}": "kill"}}, **common)
+    *survivors, victim = start_workers(*[{}] * (size - 1), {"fates": {f"7 {moment}": "kill"}}, **common)
     victim.wait_for("fate")
-    (replacement,) = crew({"model_seed": 99}, **common)
+    (replacement,) = start_workers({"model_seed": 99}, **common)
 
     end = agreed([*survivors, replacement])
 
@@ -68,12 +68,12 @@ def test_a_worker_that_is_killed_is_replaced_and_not_a_bit_is_different(
 
 @pytest.mark.parametrize("mode", ["reduce", "ddp"])
 def test_a_worker_and_the_coordinator_that_die_at_one_moment_cost_no_step(
-    crew: Crew, coordinator: Coordinator, mode: str
+    start_workers: StartWorkers, coordinator: Coordinator, mode: str
 ) -> None:
     """No news can explain to the survivors why their collective failed; they keep their state and wait."""
     server = coordinator.process
     common = {"size": 3, "mode": mode}
-    *survivors, victim = crew({}, {}, {"fates": {"7 reduce": "kill both"}, "server": server.pid}, **common)
+    *survivors, victim = start_workers({}, {}, {"fates": {"7 reduce": "kill both"}, "server": server.pid}, **common)
     assert victim.end() == -signal.SIGKILL
     server.wait(30)
     for survivor in survivors:
@@ -89,9 +89,9 @@ def test_a_worker_and_the_coordinator_that_die_at_one_moment_cost_no_step(
         assert counted(survivor) == list(range(STEPS)), "no step is lost and none is counted twice"
 
 
-def test_one_of_three_is_killed_and_the_others_go_on_at_once(crew: Crew) -> None:
-    expected = undisturbed(crew, 3)
-    *survivors, _ = crew({}, {}, {"fates": {"7 reduce": "kill"}}, size=3)
+def test_one_of_three_is_killed_and_the_others_go_on_at_once(start_workers: StartWorkers) -> None:
+    expected = undisturbed(start_workers, 3)
+    *survivors, _ = start_workers({}, {}, {"fates": {"7 reduce": "kill"}}, size=3)
 
     end = agreed(survivors)
 
@@ -102,10 +102,12 @@ def test_one_of_three_is_killed_and_the_others_go_on_at_once(crew: Crew) -> None
 
 
 @pytest.mark.parametrize("backend", ["gloo", "ring"])
-def test_sums_by_micro_batch_give_the_same_bits_when_the_number_of_workers_changes(crew: Crew, backend: str) -> None:
+def test_sums_by_micro_batch_give_the_same_bits_when_the_number_of_workers_changes(
+    start_workers: StartWorkers, backend: str
+) -> None:
     options = {"mode": "total", "micro_batch": 3, "backend": backend}
-    expected = undisturbed(crew, 1, **options)
-    first, *_ = crew(
+    expected = undisturbed(start_workers, 1, **options)
+    first, *_ = start_workers(
         {"fates": {"9 forward": "await"}},
         {"fates": {"5 reduce": "kill"}},
         {"fates": {"3 optimizer": "kill"}},
@@ -113,7 +115,7 @@ def test_sums_by_micro_batch_give_the_same_bits_when_the_number_of_workers_chang
         **options,
     )
     first.wait_for("fate", fate="await")
-    (newcomer,) = crew({}, size=3, **options)
+    (newcomer,) = start_workers({}, size=3, **options)
 
     end = agreed([first, newcomer])
 
@@ -122,10 +124,12 @@ def test_sums_by_micro_batch_give_the_same_bits_when_the_number_of_workers_chang
     assert {event["world"] for event in first.events if event["event"] == "step"} == {1, 2, 3}
 
 
-def test_survivors_of_a_frozen_worker_leave_a_blocked_collective_when_they_are_told(crew: Crew) -> None:
+def test_survivors_of_a_frozen_worker_leave_a_blocked_collective_when_they_are_told(
+    start_workers: StartWorkers,
+) -> None:
     """Nothing but the news frees them: the frozen one keeps its connections, and no timeout is near."""
     settings = {"lease": 2}
-    *others, frozen = crew({}, {}, {"fates": {"7 reduce": "stop"}}, size=3, settings=settings)
+    *others, frozen = start_workers({}, {}, {"fates": {"7 reduce": "stop"}}, size=3, settings=settings)
     frozen.wait_for("fate")
 
     for worker in others:
@@ -136,10 +140,10 @@ def test_survivors_of_a_frozen_worker_leave_a_blocked_collective_when_they_are_t
     agreed(others)
 
 
-def test_a_worker_that_thaws_comes_back_and_takes_the_state_of_the_others(crew: Crew) -> None:
+def test_a_worker_that_thaws_comes_back_and_takes_the_state_of_the_others(start_workers: StartWorkers) -> None:
     settings = {"lease": 2}
-    others = crew({"fates": {"8 forward": "await"}}, size=2, settings=settings)
-    (frozen,) = crew({"fates": {"3 reduce": "stop"}}, size=2, settings=settings)
+    others = start_workers({"fates": {"8 forward": "await"}}, size=2, settings=settings)
+    (frozen,) = start_workers({"fates": {"3 reduce": "stop"}}, size=2, settings=settings)
     frozen.wait_for("fate")
     others[0].wait_for("fate", fate="await")
     frozen.kill(signal.SIGCONT)
@@ -149,11 +153,11 @@ def test_a_worker_that_thaws_comes_back_and_takes_the_state_of_the_others(crew: 
     assert others[0].events[-2]["world"] == 2
 
 
-def test_a_newcomer_is_let_in_between_two_steps(crew: Crew) -> None:
+def test_a_newcomer_is_let_in_between_two_steps(start_workers: StartWorkers) -> None:
     settings = {"last_call_timeout": 0.1, "quiet": 0.1}
-    (first,) = crew({"fates": {"7 forward": "await"}}, size=2, mode="ddp", settings=settings)
+    (first,) = start_workers({"fates": {"7 forward": "await"}}, size=2, mode="ddp", settings=settings)
     first.wait_for("fate", fate="await")
-    (newcomer,) = crew({"model_seed": 99}, size=2, mode="ddp", settings=settings)
+    (newcomer,) = start_workers({"model_seed": 99}, size=2, mode="ddp", settings=settings)
 
     agreed([first, newcomer])
 
@@ -164,19 +168,21 @@ def test_a_newcomer_is_let_in_between_two_steps(crew: Crew) -> None:
 
 
 @pytest.mark.parametrize("rollback", ["auto", "copy"])
-def test_workers_that_talk_after_the_optimizer_can_still_undo_its_step(crew: Crew, rollback: str) -> None:
+def test_workers_that_talk_after_the_optimizer_can_still_undo_its_step(
+    start_workers: StartWorkers, rollback: str
+) -> None:
     """The survivors fail after they have changed their parameters, and nobody is left who has not."""
     options = {"talk": True, "rollback": rollback, "size": 3, "settings": {"min_nodes": 3}}
-    expected = agreed(crew({}, {}, {}, **options, run="undisturbed"))
-    *survivors, victim = crew({}, {}, {"fates": {"7 after": "kill"}}, **options)
+    expected = agreed(start_workers({}, {}, {}, **options, run="undisturbed"))
+    *survivors, victim = start_workers({}, {}, {"fates": {"7 after": "kill"}}, **options)
     victim.wait_for("fate")
-    (replacement,) = crew({}, **options)
+    (replacement,) = start_workers({}, **options)
 
     assert agreed([*survivors, replacement])["digest"] == expected["digest"]
 
 
-def test_an_error_that_nothing_explains_is_tried_again_and_costs_no_step(crew: Crew) -> None:
-    workers = crew({"fates": {"7 forward": "raise"}}, {}, size=2)
+def test_an_error_that_nothing_explains_is_tried_again_and_costs_no_step(start_workers: StartWorkers) -> None:
+    workers = start_workers({"fates": {"7 forward": "raise"}}, {}, size=2)
 
     agreed(workers)
 
@@ -184,8 +190,8 @@ def test_an_error_that_nothing_explains_is_tried_again_and_costs_no_step(crew: C
         assert counted(worker) == list(range(STEPS))
 
 
-def test_a_worker_whose_own_mistake_it_is_ends_and_the_others_go_on(crew: Crew) -> None:
-    mistaken, other = crew({"fates": {"7 forward": "raise always"}}, {}, size=2)
+def test_a_worker_whose_own_mistake_it_is_ends_and_the_others_go_on(start_workers: StartWorkers) -> None:
+    mistaken, other = start_workers({"fates": {"7 forward": "raise always"}}, {}, size=2)
 
     assert mistaken.end() == 1
     assert "a mistake of this worker alone" in "".join(mistaken.errors)
@@ -193,13 +199,15 @@ def test_a_worker_whose_own_mistake_it_is_ends_and_the_others_go_on(crew: Crew) 
     assert counted(other) == list(range(STEPS))
 
 
-def test_data_loaders_with_workers_of_their_own_lose_and_repeat_nothing(crew: Crew) -> None:
+def test_data_loaders_with_workers_of_their_own_lose_and_repeat_nothing(start_workers: StartWorkers) -> None:
     """What they have loaded ahead for a round that is over is thrown away."""
-    *survivors, victim = crew({}, {}, {"fates": {"7 reduce": "kill"}}, size=3, loaders=1, settings={"lease": 2})
+    *survivors, victim = start_workers(
+        {}, {}, {"fates": {"7 reduce": "kill"}}, size=3, loaders=1, settings={"lease": 2}
+    )
     victim.wait_for("fate")
 
     agreed(survivors)
 
 
-def test_batch_normalisation_is_the_same_on_all_workers(crew: Crew) -> None:
-    agreed(crew({}, {}, size=2, norm=True, batch=25))
+def test_batch_normalisation_is_the_same_on_all_workers(start_workers: StartWorkers) -> None:
+    agreed(start_workers({}, {}, size=2, norm=True, batch=25))

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="needs torch")
 if not torch.cuda.is_available():
     pytest.skip("needs a GPU", allow_module_level=True)
 
-from tests.torch.conftest import Crew  # noqa: E402
+from tests.torch.conftest import StartWorkers  # noqa: E402
 from tests.torch.test_faults import agreed, counted  # noqa: E402
 
 from holdfast.checkpoint.layout import pack, unpack  # noqa: E402
@@ -62,12 +62,12 @@ def test_a_state_on_a_gpu_is_taken_over_and_undone_in_place(fused: bool) -> None
     assert pack(other.capture_snapshot()).to_bytes() == pack(source.capture_snapshot()).to_bytes()
 
 
-def test_a_killed_worker_is_replaced_on_a_gpu_too(crew: Crew) -> None:
+def test_a_killed_worker_is_replaced_on_a_gpu_too(start_workers: StartWorkers) -> None:
     common = {"size": 2, "device": "cuda", "settings": {"min_nodes": 2}}
-    expected = agreed(crew({}, {}, run="undisturbed", **common))
-    survivor, victim = crew({}, {"fates": {"7 reduce": "kill"}}, **common)
+    expected = agreed(start_workers({}, {}, run="undisturbed", **common))
+    survivor, victim = start_workers({}, {"fates": {"7 reduce": "kill"}}, **common)
     victim.wait_for("fate")
-    (replacement,) = crew({"model_seed": 99}, **common)
+    (replacement,) = start_workers({"model_seed": 99}, **common)
 
     end = agreed([survivor, replacement])
 
@@ -76,8 +76,8 @@ def test_a_killed_worker_is_replaced_on_a_gpu_too(crew: Crew) -> None:
     assert counted(survivor) == list(range(20))
 
 
-def test_nccl_serves_a_run(crew: Crew) -> None:
-    (alone,) = crew({}, size=1, device="cuda", backend="auto", mode="ddp")
+def test_nccl_serves_a_run(start_workers: StartWorkers) -> None:
+    (alone,) = start_workers({}, size=1, device="cuda", backend="auto", mode="ddp")
 
     agreed([alone])
 

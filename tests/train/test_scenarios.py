@@ -24,11 +24,11 @@ BACKENDS = [
     pytest.param("gloo", marks=[pytest.mark.torch, pytest.mark.skipif(find_spec("torch") is None, reason="no torch")]),
 ]
 
-Crew = Callable[..., list[Worker]]
+StartWorkers = Callable[..., list[Worker]]
 
 
 @pytest.fixture(params=BACKENDS)
-def crew(request: pytest.FixtureRequest, start: Callable[..., Worker], free_port: int) -> Crew:
+def start_workers(request: pytest.FixtureRequest, start: Callable[..., Worker], free_port: int) -> StartWorkers:
     """Start so many workers of one run, each with options of its own."""
 
     def make(*each: dict[str, Any], least: int = 1, most: int = 4, **common: Any) -> list[Worker]:
@@ -48,29 +48,29 @@ def done(worker: Worker) -> int:
     return total
 
 
-def test_four_workers_without_any_trouble(crew: Crew) -> None:
-    workers = crew({}, {}, {}, {})
+def test_four_workers_without_any_trouble(start_workers: StartWorkers) -> None:
+    workers = start_workers({}, {}, {}, {})
 
     assert [done(worker) for worker in workers] == [TOTAL] * 4
     assert all(sum(event["event"] == "step" for event in worker.events) == 5 for worker in workers)
 
 
-def test_a_generator_of_steps_does_as_well(crew: Crew) -> None:
-    workers = crew({}, {}, most=2, generator=True)
+def test_a_generator_of_steps_does_as_well(start_workers: StartWorkers) -> None:
+    workers = start_workers({}, {}, most=2, generator=True)
 
     assert [done(worker) for worker in workers] == [TOTAL] * 2
 
 
-def test_fewer_than_the_most_are_enough_to_begin(crew: Crew) -> None:
+def test_fewer_than_the_most_are_enough_to_begin(start_workers: StartWorkers) -> None:
     """They wait for the others as long as the last call lasts."""
-    workers = crew({}, {}, least=2, most=4, url_extra="&last_call_timeout=0.2")
+    workers = start_workers({}, {}, least=2, most=4, url_extra="&last_call_timeout=0.2")
 
     assert [done(worker) for worker in workers] == [TOTAL] * 2
     assert all(event["world"] == 2 for worker in workers for event in worker.events if event["event"] == "step")
 
 
-def test_a_failure_that_can_be_retried_costs_one_step(crew: Crew) -> None:
-    workers = crew({"at": {4: "retry"}}, {"at": {4: "retry"}}, {}, {})
+def test_a_failure_that_can_be_retried_costs_one_step(start_workers: StartWorkers) -> None:
+    workers = start_workers({"at": {4: "retry"}}, {"at": {4: "retry"}}, {}, {})
 
     assert [done(worker) for worker in workers] == [TOTAL] * 4
     for worker in workers:
@@ -78,31 +78,31 @@ def test_a_failure_that_can_be_retried_costs_one_step(crew: Crew) -> None:
         assert indices == sorted(set(indices)), "no step was counted twice"
 
 
-def test_who_fails_for_good_ends_and_the_others_go_on(crew: Crew) -> None:
-    workers = crew({"at": {4: "bug"}}, {"at": {8: "hopeless"}}, {}, {})
+def test_who_fails_for_good_ends_and_the_others_go_on(start_workers: StartWorkers) -> None:
+    workers = start_workers({"at": {4: "bug"}}, {"at": {8: "hopeless"}}, {}, {})
 
     assert workers[0].end() != 0
     assert workers[1].end() != 0
     assert [done(worker) for worker in workers[2:]] == [TOTAL] * 2
 
 
-def test_the_same_failure_forever_ends_the_loop(crew: Crew) -> None:
-    (worker,) = crew({"at": {4: "retry"}, "always": True}, most=1)
+def test_the_same_failure_forever_ends_the_loop(start_workers: StartWorkers) -> None:
+    (worker,) = start_workers({"at": {4: "retry"}, "always": True}, most=1)
 
     assert worker.end() != 0
     assert "Exceeded max number of recoverable failures: 100" in "".join(worker.errors)
 
 
-def test_a_sync_that_raises_is_tried_again(crew: Crew) -> None:
-    workers = crew({"fail_sync": 1}, {}, most=2)
+def test_a_sync_that_raises_is_tried_again(start_workers: StartWorkers) -> None:
+    workers = start_workers({"fail_sync": 1}, {}, most=2)
 
     assert [done(worker) for worker in workers] == [TOTAL] * 2
 
 
-def test_a_sync_that_raises_costs_no_step_where_workers_regroup_after_every_one(crew: Crew) -> None:
+def test_a_sync_that_raises_costs_no_step_where_workers_regroup_after_every_one(start_workers: StartWorkers) -> None:
     """A worker that is done with its step leaves no round while another is still in it, which would have to redo it."""
     trouble = {"fail_sync": 1}
-    workers = crew(trouble, {**trouble, "linger": 0.2}, {}, {}, regroup=True, least=4)
+    workers = start_workers(trouble, {**trouble, "linger": 0.2}, {}, {}, regroup=True, least=4)
 
     assert [done(worker) for worker in workers] == [TOTAL] * 4
     assert [sum(event["event"] == "step" for event in worker.events) for worker in workers] == [5] * 4
@@ -119,16 +119,16 @@ def times(worker: Worker, event: str) -> list[int]:
     return [each["at"] for each in worker.events if each["event"] == event]
 
 
-def test_two_of_four_are_killed(crew: Crew) -> None:
-    workers = crew({"at": {4: "kill"}}, {"at": {8: "kill"}}, {}, {})
+def test_two_of_four_are_killed(start_workers: StartWorkers) -> None:
+    workers = start_workers({"at": {4: "kill"}}, {"at": {8: "kill"}}, {}, {})
 
     assert [worker.end() for worker in workers[:2]] == [-9, -9]
     assert [done(worker) for worker in workers[2:]] == [TOTAL] * 2
 
 
-def test_children_that_outlive_the_killed_do_not_hide_their_death(crew: Crew) -> None:
+def test_children_that_outlive_the_killed_do_not_hide_their_death(start_workers: StartWorkers) -> None:
     """No lease would end in time: only the end of a connection tells, and no child holds one open."""
-    workers = crew({"at": {4: "orphan"}}, {"at": {4: "orphan"}}, {}, {}, url_extra="&lease=3600")
+    workers = start_workers({"at": {4: "orphan"}}, {"at": {4: "orphan"}}, {}, {}, url_extra="&lease=3600")
     children = [worker.wait_for("forked")["pid"] for worker in workers[:2]]
     try:
         assert [done(worker) for worker in workers[2:]] == [TOTAL] * 2
@@ -138,44 +138,44 @@ def test_children_that_outlive_the_killed_do_not_hide_their_death(crew: Crew) ->
             os.kill(pid, signal.SIGKILL)
 
 
-def test_two_of_four_are_stuck_and_the_rest_is_saved_by_the_timeout(crew: Crew) -> None:
-    workers = crew({"at": {4: "loop"}}, {"at": {4: "loop"}}, {}, {}, timeout_ms=3000)
+def test_two_of_four_are_stuck_and_the_rest_is_saved_by_the_timeout(start_workers: StartWorkers) -> None:
+    workers = start_workers({"at": {4: "loop"}}, {"at": {4: "loop"}}, {}, {}, timeout_ms=3000)
 
     assert [done(worker) for worker in workers[2:]] == [TOTAL] * 2
     assert [worker.process.poll() for worker in workers[:2]] == [None, None]
 
 
-def test_without_rollback_a_failed_step_is_not_undone(crew: Crew) -> None:
+def test_without_rollback_a_failed_step_is_not_undone(start_workers: StartWorkers) -> None:
     """The failed step had moved the index to the end, so the training ends short of the total."""
-    (worker,) = crew({"at": {4: "retry"}, "no_rollback": True}, most=1)
+    (worker,) = start_workers({"at": {4: "retry"}, "no_rollback": True}, most=1)
 
     assert done(worker) < TOTAL
 
 
-def test_newcomers_are_let_in_between_two_steps(crew: Crew) -> None:
+def test_newcomers_are_let_in_between_two_steps(start_workers: StartWorkers) -> None:
     # With fewer than two at first, one may be done before the other has started, and its coordinator is gone with it.
-    first = crew({"at": {4: "await:4"}}, {}, least=2, url_extra="&last_call_timeout=0.2")
+    first = start_workers({"at": {4: "await:4"}}, {}, least=2, url_extra="&last_call_timeout=0.2")
     first[0].wait_for("fate", fate="await:4")
-    newcomers = crew({}, {}, least=2)
+    newcomers = start_workers({}, {}, least=2)
 
     workers = [*first, *newcomers]
     assert [done(worker) for worker in workers] == [TOTAL] * 4
     assert any(event.get("world") == 4 for event in first[1].events if event["event"] == "step")
 
 
-def test_the_killed_come_back_and_take_the_state_of_the_others(crew: Crew) -> None:
-    first = crew({"at": {4: "kill"}}, {"at": {8: "await:2"}}, most=2)
+def test_the_killed_come_back_and_take_the_state_of_the_others(start_workers: StartWorkers) -> None:
+    first = start_workers({"at": {4: "kill"}}, {"at": {8: "await:2"}}, most=2)
     first[0].end()
     first[1].wait_for("fate", fate="await:2")
-    (again,) = crew({}, most=2)
+    (again,) = start_workers({}, most=2)
 
     assert done(first[1]) == done(again) == TOTAL
     synced = next(event for event in again.events if event["event"] == "synced")
     assert synced["index"] > 0
 
 
-def test_a_straggler_is_named(crew: Crew) -> None:
-    workers = crew({"rate": 1.0}, {"rate": 0.5}, most=2, monitor_every=1)
+def test_a_straggler_is_named(start_workers: StartWorkers) -> None:
+    workers = start_workers({"rate": 1.0}, {"rate": 0.5}, most=2, monitor_every=1)
 
     assert [done(worker) for worker in workers] == [TOTAL] * 2
     assert "slower than the others: rank" in "".join(workers[0].errors + workers[1].errors)
@@ -185,12 +185,12 @@ def test_a_straggler_is_named(crew: Crew) -> None:
     ]
 
 
-def test_all_are_killed_and_go_on_from_the_last_checkpoint(crew: Crew, tmp_path: Path) -> None:
+def test_all_are_killed_and_go_on_from_the_last_checkpoint(start_workers: StartWorkers, tmp_path: Path) -> None:
     kept = str(tmp_path / "checkpoints")
-    first = crew({"at": {8: "kill"}}, {"at": {8: "kill"}}, most=2, checkpoints=kept)
+    first = start_workers({"at": {8: "kill"}}, {"at": {8: "kill"}}, most=2, checkpoints=kept)
     assert [worker.end() for worker in first] == [-9, -9]
 
-    again = crew({}, {}, most=2, checkpoints=kept)
+    again = start_workers({}, {}, most=2, checkpoints=kept)
 
     assert [done(worker) for worker in again] == [TOTAL] * 2
     for worker in again:
@@ -198,9 +198,9 @@ def test_all_are_killed_and_go_on_from_the_last_checkpoint(crew: Crew, tmp_path:
         assert (synced["index"], synced["total"]) == (8, sum(range(11, 19)))
 
 
-def test_workers_regroup_after_every_step_if_need_be(crew: Crew) -> None:
+def test_workers_regroup_after_every_step_if_need_be(start_workers: StartWorkers) -> None:
     """Each in its turn fails once, at another step."""
     fates = [dict.fromkeys(range(turn, 20, 8), "retry") for turn in range(0, 8, 2)]
-    workers = crew(*({"at": fate} for fate in fates))
+    workers = start_workers(*({"at": fate} for fate in fates))
 
     assert [done(worker) for worker in workers] == [TOTAL] * 4

@@ -20,7 +20,7 @@ from holdfast.threads import start_thread
 from holdfast.timer.beats import BeatBook
 from holdfast.timer.hang import HangOptions
 from holdfast.workers import stacks
-from holdfast.workers.crew import Crew
+from holdfast.workers.gangs import Gangs
 
 if TYPE_CHECKING:
     from holdfast.timer.beats import Progress
@@ -113,7 +113,7 @@ class Hangs:
         assert self._book is not None  # the watchdog asks only while there is a gang
         return self._book.read(local_rank)
 
-    def watch(self, group: WorkerGroup, gang: Crew) -> None:
+    def watch(self, group: WorkerGroup, gang: Gangs) -> None:
         """Begin to watch workers that have just been started: all, or those that were replaced."""
         pids = gang.pids()
         before = {pid for pid, _ in self._workers.values()}

@@ -38,7 +38,7 @@ from holdfast.metrics.chosen import Metrics
 from holdfast.timer.hang import HangOptions
 from holdfast.wire.address import Endpoint
 from holdfast.workers import DefaultLogsSpecs, Gang, LogsDest, LogsSpecs, WorkerExited
-from holdfast.workers.crew import Crew, stopped_by_signal
+from holdfast.workers.gangs import Gangs, stopped_by_signal
 from holdfast.workers.logs import SYS_STREAM
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class LocalWorkers:
     ) -> None:
         self.group = group
         self.result = RunResult(WorkerState.UNKNOWN)
-        self.crew: Crew | None = None
+        self.gangs: Gangs | None = None
         self._agent = agent
         self._rounds = rounds
         self._inbox = inbox
@@ -170,22 +170,22 @@ class LocalWorkers:
         envs = self._environments(place)
         self._hangs.prepare(self._run_id, self.group.spec.role, envs)
         dest = self._logs_specs.reify(envs)
-        self.crew = Crew(self._make_gang(envs, dest))
+        self.gangs = Gangs(self._make_gang(envs, dest))
         self._failures, self._stopping, self._in_process = {}, False, False
         self._half_finished.begin()
         self._frozen.begin(envs)
-        self.crew.start()
-        self._hangs.watch(self.group, self.crew)
+        self.gangs.start()
+        self._hangs.watch(self.group, self.gangs)
         self._dest = dest
         self._agent.observers.place_journal(self._logs_specs.root_log_dir)
         self._metrics.keep_ranks([worker.global_rank for worker in self.group.workers])
         self.group.state = WorkerState.HEALTHY
-        return self.crew.pids()
+        return self.gangs.pids()
 
     def details(self) -> dict[str, Any]:
         """Return what else to tell of workers that have been started."""
         error_files = self._dest.error_files if self._dest is not None else {}
-        pids = self.crew.pids() if self.crew is not None else {}
+        pids = self.gangs.pids() if self.gangs is not None else {}
         return {
             "pids": [pids[local_rank] for local_rank in sorted(pids)],
             "beats": self._hangs.beats_file,
@@ -245,7 +245,7 @@ class LocalWorkers:
 
     def trains_in_process(self) -> bool:
         """Say, once for each start, that a worker has begun to train in process; workers leave a file that says so."""
-        if self._in_process or self.crew is None or not any(map(self.crew.is_member, self.crew.plans)):
+        if self._in_process or self.gangs is None or not any(map(self.gangs.is_member, self.gangs.plans)):
             return False
         self._in_process = True
         return True
@@ -257,20 +257,20 @@ class LocalWorkers:
 
     def replace(self, restarts: int) -> tuple[list[int], str]:
         """Start a new worker in the place of each that failed; the others do not notice us."""
-        crew, group, place = self.crew, self.group, self._place
-        assert crew is not None
+        gangs, group, place = self.gangs, self.group, self._place
+        assert gangs is not None
         assert place is not None
         self._restarts = restarts
-        failed = [rank for rank in self._failures if rank not in crew.running()]
+        failed = [rank for rank in self._failures if rank not in gangs.running()]
         envs = {rank: env for rank, env in self._environments(place).items() if rank in failed}
         self._hangs.prepare(self._run_id, group.spec.role, envs)
-        crew.replace(self._make_gang(envs, self._logs_specs.reify(envs)))
+        gangs.replace(self._make_gang(envs, self._logs_specs.reify(envs)))
         why, self._failures = as_cause(self.failures).sentence, {}
         self._frozen.begin(failed)
         for worker in group.workers:
-            worker.id = crew.pids()[worker.local_rank]
+            worker.id = gangs.pids()[worker.local_rank]
         group.state = WorkerState.HEALTHY
-        self._hangs.watch(group, crew)
+        self._hangs.watch(group, gangs)
         return [worker.global_rank for worker in group.workers if worker.local_rank in failed], why
 
     # -- watching --------------------------------------------------------------------------------------------------
@@ -282,7 +282,7 @@ class LocalWorkers:
             return Preloaded()
         if self._stopping:
             return WorkersStopped(self._late_cause()) if self._has_stopped() else None
-        if self.crew is None:
+        if self.gangs is None:
             return None
         return self._seen(self.monitor(now))
 
@@ -300,53 +300,53 @@ class LocalWorkers:
 
     def monitor(self, now: float) -> RunResult:
         """Say how the workers are."""
-        crew, group = self.crew, self.group
-        assert crew is not None
-        self._end_frozen(crew, now)
-        ended = crew.take_exits()
+        gangs, group = self.gangs, self.group
+        assert gangs is not None
+        self._end_frozen(gangs, now)
+        ended = gangs.take_exits()
         # A worker that the watchdog had to end was not done, whatever its exit code says.
         failed = [exited for exited in ended if exited.failed or self._hangs.found(exited.local_rank) is not None]
         if failed:
             for exited in failed:
-                self._failures[exited.local_rank] = self._examine(crew, exited)
-            return RunResult(WorkerState.FAILED, failures=self._process_failures(crew, failed))
-        if self._note_immovable(crew):
+                self._failures[exited.local_rank] = self._examine(gangs, exited)
+            return RunResult(WorkerState.FAILED, failures=self._process_failures(gangs, failed))
+        if self._note_immovable(gangs):
             return RunResult(WorkerState.FAILED)
-        if running := crew.running():
-            sentence = self._half_finished.look(len(crew.exits()), len(crew.plans), now)
+        if running := gangs.running():
+            sentence = self._half_finished.look(len(gangs.exits()), len(gangs.plans), now)
             if sentence is not None:
                 ranks = {worker.local_rank: worker.global_rank for worker in group.workers}
                 self._hangs.tell_half_finished(sentence, [ranks[rank] for rank in running])
             return RunResult(WorkerState.HEALTHY)
-        values = self._return_values(crew)
-        self._close_crew()
+        values = self._return_values(gangs)
+        self._close_gangs()
         return RunResult(WorkerState.SUCCEEDED, return_values=values)
 
     def wakeup(self) -> float | None:
         """Say when to look in any case."""
         times = [self._preloading.wakeup()]
-        if self.crew is not None:
-            times += [self._half_finished.wakeup(), self._frozen.wakeup(), self.crew.deadline()]
+        if self.gangs is not None:
+            times += [self._half_finished.wakeup(), self._frozen.wakeup(), self.gangs.deadline()]
         return min((when for when in times if when is not None), default=None)
 
     def filenos(self) -> tuple[int, ...]:
         """Descriptors that become readable when there is something to look at."""
         importing = self._preloading.fileno()
         found = () if importing is None else (importing,)
-        return (*found, self.crew.fileno(), *self._hangs.filenos()) if self.crew is not None else found
+        return (*found, self.gangs.fileno(), *self._hangs.filenos()) if self.gangs is not None else found
 
     def get_last_progress_time(self) -> int:
         """When the watchdog last moved, in whole seconds of the wall clock; now, where there is none."""
         moved = self._hangs.get_last_progress_time()
         return int(time.time()) if moved is None else moved
 
-    def _end_frozen(self, crew: Crew, now: float) -> None:
+    def _end_frozen(self, gangs: Gangs, now: float) -> None:
         """End workers that others wait for while a signal has stopped them."""
-        pids = crew.pids()
-        running = {pids[rank]: rank for rank in crew.running()}
+        pids = gangs.pids()
+        running = {pids[rank]: rank for rank in gangs.running()}
         stopped = [running[pid] for pid in stopped_by_signal(running)] if self._in_process else []
         for rank in self._frozen.look(stopped, now):
-            crew.kill(rank)
+            gangs.kill(rank)
 
     # -- failures ----------------------------------------------------------------------------------------------------
 
@@ -368,9 +368,9 @@ class LocalWorkers:
         """Return a better cause that came to light while the workers were being stopped."""
         return as_cause(self.failures) if any(each.is_true for each in self.failures) else None
 
-    def _examine(self, crew: Crew, exited: WorkerExited) -> Failure:
+    def _examine(self, gangs: Gangs, exited: WorkerExited) -> Failure:
         hang = self._hangs.found(exited.local_rank)
-        failure = crew.failure(exited, timed_out=hang is not None)
+        failure = gangs.failure(exited, timed_out=hang is not None)
         if hang is not None:
             failure = explain_hang(failure, hang)
         elif self._frozen.has_ended(exited.local_rank):
@@ -392,7 +392,7 @@ class LocalWorkers:
         dest = self._dest
         return dest is not None and (local_rank in dest.tee_stderrs or dest.stderrs.get(local_rank or 0) == SYS_STREAM)
 
-    def _note_immovable(self, crew: Crew) -> bool:
+    def _note_immovable(self, gangs: Gangs) -> bool:
         """Note the failures of workers that hang and cannot be ended; says whether there are any."""
         found = self._hangs.take_immovable()
         for hang in found:
@@ -403,25 +403,25 @@ class LocalWorkers:
                 role=self.group.spec.role,
                 local_rank=rank,
                 rank=self.group.workers[rank].global_rank,
-                pid=crew.pids()[rank],
+                pid=gangs.pids()[rank],
                 timestamp=time.time(),
             )
             self._failures[rank] = self._placed(explain_hang(failure, hang))
         return bool(found)
 
-    def _process_failures(self, crew: Crew, failed: list[WorkerExited]) -> dict[int, ProcessFailure]:
+    def _process_failures(self, gangs: Gangs, failed: list[WorkerExited]) -> dict[int, ProcessFailure]:
         ranks = {worker.local_rank: worker.global_rank for worker in self.group.workers}
         return {
             ranks[exited.local_rank]: ProcessFailure(
-                exited.local_rank, exited.pid, exited.exit_code, crew.error_file(exited.local_rank)
+                exited.local_rank, exited.pid, exited.exit_code, gangs.error_file(exited.local_rank)
             )
             for exited in failed
         }
 
-    def _return_values(self, crew: Crew) -> dict[int, Any]:
+    def _return_values(self, gangs: Gangs) -> dict[int, Any]:
         is_function = callable(self.group.spec.entrypoint)
         return {
-            worker.global_rank: crew.return_value(worker.local_rank) if is_function else None
+            worker.global_rank: gangs.return_value(worker.local_rank) if is_function else None
             for worker in self.group.workers
         }
 
@@ -437,64 +437,64 @@ class LocalWorkers:
     def stop(self, number: int, grace_s: float) -> None:
         """Begin to stop the workers; called again, harder."""
         self._stopping = True
-        if self.crew is not None:
-            self.crew.ask_stop(number, grace_s)
+        if self.gangs is not None:
+            self.gangs.ask_stop(number, grace_s)
 
     def _has_stopped(self) -> bool:
         """Drive a stop that was begun, and say whether it is over."""
-        crew = self.crew
-        if crew is not None:
-            for exited in crew.take_exits():
+        gangs = self.gangs
+        if gangs is not None:
+            for exited in gangs.take_exits():
                 if exited.failed:
-                    self._failures[exited.local_rank] = self._examine(crew, exited)
-            if not crew.stopped:
+                    self._failures[exited.local_rank] = self._examine(gangs, exited)
+            if not gangs.stopped:
                 return False
-            self._close_crew()
+            self._close_gangs()
         self._stopping = False
         return True
 
     def wait_stopped(self) -> None:
         """Wait until a stop that was begun is over."""
-        if self.crew is not None:
-            self._drive_stop(self.crew)
+        if self.gangs is not None:
+            self._drive_stop(self.gangs)
         self._has_stopped()
 
     def send(self, number: int) -> None:
         """Pass a signal on to the workers."""
-        if self.crew is not None:
-            self.crew.send(number)
+        if self.gangs is not None:
+            self.gangs.send(number)
 
     def close(self, number: int, grace_s: float = SHUTDOWN_TIMEOUT_S) -> None:
         """Stop whatever still runs, with this signal, and give everything back."""
-        if self.crew is not None:
-            self.crew.ask_stop(number, grace_s)
-            self._drive_stop(self.crew)
-            self._close_crew()
+        if self.gangs is not None:
+            self.gangs.ask_stop(number, grace_s)
+            self._drive_stop(self.gangs)
+            self._close_gangs()
         self._preloading.close()
         self._hangs.close()
         if self._vault is not None:
             self._vault.close()
             self._vault = None
 
-    def _drive_stop(self, crew: Crew) -> None:
+    def _drive_stop(self, gangs: Gangs) -> None:
         """Wait until the workers have stopped; a signal that comes meanwhile kills them at once."""
         while True:
-            crew.take_exits()
-            if crew.stopped:
+            gangs.take_exits()
+            if gangs.stopped:
                 return
             event = self._inbox.take()
             if isinstance(event, Signalled):
                 self._agent.facts.stopping(f"received {event.name}")
-                crew.ask_stop(signal.SIGKILL, 0.0)
+                gangs.ask_stop(signal.SIGKILL, 0.0)
             elif event is None:
-                deadline = crew.deadline()
-                self._inbox.wait(None if deadline is None else deadline - time.monotonic(), crew.fileno())
+                deadline = gangs.deadline()
+                self._inbox.wait(None if deadline is None else deadline - time.monotonic(), gangs.fileno())
 
-    def _close_crew(self) -> None:
+    def _close_gangs(self) -> None:
         self._hangs.forget()
-        if self.crew is not None:
-            self.crew.close()
-            self.crew = None
+        if self.gangs is not None:
+            self.gangs.close()
+            self.gangs = None
 
     @property
     def _run_id(self) -> str:

@@ -28,20 +28,10 @@ def create_handler(params: RendezvousParameters) -> HoldfastRendezvousHandler:
     rank = params.get_as_int("node_rank", params.get_as_int("rank", 0)) or 0
     if not 0 <= rank < params.max_nodes:
         raise UsageError(f"--node-rank {rank} does not fit {params.max_nodes} nodes: use 0 to {params.max_nodes - 1}")
-    return HoldfastRendezvousHandler(_fixed(params, parse_endpoint(params.endpoint, MASTER_PORT), rank))
+    return HoldfastRendezvousHandler(fix_ranks(params, parse_endpoint(params.endpoint, MASTER_PORT), rank))
 
 
-class StaticTCPRendezvous(HoldfastRendezvousHandler):
-    """The same for launchers that make a handler by themselves, as TorchElastic has it."""
-
-    def __init__(
-        self, master_addr: str, master_port: int, rank: int, world_size: int, run_id: str, timeout: int
-    ) -> None:
-        params = RendezvousParameters("static", "", run_id, world_size, world_size, timeout=timeout)
-        super().__init__(_fixed(params, Endpoint(master_addr, master_port), rank))
-
-
-def _fixed(params: RendezvousParameters, where: Endpoint, rank: int) -> RendezvousParameters:
+def fix_ranks(params: RendezvousParameters, where: Endpoint, rank: int) -> RendezvousParameters:
     """Leave nothing to choose: where to meet, and as which rank."""
     config = {"is_host": rank == 0, **params.config, "node_rank": rank, "fixed_ranks": True}
     if params.max_nodes == 1 and where.port:

@@ -13,8 +13,9 @@ from holdfast.errors import UsageError
 from holdfast.launcher.config import parse_config
 from holdfast.rendezvous.api import RendezvousHandler, RendezvousParameters
 from holdfast.rendezvous.driver import owns_address
-from holdfast.rendezvous.static import create_handler
-from holdfast.wire.address import parse_endpoint
+from holdfast.rendezvous.native import HoldfastRendezvousHandler
+from holdfast.rendezvous.static import create_handler, fix_ranks
+from holdfast.wire.address import Endpoint, parse_endpoint
 
 __all__ = ["parse_rendezvous_endpoint"]
 
@@ -44,6 +45,16 @@ def create_static_handler(params: RendezvousParameters) -> RendezvousHandler:
     if not params.endpoint or parse_rendezvous_endpoint(params.endpoint, -1)[1] < 0:
         raise UsageError(f"the endpoint '{params.endpoint}' has no port: give --master-addr and --master-port")
     return create_handler(params)
+
+
+class StaticTCPRendezvous(HoldfastRendezvousHandler):
+    """The static handler, for launchers that make one by themselves."""
+
+    def __init__(
+        self, master_addr: str, master_port: int, rank: int, world_size: int, run_id: str, timeout: int
+    ) -> None:
+        params = RendezvousParameters("static", "", run_id, world_size, world_size, timeout=timeout)
+        super().__init__(fix_ranks(params, Endpoint(master_addr, master_port), rank))
 
 
 def _matches_machine_hostname(host: str) -> bool:

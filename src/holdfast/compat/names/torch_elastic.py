@@ -63,6 +63,7 @@ MODULES: Table = {
     f"{_ELASTIC}.rendezvous.static_tcp_rendezvous": view(
         "holdfast.rendezvous.static",
         *_MEETING,
+        StaticTCPRendezvous=f"{_ADAPTERS}.rendezvous_utils:StaticTCPRendezvous",
         create_rdzv_handler=f"{_ADAPTERS}.rendezvous_utils:create_static_handler",
     ),
     f"{_ELASTIC}.rendezvous.etcd_rendezvous": view(

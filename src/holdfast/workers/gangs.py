@@ -1,7 +1,6 @@
-"""A crew: the workers of one node, of whom each can be replaced while the others go on.
+"""The gangs of one node: the first one, and one more for every replacement, while the other workers go on.
 
-It is a gang, and for every replacement another gang of one, behind the face of a gang. Only the latest worker of a
-local rank counts: what becomes of the one before is known already.
+Together they look like one gang. Only the latest worker of a local rank counts: how the one before ended is known.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from holdfast.failures import Failure
 
 
-class Crew:
+class Gangs:
     """Starts with a gang; `replace` puts a new worker in the place of one that has ended."""
 
     def __init__(self, gang: Gang) -> None:
@@ -148,7 +147,7 @@ class Crew:
 
 
 def stopped_by_signal(pids: Iterable[int]) -> list[int]:
-    """Return which of our own children stand still because somebody sent them SIGSTOP or its like."""
+    """Return which of our own children stand still because they were sent SIGSTOP or a signal like it."""
     found = []
     for pid in pids:
         try:

@@ -1,4 +1,4 @@
-"""A crew: workers are replaced one by one, for as long as the job lasts, and nothing is left of those before."""
+"""The gangs of a node: workers are replaced for as long as the job lasts, and nothing is left of those before."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.workers import DefaultLogsSpecs, Gang, LogOptions, Script, Std, WorkerPlan
-from holdfast.workers.crew import Crew
+from holdfast.workers.gangs import Gangs
 from holdfast.workers.orphan_reaper import OrphanReaper
 from holdfast.workers.strays import children, descendants, read_stat
 
@@ -35,13 +35,13 @@ def gang(tmp_path, console, script):
     return make
 
 
-def kill(crew, rank):
+def kill(gangs, rank):
     """Kill a worker and wait for its end; returns its pid."""
-    pid = crew.pids()[rank]
+    pid = gangs.pids()[rank]
     os.kill(pid, signal.SIGKILL)
     ended = []
     while not ended:
-        ended = crew._of[rank].wait_exits(60)
+        ended = gangs._of[rank].wait_exits(60)
     assert ended[0].exit_code == -9
     return pid
 
@@ -52,38 +52,38 @@ def held():
 
 
 def test_replacing_a_worker_gives_back_all_that_the_one_before_held(gang, console):
-    crew = Crew(gang(0, 1, 2))
+    gangs = Gangs(gang(0, 1, 2))
     try:
-        crew.start()
+        gangs.start()
         console.wait_line(b"up 0", b"up 1", b"up 2")
         counts = []
         for number in range(12):
             rank = number % 3
-            pid = kill(crew, rank)
+            pid = kill(gangs, rank)
             console.lines.clear()
-            crew.replace(gang(rank))
+            gangs.replace(gang(rank))
             console.wait_line(b"up %d" % rank)
             assert read_stat(pid) is None, "the dead worker is reaped"
             if number >= 2:
                 counts.append(held())
     finally:
-        crew.close()
+        gangs.close()
 
     assert len(set(counts)) == 1, counts
 
 
 def test_what_a_worker_has_left_is_ended_before_another_takes_its_place(gang, console):
-    crew = Crew(gang(0, 1))
+    gangs = Gangs(gang(0, 1))
     try:
-        crew.start()
+        gangs.start()
         mine = int(console.wait_line(b"up 0").split()[-1])
         others = int(console.wait_line(b"up 1").split()[-1])
-        kill(crew, 0)
-        crew.replace(gang(0))
+        kill(gangs, 0)
+        gangs.replace(gang(0))
         assert read_stat(mine) is None
         assert others in descendants(os.getpid())
     finally:
-        crew.close()
+        gangs.close()
 
 
 def test_the_orphan_reaper_leaves_a_pid_alone_that_was_given_back():
