@@ -65,7 +65,7 @@ test-all:
 docs: setup
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
-	@echo "site/index.html"
+	@echo "site/ is built; for its search: $(BIN)/python -m http.server -b 127.0.0.1 -d site"
 
 sim: setup
 	$(BIN)/python -m holdfast.sim --seeds 10000 --nodes 5:64
