@@ -50,6 +50,14 @@ def test_the_end_of_a_run_and_the_list_of_runs_tell_the_same(invoke: Invoke, tmp
     assert "is over (succeeded)" in invoke("stacks", "seven").err
 
 
+def wait_started(start: Callable[..., subprocess.Popen[str]]) -> None:
+    """Wait until the journal of the newest live run says that its workers have started."""
+    events = start("events", "--follow", "--kind", "workers_started")
+    assert events.stdout is not None
+    assert events.stdout.readline()
+    events.kill()
+
+
 def test_the_stacks_of_a_live_run_need_no_preparation(
     invoke: Invoke, start: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
@@ -64,6 +72,7 @@ def test_the_stacks_of_a_live_run_need_no_preparation(
     assert launch.stdout is not None
     said = sorted(launch.stdout.readline().strip() for _ in range(3))
     assert said == ["here", "here", "there"]
+    wait_started(start)
 
     stacks = invoke("stacks")
 

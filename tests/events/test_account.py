@@ -181,3 +181,14 @@ def test_the_time_of_a_node_that_was_lost_ends_with_it() -> None:
 
     assert sum(span.seconds for span in account.spans if span.rank == 1) == pytest.approx(10)
     assert sum(span.seconds for span in account.spans if span.rank == 0) == pytest.approx(30)
+
+
+def test_steps_made_before_all_workers_were_started_count() -> None:
+    facts = Facts()
+    facts.tell(0, "agent_started", workers=1)
+    facts.tell(1, "rendezvous", round=1)
+    facts.tell(9, "workers_started", round=1, ranks=[0], pids=[10], duration_ms=7000)
+    facts.steps(9, r0=(5, 4, 8, 0, 4))
+    facts.tell(9, "run_ended")
+
+    assert facts.accountant.account(99).seconds[Phase.STEPPING] == pytest.approx(5)

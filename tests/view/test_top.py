@@ -19,6 +19,7 @@ from holdfast.view.gpus import GpuUse, parse
 from holdfast.view.state import RunState
 from holdfast.view.top import Line, Rates, Row, Seen, as_line, render
 from tests.cli.conftest import Invoke
+from tests.cli.test_runs import wait_started
 from tests.view.test_state import BEGUN, STARTED, read, told
 
 LOST = told(30, "round_lost", reason="rank 1 (local rank 1, pid 8) on a: killed by SIGKILL")
@@ -117,6 +118,7 @@ def test_top_draws_in_place_on_a_terminal_and_in_lines_elsewhere(
     launch = start("launch", "--rdzv-id", "watched", str(script))
     assert launch.stdout is not None
     assert launch.stdout.readline() == "beat\n"
+    wait_started(start)
 
     assert " 41 " in invoke("top", "--once").out
     shown = on_terminal("top", "watched")

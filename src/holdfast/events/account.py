@@ -218,19 +218,22 @@ class Accountant:
             self._turn(node, Phase.STARTING, entry.time, node.lost or FIRST_START)
 
     def _start(self, node: _Node, entry: Entry, key: Any) -> None:
-        self._turn(node, Phase.STARTING, entry.time, node.lost or FIRST_START)
+        # The fact comes when all of them are started; the first may be stepping by then.
+        took = entry.data.get("duration_ms")
+        begun = max(entry.time - took / 1000, node.since) if isinstance(took, int | float) else entry.time
+        self._turn(node, Phase.STARTING, begun, node.lost or FIRST_START)
         node.round = _whole(entry.data.get("round")) or 0
         ranks = [rank for rank in entry.data.get("ranks") or () if isinstance(rank, int)]
         for rank in ranks:
             self._spans += [Span(rank, node.round, *each) for each in node.between]
         node.between.clear()
-        self._add(node, ranks, entry, key[0], node.cause)
+        self._add(node, ranks, entry, key[0], node.cause, begun)
         node.lost = ""
 
-    def _add(self, node: _Node, ranks: list[int], entry: Entry, host: str | None, cause: str) -> None:
+    def _add(self, node: _Node, ranks: list[int], entry: Entry, host: str | None, cause: str, begun: float) -> None:
         pids = entry.data.get("pids") or ()
         for place, rank in enumerate(ranks):
-            node.workers[rank] = worker = _Worker(rank, node.round, entry.time, cause)
+            node.workers[rank] = worker = _Worker(rank, node.round, begun, cause)
             if len(pids) == len(ranks):
                 self._by_pid[host, pids[place]] = worker
 
@@ -249,7 +252,7 @@ class Accountant:
             worker.lost = cause
             self._finish(node, worker, died)
             self._spans.append(Span(rank, node.round, Phase.STARTING, died, entry.time, cause))
-        self._add(node, ranks, entry, key[0], cause)
+        self._add(node, ranks, entry, key[0], cause, entry.time)
         for rank, worker in before.items():
             if worker.steps is not None and worker.steps.last_step is not None:
                 node.workers[rank].reached = worker.steps.last_step
