@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.events.account import FINISHING, FIRST_START, GATHERING, SINCE, Accountant, Phase, Steps
-from holdfast.events.entry import Entry
+from holdfast.events.account import _HANDLERS, FINISHING, FIRST_START, GATHERING, SINCE, Accountant, Phase, Steps
+from holdfast.events.entry import TIMED, Entry
 from holdfast.events.summary import goodput_line, losses_by_cause, percent, short_cause, slowest_text, split_line
 
 KILLED = "rank 1 (local rank 1, pid 11) on a: killed by SIGKILL (often the kernel's OOM killer)"
@@ -192,3 +192,7 @@ def test_steps_made_before_all_workers_were_started_count() -> None:
     facts.tell(9, "run_ended")
 
     assert facts.accountant.account(99).seconds[Phase.STEPPING] == pytest.approx(5)
+
+
+def test_what_a_screen_keeps_for_the_account_is_what_the_account_takes() -> None:
+    assert {*_HANDLERS, "agent_started", "regrouped"} == TIMED

@@ -9,12 +9,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from holdfast.agent.local import screen_name
-from holdfast.events.account import Accountant
-from holdfast.events.entry import Entry
-from holdfast.events.summary import goodput_line, slowest_text
+from holdfast.events.entry import TIMED, Entry
 from holdfast.facts import WARNING, Fact, facts
 from holdfast.failures.failure import signal_name
 from holdfast.failures.report import Around, details, evidence
@@ -22,6 +20,9 @@ from holdfast.failures.verdict import Verdict, first_line
 from holdfast.launcher.api import LaunchReport
 from holdfast.printable import printable
 from holdfast.quantities import count, length
+
+if TYPE_CHECKING:
+    from holdfast.events.account import Account
 
 #: Facts of an agent that are shown as lines; warnings are shown whatever they are.
 SHOWN = frozenset(
@@ -67,7 +68,8 @@ class Screen:
         self._rounds = 0
         self._restarts = 0
         self._workers = 0
-        self._accountant = Accountant()
+        #: What the account of the run's time is made of at the end.
+        self._timed: list[Entry] = []
         #: Whether this node is the one that tells of the whole run, where one screen shows several.
         self._tells_run = True
         self._started = time.monotonic()
@@ -111,7 +113,9 @@ class Screen:
             # Every restart makes a round; there are more of them where nodes came and went.
             rounds = f", {count(self._rounds, 'round')}" if self._rounds > self._restarts + 1 else ""
             workers, restarts = count(self._workers, "worker"), count(self._restarts, "restart")
-            slowest = slowest_text(self._accountant.account(time.time()))
+            from holdfast.events.summary import slowest_text  # at the end, so that no launch waits for the import
+
+            slowest = slowest_text(self._account())
             self._line(
                 f"finished in {elapsed}: {', '.join(filter(None, (workers, restarts + rounds, slowest)))}", _GREEN
             )
@@ -121,11 +125,21 @@ class Screen:
         """Say what became of the time and where the logs are."""
         if self._quiet or not self._tells_run:
             return
-        account = self._accountant.account(time.time())
+        from holdfast.events.summary import goodput_line
+
+        account = self._account()
         if account.goodput is not None and (account.measured or logs):  # a report that names the logs has enough to say
             self._print(f"  goodput  {goodput_line(account)}")
         if logs:
             self._print(f"  logs     {logs}")
+
+    def _account(self) -> Account:
+        from holdfast.events.account import Accountant
+
+        accountant = Accountant()
+        for entry in self._timed:
+            accountant.take(entry)
+        return accountant.account(time.time())
 
     def _tell_failure(self, report: LaunchReport, verdict: Verdict, elapsed: str) -> None:
         """Tell a failure once: the evidence that is not on the screen yet, the reason, then who and where."""
@@ -159,9 +173,9 @@ class Screen:
                 self._show(fact)
 
     def _count(self, fact: Fact) -> None:
-        if fact.number is None:
+        if fact.number is None and fact.kind in TIMED:
             # All of them are of this process: a coordinator in it tells of other nodes by numbered facts only.
-            self._accountant.take(Entry(time=fact.timestamp, kind=fact.kind, data=fact.data, sentence=fact.sentence))
+            self._timed.append(Entry(time=fact.timestamp, kind=fact.kind, data=fact.data, sentence=fact.sentence))
         if fact.kind == "workers_started":
             self._rounds += 1
             self._workers = fact.data.get("world_size", 0)

@@ -14,9 +14,8 @@ import secrets
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.errors import UnavailableError, UsageError
 from holdfast.private import PrivateFolder, make_private, user_folder_name
@@ -43,8 +42,7 @@ _PREFIX = "beats-"
 TRIES_MAX = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(NamedTuple):  # every launch imports it, and a dataclass takes longer to make
     """How far a worker got: its steps, and when it made the first and the last, by this host's wall clock.
 
     The numbers of steps are None where the program passes none to `heartbeat`.
@@ -58,7 +56,7 @@ class Progress:
 
     def to_json(self) -> dict[str, Any]:
         """Describe it as plain data."""
-        return asdict(self)
+        return self._asdict()
 
 
 def _open_folder() -> PrivateFolder:
