@@ -2,7 +2,7 @@
 
     python -m bench                   all of them, in about 25 minutes on two quiet cores
     python -m bench store cli         only these; the figures of the others stay
-    python -m bench --full            with as many trials for the rivals as for ours: hours
+    python -m bench --full            with as many trials for the other packages as for ours: hours
     python -m bench --report          only write the report and its pictures anew
 
 Figures go to bench/results.json as soon as a bench is done; docs/BENCHMARKS.md and docs/images are written from them at
@@ -133,7 +133,7 @@ def main(argv: list[str] | None = None) -> int:
         parser.error(f"no bench is called {', '.join(unknown)}; there are {', '.join(benches)}")
     names = options.names or benches
     raise_file_limit()
-    # Whoever ends us lets the benches end what they have started.
+    # SIGTERM becomes KeyboardInterrupt, so that the benches end the processes that they have started.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if options.alone:
         save(options.json, {name: measure(name, options.full) for name in names})

@@ -33,8 +33,8 @@ from holdfast.rendezvous.machine import (
 from holdfast.wire.address import Endpoint
 from holdfast.wire.loop import new_loop
 
-#: So many connections are being made at a time: the kernel queues 4,096 that nobody has accepted yet, and one more
-#: would wait a second for its next try, which thousands of real hosts would not do in step.
+#: How many connections are made at a time: the kernel queues 4,096 that are not accepted yet, and one more would wait a
+#: second for its next try, which thousands of real hosts would not do in step.
 CONNECTING_MAX = 2048
 PATIENCE_S = 120.0
 WORKERS_PER_NODE = 8
@@ -74,7 +74,7 @@ class Agent(Member):
             self._on_change()
 
     def die(self) -> None:
-        """End as a killed process does: the kernel closes its socket and nobody says goodbye."""
+        """End as a killed process does: the kernel closes its socket, and no message is sent."""
         link = self._link
         assert link is not None
         assert link._transport is not None

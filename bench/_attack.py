@@ -37,7 +37,7 @@ class Attacker:
         """Send one piece on a connection of its own."""
         proven = self._sent % 2 == 1
         self._sent += 1
-        kinds = self._mill.proven if proven else self._mill.stranger
+        kinds = self._mill.proven if proven else self._mill.unproven
         kind = self._mill.choose(kinds)
         sock = self._connect()
         try:
@@ -55,7 +55,7 @@ class Attacker:
         except BaseException:
             sock.close()
             raise
-        self.outcomes["proven" if proven else "stranger", kind][outcome] += 1
+        self.outcomes["proven" if proven else "unproven", kind][outcome] += 1
 
     def close(self) -> None:
         """Close what was left open."""

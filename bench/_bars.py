@@ -1,7 +1,7 @@
-"""Bars of ours beside theirs, drawn from results: one chart for each bench that has a rival worth a look.
+"""Bars of ours beside theirs, drawn from results: one chart for each bench that compares us with another package.
 
-A chart names its rows by the bench's cases. A case that was not measured stands there as such, and one that a rival
-never finished is a hatched bar to the end of the scale.
+A chart names its rows by the bench's cases. A case that was not measured is marked as such, and one that the other
+package never finished is a hatched bar to the end of the scale.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Chart:
     rows: tuple[Row, ...]
     #: What is said under the title.
     under: str = "medians, shorter is better"
-    #: How long the rival was waited for before a trial counted as lost.
+    #: After this time a trial of the other package counted as lost.
     waited: float | None = None
 
 
@@ -172,7 +172,7 @@ def rate_of(case: Case | None, cases: list[Case]) -> Case | None:
 
 
 def gave_up(case: Case | None, rate: Case | None) -> bool:
-    """Say whether the rival was tried and never came back."""
+    """Say whether the other package was tried and never came back."""
     return case is not None and case.theirs is None and rate is not None and rate.theirs == 0
 
 
@@ -217,7 +217,7 @@ def _bar(
 
 
 def _share(rate: Case | None) -> str:
-    """Say how often the rival came back, where that was not always."""
+    """Say how often the other package came back, if that was not always."""
     if rate is None or rate.theirs is None or rate.theirs >= 100:
         return ""
     return f"if at all: {number(round(rate.theirs))} % came back"

@@ -73,7 +73,7 @@ class Relay:
     def wait_for(self, codec: Codec[Message], kind: type[Message]) -> None:
         """Wait until a client has said a message of this kind."""
         with self._changed:
-            assert self._changed.wait_for(lambda: self._has(codec, kind), PATIENCE_S), f"nobody says {kind.__name__}"
+            assert self._changed.wait_for(lambda: self._has(codec, kind), PATIENCE_S), f"no node sends {kind.__name__}"
 
     def bodies(self) -> list[bytes]:
         """Return the bodies of all whole frames so far."""

@@ -44,7 +44,7 @@ def torch_makers(nodes: int) -> list[Make]:
     from torch.distributed.elastic.rendezvous import RendezvousParameters
     from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
-    held = HeldPort()  # nobody else takes the port before torch's server listens on it
+    held = HeldPort()  # no other process takes the port before torch's server listens on it
     endpoint = f"localhost:{held.port}"
 
     def make(is_host: bool) -> Any:

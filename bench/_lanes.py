@@ -1,7 +1,7 @@
 """The picture of a recovery: lanes for workers, bars for rounds, crosses for kills. Pure.
 
-Above, the whole job; below, its first blow under the glass. All of it is read from what `bench.timeline` kept of the
-agents' journals and of the workers' steps.
+Above, the whole job; below, its first fault in detail. The data are the agents' journals and the workers' steps that
+`bench.timeline` kept.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LANE, LANE_GAP, NODE_GAP, PHASE = 16, 3, 13, 19
 #: What is shown before the first workers, and after the last step.
 EDGE_S = 0.15
 FAINT = 0.38
-#: The one event that is no blow: the others train on while a node starts, and pause only when it is let in.
+#: The one event that is no fault: the others train on while a node starts, and pause only when it is let in.
 JOINS = "node joins"
 Across = Callable[[float], float]
 Down = Callable[[int, int], float]
@@ -56,9 +56,9 @@ class Story:
     nodes: int
     bars: list[Bar]
     rounds: list[Span]
-    #: From each blow, or from the last step before a newcomer is let in, until every rank steps again.
+    #: From each fault, or from the last step before a newcomer is let in, until every rank steps again.
     stalls: list[Span]
-    #: Node and worker of each who was killed, and when.
+    #: Node, worker and time of each kill.
     kills: list[tuple[int, int, float]]
     #: The last node, from its start to that of its workers.
     arrival: Span
@@ -75,22 +75,22 @@ def read_story(data: dict[str, Any]) -> Story:
     starts = [entry for entry in entries if entry["kind"] == "workers_started"]
     zero = min(entry["time"] for entry in starts) - EDGE_S
     steps = {int(pid): (first - zero, last - zero) for pid, (first, last) in data["steps"].items()}
-    # Whoever was there longest stands first, the newcomer last.
+    # The node that was there longest comes first, the newcomer last.
     nodes = [node for node, _ in Counter(entry["node"] for entry in starts).most_common()]
     end_s = max(last for _, last in steps.values()) + EDGE_S
     bars = [bar for entry in starts for bar in _bars(entry, entries, nodes, steps, zero)]
-    blows = [(blow["what"], blow["at"] - zero, set(blow["pids"])) for blow in data["blows"]]
+    faults = [(fault["what"], fault["at"] - zero, set(fault["pids"])) for fault in data["faults"]]
     places = {pid: (nodes.index(e["node"]), worker) for e in starts for worker, pid in enumerate(e["data"]["pids"])}
     came_s = min(bar.start_s for bar in bars if bar.node == len(nodes) - 1)
-    stalls = [_stall(what, at, bars) for what, at, _ in blows]
+    stalls = [_stall(what, at, bars) for what, at, _ in faults]
     return Story(
         end_s,
         len(nodes),
         bars,
         _rounds(entries, zero, end_s),
         stalls,
-        [(*places[pid], at) for _, at, pids in blows for pid in sorted(pids) if pid in places],
-        Span("starts, imports torch", blows[-1][1], came_s),
+        [(*places[pid], at) for _, at, pids in faults for pid in sorted(pids) if pid in places],
+        Span("starts, imports torch", faults[-1][1], came_s),
         _phases(entries, zero, stalls[0]),
     )
 
@@ -108,7 +108,7 @@ def _bars(
     bars = []
     for worker, pid in enumerate(entry["data"]["pids"]):
         first_s, last_s = steps[pid]
-        # Of workers that were killed with their agent, or run on, nobody saw an end but their last step.
+        # Workers that were killed with their agent, or are still running, end with their last step.
         end = died.get(pid) or min((at for at in stops if at > start_s), default=last_s)
         bars.append(Bar(nodes.index(node), worker, entry["data"]["round"], start_s, first_s, last_s, end))
     return bars
@@ -124,7 +124,7 @@ def _rounds(entries: list[dict[str, Any]], zero: float, end_s: float) -> list[Sp
 
 
 def _stall(what: str, at: float, bars: list[Bar]) -> Span:
-    """From a blow to the first step of the last rank; a newcomer's start is no blow, so there from the last step."""
+    """From a fault to the first step of the last rank; a newcomer's start is no fault, so there from the last step."""
     number = min(bar.round for bar in bars if bar.start_s > at)
     start_s = at
     if what == JOINS:
@@ -223,7 +223,7 @@ def _stall_mark(picture: Picture, stall: Span, x: Across, top: float, bottom: fl
 
 
 def _glass(picture: Picture, story: Story, y: float) -> None:
-    """The first blow, phase by phase."""
+    """The first fault, phase by phase."""
     begin, end = story.phases[0].start_s, story.phases[-1].end_s
     picture.text(28, y, "From the kill to the first step of every rank", size=15, bold=True)
     left, room = 300.0, WIDTH - 300 - RIGHT - 60

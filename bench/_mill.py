@@ -91,7 +91,7 @@ class Mill:
             "nested deep": self._deep,
             "half a frame, left open": self._cut,
         }
-        self.stranger: dict[str, Grind] = {
+        self.unproven: dict[str, Grind] = {
             **anybody,
             "a message before the proof": self._message,
             "a replayed proof": self._replayed,

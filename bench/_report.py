@@ -19,13 +19,13 @@ INTRO = """\
 # Benchmarks
 
 Written by `make bench` from `bench/results.json`; edit neither. `python -m bench NAME` measures one bench again, and
-`python -m bench --report` only writes this page and its pictures anew. `--full` gives the rivals as many trials as
-ours. Each bench is a module of that name in `bench/`; its first lines say what is measured, and how.
+`python -m bench --report` only rewrites this page and its pictures. `--full` gives the other packages as many trials as
+ours. Each bench is a module of that name in `bench/`; its first lines say what it measures, and how.
 
-Ours and theirs are measured in the same run on the same machine, in turns, and figures are medians unless a row says
-otherwise. A **ratio** is how many times better ours is: below 1 we are **behind**. A **target** is what was promised
-before it was measured; one that was **missed** stands here like the others. Three figures with strokes between them
-are the quartiles. The load is that of the last minute, which for most benches was spent on the bench before.
+Both sides are measured in the same run on the same machine, in turns, and figures are medians unless a row says
+otherwise. A **ratio** is how many times better ours is: below 1 we are **behind**. A **target** was set before the
+measurement; **missed** targets are listed like the others. Three figures separated by slashes are the quartiles. The
+load is that of the last minute, which for most benches was spent on the bench before.
 """
 
 
@@ -95,16 +95,16 @@ def _summary(results: dict[str, Results]) -> list[str]:
 
 
 def _counts(results: Results) -> tuple[int, int, int]:
-    """Targets met, targets missed, and cases in which the rival is better."""
+    """Targets met, targets missed, and cases in which the other package is better."""
     verdicts = [case.ok for case in results.cases]
     return verdicts.count(True), verdicts.count(False), sum(case.is_behind for case in results.cases)
 
 
 def _shortfalls(results: dict[str, Results]) -> list[str]:
-    """Everything that is not as it should be, in one place."""
+    """Missed targets, cases in which we are behind, and cases that were not measured."""
     groups = {
         "Targets that were missed": lambda case: case.ok is False,
-        "Where the rival is better": lambda case: case.is_behind and case.ok is not False,
+        "Where the other package is better": lambda case: case.is_behind and case.ok is not False,
         "Not measured": lambda case: case.is_missing,
     }
     lines = []
@@ -178,7 +178,7 @@ def named(cases: list[Case]) -> list[tuple[str, Case]]:
 
 
 def table(head: list[str], rows: list[list[str]]) -> list[str]:
-    """Return a table without the columns that nobody filled."""
+    """Return a table without its empty columns."""
     used = [column for column in range(len(head)) if column == 0 or any(row[column] for row in rows)]
     numeric = {column for column in used if head[column] in ("holdfast", "ratio") or column == 2}
     marks = ["--:" if column in numeric else "---" for column in used]

@@ -1,8 +1,8 @@
-"""Where the rivals live: a virtual environment for each, made on first use and kept in a cache folder.
+"""The packages that we compare with: a virtual environment for each, made on first use and kept in a cache folder.
 
     $HOLDFAST_BENCH_CACHE, else $XDG_CACHE_HOME/holdfast-bench, else ~/.cache/holdfast-bench
 
-A rival that cannot be installed is no error: its bench goes on without it and says so.
+If one cannot be installed, its bench runs without it and says so.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 
 def environment(name: str) -> Path:
-    """Return the virtual environment of a rival for this Python, made where it is not there yet."""
+    """Return the virtual environment of a package for this Python; make it if it is missing."""
     home = cache() / f"{name.replace('==', '-')}-py{sys.version_info.major}.{sys.version_info.minor}"
     if not python_of(home).exists():
         print(f"  making an environment for {name} in {home}", file=sys.stderr, flush=True)

@@ -20,7 +20,7 @@ STOP_TIMEOUT_S = 30.0
 class Served:
     """`holdfast serve` on a free port of this machine, from entering the context to leaving it.
 
-    It has a home of its own, so that its secret is nobody else's, and its log is kept to be looked at.
+    It has a home of its own, so that no other process has its secret, and its log is kept.
     """
 
     def __init__(self, *arguments: str) -> None:

@@ -2,8 +2,8 @@
 
     python -m bench.checkpoint            a table
 
-The repeats of all of them take turns. A save of ours and of `async_save` is waited for before the next begins, so that
-nobody pays for another's writing. Reading is done by fresh processes, as after a restart; files are in the page cache
+The repeats of all of them take turns. Each save, ours or `async_save`'s, is finished before the next begins, so that
+none is slowed down by another. New processes do the reading, as after a restart; files are in the page cache
 by then, which is the best case for `torch.load`.
 """
 

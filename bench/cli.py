@@ -66,7 +66,7 @@ def measure(repeats: int) -> Results:
                 sides[THEIRS] = [str(home / "bin" / THEIRS), *theirs]
             cases += compare(name, sides, repeats, scratch)
         bare = [cost([str(home / "bin" / BARE), "-c", "pass"], scratch).cpu_ms for _ in range(repeats)]
-    cases.append(Case.seen("python -c pass, processor time", median(bare), "ms", "what nobody can save"))
+    cases.append(Case.seen("python -c pass, processor time", median(bare), "ms", "the interpreter alone"))
     if not has_rival:
         cases.append(Case.missing(RIVAL, "it cannot be installed here"))
     return Results("short commands, medians", cases, RIVAL if has_rival else "")

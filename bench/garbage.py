@@ -4,8 +4,8 @@
     python -m bench.garbage --frames 2000   fewer
 
 Real frames are captured from a small run, then ground: bits flipped, lengths, tags and versions wrong, nested deep,
-absurd values, old proofs, wrong secrets, half frames left open; half of it from strangers, half from peers that
-have proven the secret. Meanwhile a job of several nodes beats and uses its store. It must notice nothing.
+absurd values, old proofs, wrong secrets, half frames left open; half of it from peers that have not proven the secret,
+half from peers that have. Meanwhile a job of several nodes beats and uses its store, and must not be disturbed.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Case:
 
     @classmethod
     def missing(cls, what: str, why: str) -> Case:
-        """Return the row of something that could not be measured here, which is nobody's fault."""
+        """Return the row of a case that cannot be measured on this machine."""
         return cls(what, None, "", note=f"left out: {why}")
 
     @classmethod
@@ -133,7 +133,7 @@ def attempt(what: str, part: Callable[[], Iterable[Case]]) -> list[Case]:
     try:
         for case in part():
             cases.append(case)  # noqa: PERF402 - what was measured before a failure is kept
-    except Exception as error:  # noqa: BLE001 - a rival may fail in any way
+    except Exception as error:  # noqa: BLE001 - another package may fail in any way
         traceback.print_exc()
         cases.append(Case.broken(what, first_line(error)))
     return cases

@@ -5,8 +5,8 @@
 
 A real agent in a process of its own starts eight workers whose only work is to write lines, all of which it carries to
 log files and to its console. Meanwhile a client probes as an orchestrator does: one connection for each probe, with a
-pause between them. Beside ours stands a plain HTTP server in a thread of the same agent, which is what people write who
-extend TorchElastic's stub.
+pause between them. For comparison, a plain HTTP server runs in a thread of the same agent, as in most extensions of
+TorchElastic's stub.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Flooded:
     def __enter__(self) -> Flooded:
         script = self._folder / "flood.py"
         script.write_text(FLOOD)
-        # Its console is a pipe to `cat`: somebody has to take what the agent writes, as a terminal would.
+        # Its console is a pipe to `cat`, which reads the agent's output as a terminal would.
         self._sink = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
         self._agent = subprocess.Popen(
             [sys.executable, "-m", "bench.health_probe", "--agent", str(self._folder)],

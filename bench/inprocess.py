@@ -5,9 +5,9 @@
 
 Two workers train a small model over gloo in steps of about 10 ms. One of them is killed; another is forked at once from
 a process that has imported everything, on both sides alike; under `holdfast launch` the agent does that. The stall is
-from the blow to the survivor's next finished step, which is a part of it; full size is from the blow to the newcomer's
-first finished step with both. torchft is taken from an environment of its own, named by $TORCHFT_PYTHON, or made on
-first use (see `_rivals`).
+the time from the fault to the survivor's next finished step; full size is the time from the fault to the newcomer's
+first finished step with both. torchft has an environment of its own, named by $TORCHFT_PYTHON, or made on first use
+(see `_rivals`).
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ TRIALS, TRIALS_QUICK, THEIRS, THEIRS_SLOW = 30, 5, 10, 5
 SLEEP_S = 0.008
 START_CAP_S, CAP_S = 120.0, 60.0
 CALM_S = (0.3, 0.6)
-#: A job gets so many blows before a fresh one is started.
-BLOWS_PER_JOB = 10
+#: A job gets so many faults before a fresh one is started.
+FAULTS_PER_JOB = 10
 STALL_LIMIT_S, FULL_LIMIT_S, COST_LIMIT_PERCENT = 0.1, 0.5, 2.0
 COST_BLOCKS, COST_BLOCKS_QUICK, COST_STEPS = 60, 15, 50
 
@@ -245,7 +245,7 @@ class Job(RunningJob):
 
 @dataclass
 class Trials:
-    """What came of the blows."""
+    """What came of the faults."""
 
     stalls: list[float] = field(default_factory=list)
     fulls: list[float] = field(default_factory=list)
@@ -260,12 +260,12 @@ class Trials:
 def strike(
     side: Side,
     wanted: int,
-    blow: signal.Signals = signal.SIGKILL,
+    fault: signal.Signals = signal.SIGKILL,
     *,
     kill_stopped: bool = False,
     make: type[Job] | type[LaunchedJob] = Job,
 ) -> Trials:
-    """Deal so many blows, over as many jobs as it takes."""
+    """Deal so many faults, over as many jobs as it takes."""
     trials = Trials()
     while trials.count < wanted:
         with make(side, kill_stopped=kill_stopped) as job:
@@ -273,17 +273,17 @@ def strike(
             began = time.monotonic()
             if any(job.wait_step(pid, began, 2, START_CAP_S) is None for pid in pids):
                 raise RuntimeError(f"{side.name} did not begin: {_errors(job)}")
-            for _ in range(min(wanted - trials.count, BLOWS_PER_JOB)):
-                if not _one_blow(job, pids, blow, trials):
+            for _ in range(min(wanted - trials.count, FAULTS_PER_JOB)):
+                if not _one_fault(job, pids, fault, trials):
                     break
     return trials
 
 
-def _one_blow(job: RunningJob, pids: list[int], blow: signal.Signals, trials: Trials) -> bool:
+def _one_fault(job: RunningJob, pids: list[int], fault: signal.Signals, trials: Trials) -> bool:
     time.sleep(random.uniform(*CALM_S))
     victim, survivor = pids[0], pids[1]
     at = time.monotonic()
-    os.kill(victim, blow)
+    os.kill(victim, fault)
     newcomer = job.start()
     stall = job.wait_step(survivor, at + 0.001, None, CAP_S)
     full = job.wait_step(newcomer, at, 2, CAP_S)
@@ -295,7 +295,7 @@ def _one_blow(job: RunningJob, pids: list[int], blow: signal.Signals, trials: Tr
     trials.fulls.append(full - at)
     numbers = [number for _, number, _ in job.steps(survivor)]
     trials.lost += sum(after != before + 1 for before, after in itertools.pairwise(numbers))
-    if blow == signal.SIGSTOP:
+    if fault == signal.SIGSTOP:
         try:
             os.kill(victim, signal.SIGKILL)
         except ProcessLookupError:
@@ -304,10 +304,10 @@ def _one_blow(job: RunningJob, pids: list[int], blow: signal.Signals, trials: Tr
 
 
 def _stall(job: RunningJob, survivor: int, at: float) -> float:
-    """The survivor's longest pause between two steps, from the last one before the blow on until a moment after."""
+    """The survivor's longest pause between two steps, from the last one before the fault on until a moment after."""
     times = [when for when, _, _ in job.steps(survivor)]
     first = max((index for index, when in enumerate(times) if when <= at), default=0)
-    # A step may just have been finishing as the blow fell; the pause is then the one after it.
+    # A step may just have been finishing as the fault fell; the pause is then the one after it.
     pauses = [later - max(earlier, at) for earlier, later in itertools.pairwise(times[first:])]
     return max(pauses[:3])
 
@@ -319,7 +319,7 @@ def _errors(job: RunningJob) -> str:
 # -- cases -----------------------------------------------------------------------------------------------------
 
 
-def blow_cases(quick: bool, python: str | None) -> Iterator[Case]:
+def fault_cases(quick: bool, python: str | None) -> Iterator[Case]:
     ours = strike(holdfast(), TRIALS_QUICK if quick else TRIALS)
     default = tuned = None
     if python is not None:
@@ -328,12 +328,12 @@ def blow_cases(quick: bool, python: str | None) -> Iterator[Case]:
     yield from _cases("one of two killed", ours, default, tuned)
     frozen = strike(holdfast(), TRIALS_QUICK if quick else TRIALS, signal.SIGSTOP, kill_stopped=True)
     theirs = strike(_tuned(python), 3 if quick else THEIRS, signal.SIGSTOP, kill_stopped=True) if python else None
-    yield from _cases("one of two frozen, and seen by who started it", frozen, None, theirs)
-    for name, blow in (("killed", signal.SIGKILL), ("frozen", signal.SIGSTOP)):
-        agents = strike(holdfast(), TRIALS_QUICK if quick else TRIALS, blow, make=LaunchedJob)
+    yield from _cases("one of two frozen, and seen by its launcher", frozen, None, theirs)
+    for name, fault in (("killed", signal.SIGKILL), ("frozen", signal.SIGSTOP)):
+        agents = strike(holdfast(), TRIALS_QUICK if quick else TRIALS, fault, make=LaunchedJob)
         yield from _cases(f"one of two {name}, under holdfast launch", agents, None, None)
     left = strike(holdfast(settings={"lease": 0.4}), TRIALS_QUICK, signal.SIGSTOP)
-    yield Case.seen("one of two frozen, and seen by nobody: stall", median(left.stalls), "s", "a lease of 0.4 s")
+    yield Case.seen("one of two frozen, without a launcher: stall", median(left.stalls), "s", "a lease of 0.4 s")
 
 
 def _tuned(python: str) -> Side:
@@ -391,11 +391,11 @@ def run(full: bool) -> Results:
 
 def measure(*, quick: bool, names: tuple[str, ...] = ()) -> Results:
     cases: list[Case] = []
-    python = find_torchft() if not names or "blow" in names else None
+    python = find_torchft() if not names or "fault" in names else None
     if not names or "cost" in names:
         cases += attempt("cost of a step", lambda: [cost_case(quick)])
-    if not names or "blow" in names:
-        cases += attempt("a worker killed or frozen", lambda: blow_cases(quick, python))
+    if not names or "fault" in names:
+        cases += attempt("a worker killed or frozen", lambda: fault_cases(quick, python))
         if python is None:
             cases.append(Case.missing(TORCHFT, "it cannot be installed here"))
     return Results("Recovery inside the process, two workers, gloo, steps of 10 ms", cases, rival=TORCHFT)
@@ -411,7 +411,7 @@ def _free_port() -> int:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m bench.inprocess", description=__doc__)
-    parser.add_argument("names", nargs="*", help="blow, cost; default: both")
+    parser.add_argument("names", nargs="*", help="fault, cost; default: both")
     parser.add_argument("--quick", action="store_true")
     chosen = parser.parse_args()
     results = measure(quick=chosen.quick, names=tuple(chosen.names))

@@ -115,7 +115,7 @@ def start_and_end(side: str, arguments: Sequence[str]) -> Cost:
 
 
 def start_launcher(side: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start a launcher without the output that nobody reads."""
+    """Start a launcher and discard its output."""
     environ = {**os.environ, **NAME_SERVER, "TMPDIR": scratch().name}
     environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its bytecode
     return subprocess.Popen(

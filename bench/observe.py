@@ -69,7 +69,7 @@ class Counting(metrics.MetricHandler):
 
 
 def add_value_null(full: bool) -> list[Case]:  # noqa: ARG001
-    """Nobody listens."""
+    """No handler is configured."""
     with _fresh_metrics():
         stream = metrics.getStream("bench")
         ours = timed_us(lambda: stream.add_value("loss", 0.25))
@@ -163,7 +163,7 @@ def _torchs_expires(path: str) -> tuple[float | None, float | None]:
 
 
 def heartbeats(full: bool) -> list[Case]:  # noqa: ARG001
-    """A beat where an agent watches, and one where nobody does."""
+    """A beat with a watchdog, and one without."""
     book = BeatBook(1)
     try:
         os.environ.update(book.variables(0))
@@ -178,7 +178,7 @@ def heartbeats(full: bool) -> list[Case]:  # noqa: ARG001
     alone = timed_us(lambda: beating.heartbeat(7))
     return [
         Case.seen("heartbeat(step)", min(watched), "µs", middle(watched)),
-        Case.seen("... where nobody watches", min(alone), "µs", middle(alone)),
+        Case.seen("... without a watchdog", min(alone), "µs", middle(alone)),
     ]
 
 

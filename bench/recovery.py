@@ -1,21 +1,21 @@
-"""Recovery beside torchrun's: how long after a blow all ranks step again, and who is left behind.
+"""Recovery compared with torchrun: how long after a fault all ranks step again, and which processes are left behind.
 
     python -m bench.recovery                     every case, a table
     python -m bench.recovery --quick             a few trials of each, torchrun once
-    python -m bench.recovery worker guest        only these cases
+    python -m bench.recovery worker member       only these cases
     python -m bench.recovery --device cuda       the workers' tensors on one GPU
 
-Both sides run the same plain torch script (`scripts/ddp.py`, gloo, steps of 20 ms), which knows of neither. The time of
-a trial is from the blow to the moment at which every rank has done a step in a new process. Jobs of both sides take
+Both sides run the same plain torch script (`scripts/ddp.py`, gloo, steps of 20 ms), which imports neither. The time of
+a trial is from the fault to the moment at which every rank has done a step in a new process. Jobs of both sides take
 turns.
 
     worker       SIGKILL of one of two workers; warm (forked from a template), and cold (--preload none)
-    host, guest, served
+    host, member, served
                  two nodes of one worker; SIGKILL of an agent and its worker, to the survivor's first step alone; it
                  carried the coordinator, the other did, or a `holdfast serve` did
     join         another node joins, from the start of its agent's process to the first step of both
     coordinator  SIGKILL of `holdfast serve`, started again half a second later
-    agent        SIGKILL of an agent alone: who of its workers lives on
+    agent        SIGKILL of an agent alone: how many of its workers survive it
 
 torchrun often does not come back at all, and each such trial costs the whole cap; it gets fewer trials, and its times
 are those of its successes.
@@ -46,10 +46,10 @@ NEEDS = ("torch",)
 TRIALS, TRIALS_QUICK, TRIALS_FULL = 10, 4, 20
 #: torchrun's trials: of a killed worker, and of what takes it a minute each.
 THEIRS, THEIRS_SLOW, THEIRS_FULL, THEIRS_SLOW_FULL = 4, 1, 20, 3
-#: So many blows are dealt to one job before a fresh one is started.
-BLOWS_PER_JOB = 5
+#: So many faults are dealt to one job before a fresh one is started.
+FAULTS_PER_JOB = 5
 START_CAP_S, OURS_CAP_S, THEIRS_CAP_S = 90.0, 60.0, 60.0
-#: A job steps for a moment between two blows, never the same, so that a blow may fall anywhere in a step.
+#: A job steps for a moment between two faults, never the same, so that a fault may fall anywhere in a step.
 CALM_S = (0.3, 0.7)
 COORDINATOR_DOWN_S = 0.5
 MANY_RESTARTS = ("--max-restarts", "1000")
@@ -130,7 +130,7 @@ def worker_case(plan: Plan, workers: int, backend: str) -> Iterator[Case]:
     while min(warm.count - plan.trials, cold.count - plan.trials, theirs.count - plan.theirs) < 0:
         for side, trials, wanted, flags in (*turns, (TORCH, theirs, plan.theirs, ("--standalone",))):
             if (left := wanted - trials.count) > 0:
-                trials.take(worker_job(plan, side, min(left, BLOWS_PER_JOB), workers, backend, *flags))
+                trials.take(worker_job(plan, side, min(left, FAULTS_PER_JOB), workers, backend, *flags))
     what = f"one of {workers} workers killed" if workers > 1 else "the only worker killed"
     what += f", {backend} on {plan.device}" if plan.device != "cpu" else ""
     yield limit_case(f"{what}, warm", warm, WORKER_LIMIT_S, theirs)
@@ -143,16 +143,16 @@ def worker_case(plan: Plan, workers: int, backend: str) -> Iterator[Case]:
     yield orphan_case("... processes left behind", warm, theirs)
 
 
-def worker_job(plan: Plan, side: str, blows: int, workers: int, backend: str, *flags: str) -> Trials:
+def worker_job(plan: Plan, side: str, faults: int, workers: int, backend: str, *flags: str) -> Trials:
     """Kill workers of one job, one after the other, until it does not come back."""
     trials = Trials()
     with plan.scene(backend) as scene:
         scene.launch(side, "--nproc-per-node", str(workers), *MANY_RESTARTS, *flags)
         must_step(scene, side, workers)
-        for blow in range(blows):
+        for fault in range(faults):
             calm()
             known = scene.log.pids()
-            victim = last_pid(scene, blow % workers)
+            victim = last_pid(scene, fault % workers)
             at = time.monotonic()
             os.kill(victim, signal.SIGKILL)
             if not note_recovery(scene, side, trials, at, workers, known):
@@ -170,10 +170,10 @@ def host_cases(plan: Plan) -> Iterator[Case]:
     yield from lost_cases(plan, "host", "a node lost, it carried the coordinator", theirs)
 
 
-def guest_cases(plan: Plan) -> Iterator[Case]:
+def member_cases(plan: Plan) -> Iterator[Case]:
     """Kill the node whose agent does not."""
     theirs = torch_lost_node(plan, host=False)
-    yield from lost_cases(plan, "guest", "a node lost, another carries the coordinator", theirs)
+    yield from lost_cases(plan, "member", "a node lost, another carries the coordinator", theirs)
 
 
 def served_cases(plan: Plan) -> Iterator[Case]:
@@ -185,14 +185,14 @@ def lost_cases(plan: Plan, where: str, name: str, theirs: Trials) -> Iterator[Ca
     """Kill one of two nodes, and let another join in its place."""
     ours = Trials()
     while ours.count < plan.trials:
-        node_job(plan, where, min(plan.trials - ours.count, 2 * BLOWS_PER_JOB), ours)
+        node_job(plan, where, min(plan.trials - ours.count, 2 * FAULTS_PER_JOB), ours)
     yield limit_case(name, ours, NODE_LIMIT_S, theirs)
     yield part_case(ours, theirs)
     yield rate_case("... recovered", ours, theirs)
     yield orphan_case("... processes left behind", ours, theirs)
 
 
-def node_job(plan: Plan, where: str, blows: int, lost: Trials) -> None:
+def node_job(plan: Plan, where: str, faults: int, lost: Trials) -> None:
     """Lose a node and have another join in its place, again and again, in one job."""
     with plan.scene() as scene:
         port = free_port()
@@ -201,9 +201,9 @@ def node_job(plan: Plan, where: str, blows: int, lost: Trials) -> None:
             serve(scene, port)
         nodes = [scene.launch(OURS, *flags), scene.launch(OURS, *flags)]
         must_step(scene, OURS, 2)
-        for blow in range(blows):
+        for fault in range(faults):
             calm()
-            victim = nodes[blow % 2] if where == "served" else find_node(nodes, port, host=where == "host")
+            victim = nodes[fault % 2] if where == "served" else find_node(nodes, port, host=where == "host")
             workers = scene.workers_of(victim)
             known = scene.log.pids()
             at = victim.kill(workers)
@@ -244,7 +244,7 @@ def join_cases(plan: Plan) -> Iterator[Case]:
     """
     joins, theirs = plan.joins, torch_join(plan)
     while joins.count < plan.trials:
-        node_job(plan, "guest", min(plan.trials - joins.count, 2 * BLOWS_PER_JOB), Trials())
+        node_job(plan, "member", min(plan.trials - joins.count, 2 * FAULTS_PER_JOB), Trials())
     rest, pause = (Trials(joins.parts.get(name, []), joins.failed) for name in ("rest", "pause"))
     their_pause = Trials(theirs.parts.get("pause", []), theirs.failed)
     yield limit_case("a node joins, its import of torch aside", rest, JOIN_LIMIT_S, Trials())
@@ -316,7 +316,7 @@ def coordinator_cases(plan: Plan) -> Iterator[Case]:
             for _ in range(2):
                 scene.launch(OURS, *node_flags(port))
             must_step(scene, OURS, 2)
-            for _ in range(min(plan.trials - trials.count, 2 * BLOWS_PER_JOB)):
+            for _ in range(min(plan.trials - trials.count, 2 * FAULTS_PER_JOB)):
                 calm()
                 pids = {last_pid(scene, rank) for rank in range(2)}
                 at = server.kill()
@@ -403,7 +403,7 @@ def must_step(scene: Scene, side: str, world: int) -> None:
 
 
 def note_recovery(scene: Scene, side: str, trials: Trials, at: float, world: int, known: set[int]) -> bool:
-    """Wait until all ranks step again and note the time since the blow; says whether they do."""
+    """Wait until all ranks step again and note the time since the fault; says whether they do."""
     cap_s = OURS_CAP_S if side == OURS else THEIRS_CAP_S
     first = scene.log.wait_stepping(world, known, at + cap_s)
     if first is None:
@@ -445,14 +445,14 @@ def calm() -> None:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
+    """Return a port on which no process listens."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
 
 
 def wait_listening(port: int) -> None:
-    """Wait until somebody listens on a port."""
+    """Wait until a process listens on a port."""
     until = time.monotonic() + START_CAP_S
     while time.monotonic() < until:
         with socket.socket() as sock:
@@ -529,7 +529,7 @@ def both(ours: Trials, theirs: Trials) -> str:
 CASES = {
     "worker": worker_cases,
     "host": host_cases,
-    "guest": guest_cases,
+    "member": member_cases,
     "served": served_cases,
     "join": join_cases,
     "coordinator": coordinator_cases,

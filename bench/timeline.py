@@ -28,7 +28,7 @@ from holdfast.events.journal import JournalReader
 NEEDS = ("torch",)
 RESULTS = Path(__file__).with_name("results.json")
 WORKERS = 2
-#: How long the job trains before and after each blow: long enough to be seen, short enough for one picture.
+#: How long the job trains before and after each fault: long enough to be seen, short enough for one picture.
 CALM_S = 2.0
 CAP_S = 60.0
 NOTE = "this one run; `recovery` has medians and targets"
@@ -45,7 +45,7 @@ KEYS = ("round", "rank", "local_rank", "pid", "pids", "ranks", "nodes", "world_s
 
 
 def run(full: bool) -> Results:  # noqa: ARG001
-    """Run the job and say how long each blow held it up."""
+    """Run the job and say how long each fault held it up."""
     data = perform()
     cases = [
         Case.seen(f"{stall.what}: until every rank steps again", stall.end_s - stall.start_s, "s", NOTE)
@@ -58,27 +58,31 @@ def run(full: bool) -> Results:  # noqa: ARG001
 
 
 def perform() -> dict[str, Any]:
-    """Run the job; returns its journals, the steps of its workers and the blows, all on the wall clock."""
+    """Run the job; returns its journals, the steps of its workers and the faults, all on the wall clock."""
     with Scene() as scene:
         port = free_port()
         nodes = [scene.launch(OURS, *flags(port)), scene.launch(OURS, *flags(port))]
         must_step(scene, OURS, 2 * WORKERS)
         time.sleep(CALM_S)
         known, pid = scene.log.pids(), last_pid(scene, 1)
-        blows = [{"what": "worker killed", "at": time.time(), "pids": [pid]}]
+        faults = [{"what": "worker killed", "at": time.time(), "pids": [pid]}]
         os.kill(pid, signal.SIGKILL)
         wait_steps(scene, 2 * WORKERS, known)
         victim = find_node(nodes, port, host=False)
         known, workers = scene.log.pids(), scene.workers_of(victim)
-        blows.append({"what": "node lost", "at": time.time(), "pids": [victim.pid, *sorted(workers)]})
+        faults.append({"what": "node lost", "at": time.time(), "pids": [victim.pid, *sorted(workers)]})
         victim.kill(workers)
         wait_steps(scene, WORKERS, known)
         known = scene.log.pids()
-        blows.append({"what": JOINS, "at": time.time(), "pids": []})
+        faults.append({"what": JOINS, "at": time.time(), "pids": []})
         scene.launch(OURS, *flags(port))
         wait_steps(scene, 2 * WORKERS, known)
         # The clocks of steps and journals differ by what they began with.
-        return {"blows": blows, "journal": list(journal(scene)), "steps": steps(scene, time.time() - time.monotonic())}
+        return {
+            "faults": faults,
+            "journal": list(journal(scene)),
+            "steps": steps(scene, time.time() - time.monotonic()),
+        }
 
 
 def flags(port: int) -> tuple[str, ...]:

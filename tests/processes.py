@@ -1,10 +1,24 @@
-"""Processes that tests read from while they run."""
+"""Processes that tests start, and read from while they run."""
 
 from __future__ import annotations
 
 import subprocess
 import threading
 from typing import Any
+
+#: As `sitecustomize.py` on PYTHONPATH, this is imported before anything else: no torch is found from then on, in the
+#: process and in all that it starts.
+WITHOUT_TORCH = """
+import sys
+from importlib.machinery import PathFinder
+
+class Without(PathFinder):
+    @classmethod
+    def find_spec(cls, fullname, path=None, target=None):
+        return None if fullname == "torch" else super().find_spec(fullname, path, target)
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = Without
+"""
 
 
 def finish(process: subprocess.Popen[Any]) -> tuple[Any, Any]:

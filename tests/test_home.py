@@ -130,7 +130,7 @@ def test_what_can_be_written_is_asked_of_the_nearest_folder_that_exists(tmp_path
 # -- real users -----------------------------------------------------------------------------------------------------
 
 
-class Guest:
+class OtherUser:
     """A user who is not in the password file, may write nothing of ours, but may read, so that Python can start."""
 
     def __init__(self, folder: Path) -> None:
@@ -162,18 +162,18 @@ class Guest:
 
 
 @pytest.fixture
-def guest() -> Iterator[Guest]:
+def other_user() -> Iterator[OtherUser]:
     """A user without a home; needs root, and the right to hand on that of reading."""
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-guest-"))  # pytest's own are not open to other users
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-user-"))  # pytest's own are not open to other users
     folder.chmod(0o755)
     try:
-        yield from made_guest(folder)
+        yield from made_user(folder)
     finally:
         shutil.rmtree(folder)
 
 
-def made_guest(folder: Path) -> Iterator[Guest]:
-    made = Guest(folder)
+def made_user(folder: Path) -> Iterator[OtherUser]:
+    made = OtherUser(folder)
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         pytest.skip("only root can become another user")
     if subprocess.run([*made.prefix, sys.executable, "-c", ""], capture_output=True, check=False).returncode:
@@ -183,13 +183,13 @@ def made_guest(folder: Path) -> Iterator[Guest]:
         shutil.rmtree(Path(tempfile.gettempdir()) / name, ignore_errors=True)
 
 
-def homes(guest: Guest) -> dict[str, dict[str, str]]:
+def homes(other_user: OtherUser) -> dict[str, dict[str, str]]:
     """Return environments that have no home to write to, by what is wrong with it."""
-    locked = guest.folder / "locked"
+    locked = other_user.folder / "locked"
     locked.mkdir(mode=0o555)
-    theirs = guest.folder / "theirs"
+    theirs = other_user.folder / "theirs"
     theirs.mkdir(mode=0o700)
-    usual = {"PATH": os.environ["PATH"], "TMPDIR": str(guest.tmp)}
+    usual = {"PATH": os.environ["PATH"], "TMPDIR": str(other_user.tmp)}
     return {
         "unset": usual,
         "root": {**usual, "HOME": "/"},
@@ -204,8 +204,10 @@ WRONG = ("unset", "root", "missing", "locked", "another's", "no environment")
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_a_launch_needs_no_home(guest: Guest, wrong: str) -> None:
-    code, out, err = guest.run("launch", "--nproc-per-node", "2", str(guest.script), **homes(guest)[wrong])
+def test_a_launch_needs_no_home(other_user: OtherUser, wrong: str) -> None:
+    code, out, err = other_user.run(
+        "launch", "--nproc-per-node", "2", str(other_user.script), **homes(other_user)[wrong]
+    )
 
     assert code == 0, err
     assert sorted(out.splitlines()) == ["rank 0 met the other", "rank 1 met the other"]
@@ -213,27 +215,27 @@ def test_a_launch_needs_no_home(guest: Guest, wrong: str) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["unset", "locked", "no environment"])
-def test_local_jobs_need_no_home(guest: Guest, wrong: str) -> None:
-    environ = homes(guest)[wrong]
-    words = ("dist.ddp", "-j", "2x1", "--script", str(guest.script))
-    code, out, err = guest.run("run", "--workspace", "", *words, **environ)
+def test_local_jobs_need_no_home(other_user: OtherUser, wrong: str) -> None:
+    environ = homes(other_user)[wrong]
+    words = ("dist.ddp", "-j", "2x1", "--script", str(other_user.script))
+    code, out, err = other_user.run("run", "--workspace", "", *words, **environ)
     assert code == 0, out + err
     assert "met the other" in out + err
 
-    code, out, err = guest.run("list", **environ)
+    code, out, err = other_user.run("list", **environ)
     assert (code, "SUCCEEDED" in out) == (0, True), out + err
-    code, out, err = guest.run("events", **environ)
+    code, out, err = other_user.run("events", **environ)
     assert code == 0, err
     assert "finished" in out
 
 
 @pytest.mark.parametrize("wrong", ["root", "no environment"])
-def test_a_coordinator_needs_no_home(guest: Guest, wrong: str) -> None:
-    environ = homes(guest)[wrong]
-    with guest.popen("serve", "127.0.0.1:0", **environ) as server:
+def test_a_coordinator_needs_no_home(other_user: OtherUser, wrong: str) -> None:
+    environ = homes(other_user)[wrong]
+    with other_user.popen("serve", "127.0.0.1:0", **environ) as server:
         assert server.stdout is not None
         endpoint = server.stdout.readline().split()[-1]
-        assert guest.run("rounds", endpoint, **environ) == (0, "no runs\n", "")
+        assert other_user.run("rounds", endpoint, **environ) == (0, "no runs\n", "")
         server.terminate()
         _, err = server.communicate(timeout=PATIENCE_S)
     assert (server.returncode, "Traceback" in err) == (0, False)
@@ -242,8 +244,8 @@ def test_a_coordinator_needs_no_home(guest: Guest, wrong: str) -> None:
 @pytest.mark.parametrize(
     "words", ["list", "events", "builtins", "resources", "plugins", "runopts", "configure --print"]
 )
-def test_other_commands_need_no_home(guest: Guest, words: str) -> None:
-    for wrong, environ in homes(guest).items():
-        code, _, err = guest.run(*words.split(), **environ)
+def test_other_commands_need_no_home(other_user: OtherUser, words: str) -> None:
+    for wrong, environ in homes(other_user).items():
+        code, _, err = other_user.run(*words.split(), **environ)
         assert code in (0, 2), (wrong, err)
         assert err.count("\n") <= 1, (wrong, err)

@@ -1,4 +1,4 @@
-"""The outbox: whoever puts something in never waits and never hears of the receiver's troubles."""
+"""The outbox: a caller that puts something in never waits and never hears of the receiver's troubles."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_every_item_of_many_short_bursts_is_delivered_without_a_flush() -> None:
 
 
 class Sly(deque[int]):
-    """A queue into which somebody puts an item at the very moment the outbox's thread has found it empty."""
+    """A queue into which a thread puts an item at the very moment the outbox's thread has found it empty."""
 
     def __init__(self, outbox: Outbox[int], moment: int) -> None:
         super().__init__()

@@ -92,7 +92,7 @@ def test_a_failure_reaches_message_journal_and_screen_whatever_its_text_holds(
 
 
 @given(anything, anything)
-def test_facts_are_clean_for_everyone_who_listens(sentence: str, value: str) -> None:
+def test_facts_are_clean_for_every_listener(sentence: str, value: str) -> None:
     book, heard = FactBook(), list[Fact]()
     book.listen(heard.append)
     book.publish(Fact("something", sentence, {"value": [value]}))

@@ -1,4 +1,4 @@
-"""The walk of docs/ARCHITECTURE.md: the files on the call stacks at the turns of a launch are those that it lists."""
+"""The walks of docs/ARCHITECTURE.md: the files on the call stacks at the turns of each are those that it lists."""
 
 from __future__ import annotations
 
@@ -39,10 +39,22 @@ DEATH = {
     "coordinator/budget.py": "charge",
 }
 
-PROGRAM = """
+#: The turns of a step in process, from the program's loop to the moment at which the step counts.
+STEP = {
+    "train/ledger.py": "next deal is_last commit",
+    "train/machine.py": "_ask _on_accounts _count _on_votes _after_step",
+    "train/membership.py": "join",
+    "train/neighbours.py": "wait",
+    "train/state.py": "sync begin",
+    "train/ring.py": "open all_reduce_parts all_gather",
+    "train/operations.py": "arrived",
+    "timer/heartbeat.py": "heartbeat",
+}
+
+PROFILE = """
 import json, sys, threading
 
-source, turns, script = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
+source, turns = sys.argv[1], json.loads(sys.argv[2])
 wanted = {(file, name) for file, names in turns.items() for name in names.split()}
 files, met = set(), set()
 
@@ -59,17 +71,48 @@ def profile(frame, event, _):
         frame = frame.f_back
 
 
+def report():
+    sys.setprofile(None)
+    print(json.dumps([sorted(files), sorted(wanted - met)]))
+
+
+"""
+#: A launch, profiled in the agent.
+LAUNCHED = (
+    PROFILE
+    + """
 threading.setprofile(profile)
 sys.setprofile(profile)
 from holdfast.__main__ import main
 
-sys.argv = ["holdfast", "launch", "--max-restarts", "1", script]
+sys.argv = ["holdfast", "launch", "--max-restarts", "1", sys.argv[3]]
 try:
     main()
 finally:
-    sys.setprofile(None)
-    print(json.dumps([sorted(files), sorted(wanted - met)]))
+    report()
 """
+)
+#: A training, profiled in its first worker from the first step on.
+TRAINED = (
+    PROFILE
+    + """
+import numpy as np
+
+import holdfast
+
+state = holdfast.NumpyState(weights=np.zeros(4))
+with holdfast.elastic(state) as run:
+    sys.setprofile(profile)
+    for step in run.steps(samples=32, batch=8):
+        with step:
+            for _ in step.micro_batches:
+                step.add(np.ones(4))
+            state.weights += step.total()
+    sys.setprofile(None)
+    if run.rank == 0:
+        report()
+"""
+)
 
 
 def walk(turns: dict[str, str], tmp_path: Path) -> list[str]:
@@ -78,10 +121,14 @@ def walk(turns: dict[str, str], tmp_path: Path) -> list[str]:
     (tmp_path / "dies.py").write_text(
         "import os, sys\nsys.exit(0 if os.environ['TORCHELASTIC_RESTART_COUNT'] == '1' else 3)\n"
     )
-    script = "dies.py" if turns is DEATH else "ok.py"
-    source = f"{ROOT / 'src' / 'holdfast'}/"
+    (tmp_path / "trains.py").write_text(TRAINED)
+    told = [f"{ROOT / 'src' / 'holdfast'}/", json.dumps(turns)]
+    if turns is STEP:
+        command = ["-m", "holdfast", "launch", "--nproc-per-node", "2", "--preload", "none", "trains.py", *told]
+    else:
+        command = ["-c", LAUNCHED, *told, "dies.py" if turns is DEATH else "ok.py"]
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, source, json.dumps(turns), script],
+        [sys.executable, *command],
         cwd=tmp_path,
         env={**os.environ, "HOLDFAST_HOME": str(tmp_path / "home")},
         capture_output=True,
@@ -102,10 +149,16 @@ def listed(heading: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("heading", "turns"),
-    [("From `holdfast launch` to a worker's first instruction", LAUNCH), ("A worker's death", DEATH)],
-    ids=["launch", "death"],
+    [
+        ("From `holdfast launch` to a worker's first instruction", LAUNCH),
+        ("A worker's death", DEATH),
+        ("A step in process", STEP),
+    ],
+    ids=["launch", "death", "step"],
 )
 def test_the_walk_is_short_and_stands_in_the_architecture(heading: str, turns: dict[str, str], tmp_path: Path) -> None:
+    if turns is STEP:
+        pytest.importorskip("numpy")
     files = walk(turns, tmp_path)
 
     assert len(files) <= FILES_MAX

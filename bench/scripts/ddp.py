@@ -1,4 +1,4 @@
-"""A small data-parallel training script as anyone would write it for torchrun; it knows nothing of who launches it.
+"""A small data-parallel training script as anyone would write it for torchrun; it does not depend on its launcher.
 
     torchrun --nproc-per-node 2 ddp.py FOLDER
 

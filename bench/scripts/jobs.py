@@ -1,7 +1,7 @@
 """Starting launchers, hurting them, and reading from the steps that their workers log how long that held them up.
 
-All that a scene starts carries a mark in its environment, and so does all that comes of it, so that what is left behind
-can be counted whoever started it.
+Every process that a scene starts carries a mark in its environment, and so do its children, so that all processes that
+are left behind can be counted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ END_TIMEOUT_S = 10.0
 #: How long after the death of an agent its processes may live before they count as left behind.
 ORPHAN_AFTER_S = 2.0
 LOOK_S = 0.02
-#: Read by the C library: torch looks up names, and where no name server answers that takes seconds of nobody's making.
+#: For the C library: torch looks up names, and if no name server answers, that takes seconds on both sides.
 NAME_SERVER = {"RES_OPTIONS": "timeout:1 attempts:1"}
 
 
@@ -125,7 +125,7 @@ class Launched:
         return self.process.poll() is None
 
     def remember(self) -> set[int]:
-        """Note whom it has started by now; returns their pids."""
+        """Record the processes that it has started so far; return their pids."""
         with contextlib.suppress(psutil.NoSuchProcess):
             self._family |= set(psutil.Process(self.pid).children(recursive=True))
         return {each.pid for each in self._family} - {self.pid}

@@ -60,7 +60,7 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=100, gamma=0.7)
 
-    # All that training changes goes into the state; who comes later takes it from the others.
+    # Everything that training changes goes into the state; a new worker takes it from the others.
     state = holdfast.torch.TorchState(model=model, optimizer=optimizer, scheduler=scheduler)
     with holdfast.torch.elastic(state) as run:
         parallel = run.ddp(model)

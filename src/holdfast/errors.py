@@ -239,6 +239,10 @@ class RoundOverError(UnavailableError, RuntimeError):
     """The round ended under this step: it is rolled back, the workers regroup, and the step is done again."""
 
 
+class ReplicaLostError(UnavailableError, RuntimeError):
+    """A worker that holds another part of the same copy of the model is gone, so this one cannot go on."""
+
+
 class StopTrainingError(HoldfastError):
     """Raised by a step: this worker leaves the training, for good and without harm to the others."""
 

@@ -42,7 +42,7 @@ def preferred_folder(environ: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def home_folder(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Return this user's home folder, or None where neither $HOME nor the password file names one."""
+    """Return this user's home folder, or None if neither $HOME nor the password file names one."""
     if named := environ.get("HOME"):
         return Path(named)
     import pwd  # rarely needed
@@ -55,13 +55,13 @@ def home_folder(environ: Mapping[str, str] = os.environ) -> Path | None:
 
 def expand(path: str | Path) -> Path:
     """Put the home folder for a leading `~`; where that is not known, the path stays as it is."""
-    return Path(os.path.expanduser(path))  # noqa: PTH111 - pathlib's own raises where there is no home
+    return Path(os.path.expanduser(path))  # noqa: PTH111 - pathlib's own raises if there is no home
 
 
 def can_write(folder: Path) -> bool:
-    """Say whether a folder can be written, or made: looks at the nearest folder above it that exists."""
+    """Return whether a folder can be written, or made: looks at the nearest folder above it that exists."""
     for each in (folder, *folder.parents):
-        # pathlib's own raise where a folder above may not be searched, as in another user's home.
+        # pathlib's own raise if a folder above may not be searched, as in another user's home.
         if os.path.lexists(each):
             return os.path.isdir(each) and os.access(each, os.W_OK | os.X_OK)  # noqa: PTH112
     return False

@@ -53,7 +53,7 @@ class PrivateFolder:
         return os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
 
     def folder(self, name: str, *, make: bool = False) -> PrivateFolder:
-        """Open a folder in it; raises `UsageError` where that is not this user's alone, and `FileNotFoundError`."""
+        """Open a folder in it; raises `UsageError` if that is not this user's alone, and `FileNotFoundError`."""
         if make:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(name, 0o700, dir_fd=self._descriptor)
@@ -132,7 +132,7 @@ class PrivateFolder:
 def make_private(base: Path, *names: str) -> PrivateFolder:
     """Make folders, one in the other, below a place that all users may share, and open the last one.
 
-    Raises `UsageError` where one of them exists and is not this user's alone.
+    Raises `UsageError` if one of them exists and is not this user's alone.
     """
     for left in reversed(range(TRIES_MAX)):
         try:
@@ -144,7 +144,7 @@ def make_private(base: Path, *names: str) -> PrivateFolder:
 
 
 def find_private(base: Path, *names: str) -> PrivateFolder | None:
-    """Open folders as `make_private` does, or return None where one is missing."""
+    """Open folders as `make_private` does, or return None if one is missing."""
     try:
         return _walk(base, names, make=False)
     except FileNotFoundError:
@@ -152,7 +152,7 @@ def find_private(base: Path, *names: str) -> PrivateFolder | None:
 
 
 def own_folder(path: Path, *, make: bool = False) -> PrivateFolder | None:
-    """Open a folder that a user has named; None where it is missing and not to be made.
+    """Open a folder that a user has named; None if it is missing and not to be made.
 
     It must belong to this user, and others must not write to it; that they may read it is the user's choice.
     """

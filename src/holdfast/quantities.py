@@ -30,7 +30,7 @@ class _Duration(Protocol):
 
 
 def to_seconds(timeout: float | _Duration) -> float:
-    """Return a timeout in seconds, from seconds or a `timedelta`; raises `UsageError` where it is negative."""
+    """Return a timeout in seconds, from seconds or a `timedelta`; raises `UsageError` if it is negative."""
     seconds = timeout.total_seconds() if isinstance(timeout, _Duration) else float(timeout)
     if not seconds >= 0:
         raise UsageError(f"a timeout is zero or more seconds, not {seconds}")

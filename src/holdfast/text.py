@@ -30,7 +30,7 @@ def clean_data(value: Any, _inside: frozenset[int] = frozenset()) -> Any:
 
 
 def check_text(name: str, text: str) -> str:
-    """Return a name that a user gave, or raise `UsageError` where it is not valid text."""
+    """Return a name that a user gave, or raise `UsageError` if it is not valid text."""
     if clean(text) != text:
         raise UsageError(f"{name} '{clean(text)}' is not valid UTF-8: use other characters")
     return text

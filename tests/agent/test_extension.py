@@ -20,7 +20,7 @@ from holdfast.workers import DefaultLogsSpecs
 
 
 class MyRendezvousHandler(RendezvousHandler):
-    """One node, agreed on with nobody; returns the older tuple."""
+    """One node, without any agreement; returns the older tuple."""
 
     def __init__(self) -> None:
         self.rounds = 0

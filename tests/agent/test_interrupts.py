@@ -226,7 +226,7 @@ def test_while_others_are_waited_for_at_the_end_of_a_rendezvous_of_another_make(
 
     class OfTwo(LocalElasticAgent):
         def _exit_barrier(self) -> None:
-            self._worker_group.group_world_size = 2  # of whom one never comes
+            self._worker_group.group_world_size = 2  # one of them never comes
             super()._exit_barrier()
 
     Path("ok.py").write_text("")

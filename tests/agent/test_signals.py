@@ -80,7 +80,7 @@ def test_a_child_that_ends_as_handlers_are_put_back_leaves_no_traceback(inbox: I
     assert after is not signal.SIG_DFL
 
 
-def test_somebody_elses_handler_of_sigchld_is_put_back(inbox: Inbox[AgentEvent]) -> None:
+def test_a_foreign_handler_of_sigchld_is_put_back(inbox: Inbox[AgentEvent]) -> None:
     def theirs(number: int, frame: object) -> None:
         pass
 

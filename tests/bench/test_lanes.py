@@ -15,7 +15,7 @@ def entry(at, kind, node=None, **data):
 
 #: Node `b` starts first and is lost; `a` loses worker 1; `c` comes later.
 DATA = {
-    "blows": [
+    "faults": [
         {"what": "worker killed", "at": ZERO + 2.0, "pids": [11]},
         {"what": "node lost", "at": ZERO + 4.0, "pids": [77, 22, 23]},
         {"what": JOINS, "at": ZERO + 5.0, "pids": []},
@@ -58,7 +58,7 @@ def story():
     return read_story(DATA)
 
 
-def test_a_stall_lasts_from_the_blow_to_the_first_step_of_the_last_rank(story):
+def test_a_stall_lasts_from_the_fault_to_the_first_step_of_the_last_rank(story):
     spans = {stall.what: (stall.start_s + BEGIN, stall.end_s + BEGIN) for stall in story.stalls}
 
     assert spans["worker killed"] == pytest.approx((2.0, 2.2))
@@ -83,7 +83,7 @@ def test_a_worker_ends_when_its_agent_saw_it_end_and_else_with_its_last_step(sto
     assert ends[2, 0, 4] == pytest.approx(9.0)
 
 
-def test_the_phases_of_the_first_blow_follow_each_other_and_add_up(story):
+def test_the_phases_of_the_first_fault_follow_each_other_and_add_up(story):
     first, *_, last = story.phases
 
     assert (first.start_s, last.end_s) == (story.stalls[0].start_s, story.stalls[0].end_s)

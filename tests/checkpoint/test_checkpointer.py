@@ -109,7 +109,7 @@ def test_a_save_waits_for_the_one_before_it_by_default() -> None:
     second = threading.Thread(target=checkpoints.save, args=(2, state))
     second.start()
 
-    assert second.is_alive()  # nobody has let the first one go
+    assert second.is_alive()  # the first one was not released
     tier.go.release(2)
     second.join(PATIENCE_S)
     assert checkpoints.close()
@@ -333,14 +333,14 @@ def test_a_state_object_is_saved_and_restored_in_place(tmp_path: Path) -> None:
 def together(world: int, work: Callable[[int, Callable[[bytes], list[bytes]]], Any]) -> list[Any]:
     """Run one thread for each worker, with a collective between them."""
     barrier = threading.Barrier(world)
-    desk: dict[int, bytes] = {}
+    board: dict[int, bytes] = {}
     results: list[Any] = [None] * world
 
     def run(rank: int) -> None:
         def gather(data: bytes) -> list[bytes]:
-            desk[rank] = data
+            board[rank] = data
             barrier.wait(PATIENCE_S)
-            found = [desk[other] for other in range(world)]
+            found = [board[other] for other in range(world)]
             barrier.wait(PATIENCE_S)
             return found
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import pickle
 import struct
-import subprocess
-import sys
 import warnings
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.fork_server import ForkServer
+from tests.processes import finish
 
 from holdfast.checkpoint import FlatSlice, read_dcp, write_dcp
 from holdfast.errors import CorruptShardError, UsageError
@@ -172,9 +172,13 @@ dist.destroy_process_group()
 """
 
 
-def test_tensors_spread_over_workers_come_back_whole(tmp_path: Path) -> None:
-    writers = [subprocess.Popen([sys.executable, "-c", SHARDED, str(rank), str(tmp_path)]) for rank in range(2)]
-    assert [writer.wait(120) for writer in writers] == [0, 0]
+def test_tensors_spread_over_workers_come_back_whole(tmp_path: Path, fork_server: ForkServer) -> None:
+    script = tmp_path / "writer.py"
+    script.write_text(SHARDED)
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    writers = [fork_server.start([str(script), str(rank), str(tmp_path)], env) for rank in range(2)]
+    errors = [finish(writer)[1] for writer in writers]
+    assert [writer.wait() for writer in writers] == [0, 0], "\n".join(errors)
 
     found = read_dcp(tmp_path / "dcp")
 

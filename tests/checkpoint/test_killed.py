@@ -41,7 +41,7 @@ with Checkpointer([known[name] for name in tiers]) as checkpoints:
 @pytest.mark.parametrize("tiers", ["memory", "storage", "memory,storage"])
 @pytest.mark.parametrize("seed", range(2))
 def test_no_step_that_was_saved_is_ever_lost(tmp_path: Path, child: Callable[..., Any], tiers: str, seed: int) -> None:
-    """Whoever heard that a step is saved finds it, or a newer one, whole, in every life after it."""
+    """A worker that heard that a step is saved finds it, or a newer one, whole, in every later life."""
     lengths = random.Random(seed)
     last = 0
     for _ in range(LIVES):

@@ -211,7 +211,7 @@ def test_a_run_has_a_folder_of_its_own_that_only_its_user_can_read() -> None:
     assert folder.name == "%2E.%2Fup"
 
 
-def test_folders_that_runs_left_behind_are_swept_unless_somebody_uses_them(tmp_path: Path) -> None:
+def test_folders_that_runs_left_behind_are_swept_unless_they_are_in_use(tmp_path: Path) -> None:
     for name in ("dead", "alive", "young"):
         (tmp_path / name).mkdir(mode=0o700)
     alive = Slot.create(tmp_path / "alive", 10)

@@ -27,6 +27,6 @@ def test_parts_are_gathered_in_order_and_without_overlap(total: int, old: int, n
     assert [element for part in found for element in range(part.start, part.stop)] == list(range(start, stop))
 
 
-def test_elements_that_nobody_has_are_named() -> None:
+def test_elements_that_no_shard_has_are_named() -> None:
     with pytest.raises(CorruptShardError, match="elements 3 to 8 of weights"):
         gather(0, 8, [Part(0, 3, 0), Part(5, 8, 1)], "weights")

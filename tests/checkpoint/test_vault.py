@@ -172,10 +172,10 @@ def test_a_vault_holds_no_more_than_it_was_told_to(vaults: Callable[..., Vault])
 
 def test_who_does_not_know_the_secret_gets_nothing(vaults: Callable[..., Vault]) -> None:
     vault = vaults("b")
-    stranger = tier("a", vault, secret=b"a guess")
+    unproven = tier("a", vault, secret=b"a guess")
 
     with pytest.raises(UnavailableError, match="0 of 1 copies"):
-        save(stranger, Key(1, "r.0", 1, 0), b"x")
+        save(unproven, Key(1, "r.0", 1, 0), b"x")
     with pytest.raises(HandshakeError):
         Channel.connect(vault.endpoint or LOOPBACK, CODEC, b"a guess")
 
@@ -191,7 +191,7 @@ def test_a_neighbour_that_is_gone_is_passed_over_for_the_next(vaults: Callable[.
     sender.close()
 
 
-def test_nobody_to_keep_a_copy_is_told(vaults: Callable[..., Vault]) -> None:
+def test_a_missing_neighbour_for_a_copy_is_reported(vaults: Callable[..., Vault]) -> None:
     ours = vaults("a")
 
     with pytest.raises(UnavailableError, match="no other vault is there"):
@@ -283,7 +283,7 @@ def test_a_lost_hosts_state_is_taken_from_its_neighbours_memory(
     hosts["a"].kill()
     shutil.rmtree(tmp_path / "a")  # its memory went with it
 
-    # A replacement without any state of its own reads the lost shard; nobody else is needed.
+    # A replacement without any state of its own reads the lost shard; no other worker is needed.
     tiers = [MemoryTier(tmp_path / "new", place="new"), NeighbourTier(lambda: book, "new", secret=secret.encode())]
     found = {}
     for rank in (0, 1):

@@ -222,7 +222,7 @@ def refused(*arguments: str) -> str:
     return str(caught.value)
 
 
-def test_a_run_that_nobody_knows_is_answered_with_the_latest(tmp_path: Path) -> None:
+def test_an_unknown_run_is_answered_with_the_latest(tmp_path: Path) -> None:
     assert refused("jib") == "there is no run 'jib' on this host; no run has left a journal here yet"
     assert "no run has left a journal here yet" in refused()
 

@@ -63,7 +63,7 @@ def test_other_schedulers_are_asked_where_the_default_one_has_no_such_job(runner
     assert find_handle(runner, "far") == handle
 
 
-def test_a_job_that_nobody_knows_is_told(runner: Runner) -> None:
+def test_an_unknown_job_is_reported(runner: Runner) -> None:
     with pytest.raises(UsageError, match="there is no job 'nothing'; `holdfast list` shows none"):
         find_handle(runner, "nothing")
 

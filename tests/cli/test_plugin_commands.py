@@ -19,7 +19,7 @@ from torchx.runner import get_runner
 
 
 class CmdGreet(SubCommand):
-    """Greets somebody."""
+    """Greets the user."""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.add_argument("who")
@@ -77,7 +77,7 @@ def test_its_help_and_its_mistakes_are_those_of_its_own_parser(invoke: Invoke) -
     said = invoke("greet", "--help")
     assert said.code == 0
     assert "usage: holdfast greet [-h] [-s] who" in said.out
-    assert "Greets somebody." in said.out
+    assert "Greets the user." in said.out
 
     said = invoke("greet")
     assert said.code == 2
@@ -88,7 +88,7 @@ def test_a_command_of_clicks_works(invoke: Invoke) -> None:
     assert invoke("click", "--times", "2").out == "clickclick\n"
 
 
-def test_help_names_who_added_it(invoke: Invoke) -> None:
+def test_help_names_the_package_that_added_it(invoke: Invoke) -> None:
     said = invoke("--help").out
 
     assert "Added by packages:" in said

@@ -1,4 +1,4 @@
-"""A package of somebody else's, written for TorchX, installed into a fresh environment and used by the real command."""
+"""A package of another author, written for TorchX, installed into a fresh environment and used by the real command."""
 
 from __future__ import annotations
 

@@ -405,7 +405,7 @@ def test_a_hundred_lines_arrive_whole_and_in_order(invoke: Invoke) -> None:
     ]
 
 
-def test_output_that_nobody_reads_any_more_is_no_error(start: Start, environ: dict[str, str]) -> None:
+def test_output_to_a_closed_pipe_is_no_error(start: Start, environ: dict[str, str]) -> None:
     process = start("resources")
     assert process.stdout is not None
     process.stdout.close()

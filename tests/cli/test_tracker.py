@@ -71,7 +71,7 @@ def test_without_a_tracker_it_says_what_to_do(invoke: Invoke) -> None:
     assert "there is no tracker: name one in [torchx:tracker] of .torchxconfig, or in TORCHX_TRACKERS" in said.err
 
 
-def test_a_job_tells_the_trackers_of_who_submitted_it(
+def test_a_job_writes_to_the_trackers_of_its_submitter(
     invoke: Invoke, config: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("program.py").write_text(PROGRAM)

@@ -8,10 +8,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import click
 import pytest
 
-import holdfast
+from tests.processes import WITHOUT_TORCH
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -37,15 +36,12 @@ def run(tmp_path: Path) -> Run:
 
 @pytest.fixture
 def run_without_torch(run: Run, tmp_path: Path) -> Run:
-    """The same where torch is not installed: all other packages are, in a folder of their own."""
-    packages = tmp_path / "packages"
-    packages.mkdir()
-    for each in Path(click.__file__).parent.parent.iterdir():
-        if not each.name.startswith("torch") and each.suffix != ".pth":
-            (packages / each.name).symlink_to(each)
-    path = os.pathsep.join((str(packages), str(Path(holdfast.__file__).parent.parent)))
+    """The same where torch is not installed, also for the workers that such a program starts."""
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    (bare / "sitecustomize.py").write_text(WITHOUT_TORCH)
 
     def start(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-        return run("-S", *arguments, PYTHONPATH=path, **more)
+        return run(*arguments, PYTHONPATH=str(bare), **more)
 
     return start

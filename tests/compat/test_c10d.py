@@ -47,7 +47,7 @@ def test_a_port_that_was_taken_in_between_is_left_for_another(monkeypatch: pytes
         assert server.port != taken.getsockname()[1]
 
 
-def test_a_barrier_through_torchs_store_names_who_is_missing() -> None:
+def test_a_barrier_through_torchs_store_names_missing_ranks() -> None:
     server = create_c10d_store(is_server=True, server_addr="localhost", timeout=60)
 
     with pytest.raises(dist.DistStoreError, match=r"missing_ranks=\[1\]"):

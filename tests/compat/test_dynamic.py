@@ -1,4 +1,4 @@
-"""A rendezvous over a backend that somebody else wrote: threads over one in memory, processes over one in a file."""
+"""A rendezvous over a backend of another package: threads over one in memory, processes over one in a file."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_a_node_that_does_not_beat_is_lost_and_the_others_are_told(make: Make, t
     assert [(info.rank, info.world_size) for info in infos] == [(0, 2), (1, 2)]
 
 
-def test_a_closed_run_lets_nobody_in(make: Make, threads: ThreadPoolExecutor) -> None:
+def test_a_closed_run_admits_no_node(make: Make, threads: ThreadPoolExecutor) -> None:
     first, second = make(1, 1), make(1, 1)
     meet(threads, [first])
 
@@ -183,7 +183,7 @@ def test_a_closed_run_lets_nobody_in(make: Make, threads: ThreadPoolExecutor) ->
         second.next_rendezvous()
 
 
-def test_a_round_that_does_not_come_about_says_who_was_there(make: Make) -> None:
+def test_a_round_that_is_not_formed_names_the_nodes_that_joined(make: Make) -> None:
     with pytest.raises(RendezvousTimeoutError, match=r"within 0\.2 s: 1 of at least 2 nodes are here"):
         make(2, 2, join_s=0.2).next_rendezvous()
 
@@ -208,7 +208,7 @@ def test_a_backend_that_is_down_is_told_to_the_caller() -> None:
     assert handler.shutdown() is False
 
 
-def test_a_state_of_somebody_else_is_refused() -> None:
+def test_a_foreign_state_is_refused() -> None:
     backend = InMemory()
     backend.set_state(b"\x80\x04]q\x00.")
 

@@ -82,7 +82,7 @@ def test_a_node_that_comes_late_waits_and_is_seen() -> None:
     assert text.waiting_for("a") == 1
 
 
-def test_after_the_first_round_nobody_waits_once_all_are_back() -> None:
+def test_after_the_first_round_no_node_waits_once_all_are_back() -> None:
     text = Text(min_nodes=1, max_nodes=4, last_call_s=0)
     text.join("a")
     text.node("a").rules = text.node("b").rules = Rules(1, 4, last_call_s=100, lease_s=15)
@@ -96,7 +96,7 @@ def test_after_the_first_round_nobody_waits_once_all_are_back() -> None:
     assert text.ranks() == {"a": 0, "b": 1}
 
 
-def test_a_full_round_has_spares_who_step_in_when_one_is_lost() -> None:
+def test_a_full_round_has_spares_that_step_in_when_one_is_lost() -> None:
     text = Text(min_nodes=2, max_nodes=2)
     text.join("a", "b")
 
@@ -152,7 +152,7 @@ def test_clocks_are_never_compared() -> None:
     assert text.ranks() == {"a": 0, "b": 1}
 
 
-def test_a_closed_rendezvous_lets_nobody_in() -> None:
+def test_a_closed_rendezvous_admits_no_node() -> None:
     text = Text()
     text.join("a")
     text.settle("a", "close")

@@ -144,7 +144,7 @@ def test_an_exception_ends_the_others_and_is_told_with_its_traceback(launch, met
     assert "ValueError: bad rank" in Path(result.stderrs[1]).read_text()
 
 
-def test_a_large_return_value_blocks_nobody(launch):
+def test_a_large_return_value_blocks_no_process(launch):
     result = launch(large, start_method="fork").wait(60)
 
     assert result is not None

@@ -90,7 +90,7 @@ class Mine(torchelastic.State):
         self.found = (rank, whole, edist.all_gather_return_max_long(6 + rank), edist.broadcast_bool(rank == 1, 1))
 
 def step(state):
-    if state.steps == 1:  # after a first step both have been in sync: whoever is done ends it for all
+    if state.steps == 1:  # after a first step both have been in sync: the first that is done ends it for all
         raise StopIteration
     state.steps += 1
     return state, None

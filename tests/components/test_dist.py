@@ -63,7 +63,7 @@ def flags(role: Role) -> dict[str, object]:
     return {key: value for key, value in context.params.items() if value != defaults[key]}
 
 
-def test_one_node_meets_nobody() -> None:
+def test_a_single_node_needs_no_meeting_point() -> None:
     app = materialize_appdef(ddp, ["--script", "/code/train.py", "-j", "4", "--", "--lr", "a b"])
 
     (role,) = app.roles

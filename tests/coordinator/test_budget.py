@@ -44,7 +44,7 @@ def test_victims_without_anybody_to_blame_are_charged() -> None:
     assert (ruling.spent.restarts, ruling.root) == (1, VICTIM)
 
 
-def test_the_first_true_failure_is_the_root_whoever_reported_first() -> None:
+def test_the_first_true_failure_is_the_root_in_any_order_of_reports() -> None:
     ruling = charge(broken(VICTIM, REAL), Spent(restarts=2), settings())
 
     assert ruling.root == REAL

@@ -131,7 +131,7 @@ def test_a_run_id_must_be_usable_as_a_key() -> None:
     assert coordinator.machine.runs == {}
 
 
-def test_whoever_speaks_before_joining_is_asked_to_join() -> None:
+def test_a_node_that_speaks_before_joining_is_asked_to_join() -> None:
     coordinator = Coordinator()
     coordinator.connect("x")
 

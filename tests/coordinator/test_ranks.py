@@ -74,7 +74,7 @@ def test_a_newcomer_stands_beside_its_host() -> None:
     assert names(line) == ["a", "d", "b", "c"]
 
 
-def test_a_stranger_does_not_part_the_nodes_of_one_host() -> None:
+def test_a_node_of_another_host_does_not_part_the_nodes_of_one_host() -> None:
     previous = [Seat("a", "h1"), Seat("b", "h1"), Seat("c", "h1")]
 
     line = arrange(previous, [candidate("a", "h1"), candidate("c", "h1"), candidate("d", "h2")])
@@ -89,7 +89,7 @@ def test_a_lost_place_is_forgotten_when_its_host_has_moved_away_from_it() -> Non
     assert [seat.node for seat in trim(line, max_nodes=3)] == ["a", "b", "d"]
 
 
-def test_when_nobody_is_left_the_order_is_that_of_a_first_round() -> None:
+def test_when_no_node_is_left_the_order_is_that_of_a_first_round() -> None:
     line = arrange(seats("z", "y"), [candidate("b"), candidate("a")])
 
     assert names(line) == ["a", "b"]
@@ -125,7 +125,7 @@ def test_numbers_in_names_are_compared_by_value() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whoever_comes_and_goes_order_is_kept_and_hosts_stay_together(seed: int) -> None:
+def test_order_is_kept_and_hosts_stay_together_when_nodes_come_and_go(seed: int) -> None:
     rng = Random(seed)
     most, hosts = rng.randint(2, 8), rng.randint(1, 4)
     alive: dict[str, Candidate] = {}

@@ -48,7 +48,7 @@ def test_members_that_are_learned_are_counted_and_put_in_rank_order() -> None:
     assert found.round.seats() == [SEATS[0], SEATS[2]]
 
 
-def test_nobody_waits_for_the_agent_that_died_with_the_coordinator() -> None:
+def test_the_agent_that_died_with_the_coordinator_is_not_waited_for() -> None:
     found = recovery()
     take_back(found, "b", 1, coordinator_rank=0)
     assert not found.is_over(101.0)

@@ -183,7 +183,7 @@ def test_a_round_is_saved_before_anybody_hears_of_it() -> None:
     assert save.record.last_number == 1
 
 
-def test_with_enough_nodes_the_last_call_ends_when_nobody_has_come_for_a_while() -> None:
+def test_with_enough_nodes_the_last_call_ends_when_no_node_has_joined_for_a_while() -> None:
     run = Run(2, 4, quiet_s=3.0, last_call_s=30.0)
     run.ask("a")
     run.ask("b")
@@ -220,7 +220,7 @@ def test_too_few_nodes_wait_with_a_sentence_that_names_them() -> None:
     assert run.machine.sentence(run.now) == "2 of at least 3 nodes (host-a and host-b); waiting for 1 more"
 
 
-def test_a_live_node_that_may_still_work_holds_the_seal_up_and_wakes_nobody() -> None:
+def test_a_live_node_that_may_still_work_holds_the_seal_up_without_wakeups() -> None:
     run = Run(1, 2)
     run.held["old"] = Place(RoundId(1, "x"), 0, 1, 0, 1, 0, 1, "10.0.0.1", 1000)
     run.machine.last_number = 1
@@ -330,7 +330,7 @@ def test_a_node_that_does_not_rejoin_in_time_is_counted_out() -> None:
     assert sealed(effects).keys() == {"a"}
 
 
-def test_when_nobody_of_the_last_round_is_left_a_first_gathering_begins_again() -> None:
+def test_when_no_node_of_the_last_round_is_left_a_first_gathering_begins_again() -> None:
     run = gathered("a", quiet_s=3.0)
     run.settings = run.machine.settings or run.settings
     run.tell(NodeSaid("a", Leave(run.seq("a"), "preempted")))
@@ -382,7 +382,7 @@ def test_an_old_join_of_a_node_that_is_gone_does_not_bring_it_back() -> None:
     assert "b" not in run.machine.nodes
 
 
-def test_a_stranger_that_beats_is_asked_who_it_is() -> None:
+def test_an_unknown_node_that_beats_is_asked_to_join() -> None:
     run = Run()
 
     assert told(run.beat("a"), Resend) == {"a": Resend()}
@@ -480,7 +480,7 @@ def test_a_node_whose_work_is_done_may_go_without_breaking_the_round() -> None:
     assert told(run.done("b"), Closed)["b"].reason == "finished"
 
 
-def test_closed_is_final_and_told_to_everyone_who_comes() -> None:
+def test_closed_is_final_and_told_to_every_node_that_joins() -> None:
     run = gathered("a", "b")
     run.tell(NodeSaid("a", Close(99, "enough")))
 
@@ -597,7 +597,7 @@ def test_a_node_may_say_itself_where_it_is_reached() -> None:
 # -- after a restart of the coordinator ----------------------------------------------------------------------
 
 
-def test_after_a_restart_nobody_is_disturbed() -> None:
+def test_after_a_restart_no_node_is_disturbed() -> None:
     run = gathered("a", "b")
     run.boot(run.machine.record())
     assert run.machine.sentence(run.now).startswith("the coordinator restarted; 0 of 2 nodes of round 1 are back")

@@ -32,7 +32,7 @@ def demo(tmp_path: Path) -> Iterator[StartDemo]:
     # A demo must not care for what is set around it.
     environ = {**os.environ, MARK: mark, "TMPDIR": str(folder), "PET_NNODES": "7", "HOLDFAST_SECRET": "other"}
     started: list[subprocess.Popen[str]] = []
-    set_child_subreaper(True)  # whoever loses its parent becomes ours, and is found
+    set_child_subreaper(True)  # a process that loses its parent becomes ours, and is found
 
     def start(*arguments: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "holdfast", "demo", "--no-page", *arguments]

@@ -83,7 +83,7 @@ def test_a_worker_of_the_node_without_the_coordinator_is_killed_after_the_given_
     assert acts(teller.step(3, 1)) == [KillWorker(103)]
 
 
-def test_a_round_breaks_once_whoever_tells_it_again() -> None:
+def test_a_round_breaks_once_however_often_it_is_told() -> None:
     teller = Teller(steps_between=1)
     teller.step(1, 1)
 
@@ -186,7 +186,7 @@ def test_patience_ends_when_no_step_comes() -> None:
     assert teller.report.sentence == "nothing happened for 30 s while steady"
 
 
-def test_the_rows_show_who_was_killed_until_the_next_round() -> None:
+def test_the_rows_show_killed_workers_until_the_next_round() -> None:
     teller = Teller(steps_between=1)
     teller.step(1, 1)
     teller.step(2, 1)

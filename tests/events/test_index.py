@@ -35,7 +35,7 @@ def test_long_ids_that_begin_alike_are_told_apart(environ: dict[str, str]) -> No
     assert journals_of("x" * 401, environ) == []
 
 
-def test_a_run_that_nobody_knows_has_no_journals(environ: dict[str, str]) -> None:
+def test_an_unknown_run_has_no_journals(environ: dict[str, str]) -> None:
     assert journals_of("job", environ) == []
     assert recent_runs(5, environ) == []
 

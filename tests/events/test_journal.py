@@ -158,7 +158,7 @@ def test_a_disk_that_is_full_for_a_while_costs_only_what_did_not_fit(tmp_path: P
 
 
 def test_a_file_system_that_hangs_does_not_hang_the_agent(tmp_path: Path) -> None:
-    """A named pipe that nobody reads stands for it."""
+    """A named pipe without a reader stands for it."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDWR)

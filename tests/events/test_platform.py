@@ -134,7 +134,7 @@ def test_a_feed_sends_to_what_the_spec_names(tmp_path: Path) -> None:
     assert Event.deserialize((tmp_path / "f").read_text()).metadata["pids"] == "[5, 6]"
 
 
-def test_a_configured_handler_that_blocks_does_not_hold_up_whoever_publishes() -> None:
+def test_a_configured_handler_that_blocks_does_not_block_the_publisher() -> None:
     release, entered = threading.Event(), threading.Event()
 
     class Blocking(EventHandler):

@@ -226,10 +226,10 @@ def test_a_forked_child_opens_its_own_destinations(tmp_path: Path) -> None:
     assert sorted(names) == ["after", "child", "parent"]
 
 
-def test_a_destination_that_blocks_holds_nobody_up_and_what_does_not_fit_is_counted(
+def test_a_destination_that_blocks_does_not_block_the_caller_and_what_does_not_fit_is_counted(
     tmp_path: Path, heard: list[Fact], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A named pipe that nobody reads: its few kilobytes are soon full."""
+    """A named pipe without a reader: its few kilobytes are soon full."""
     monkeypatch.setattr("holdfast.events.recording.EVENTS_WAITING_MAX", 100)
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -356,6 +356,6 @@ def test_a_failed_nodes_event_carries_its_traceback(collecting: Collecting) -> N
     assert "ValueError: no quorum" in str(event.metadata["error_trace"])
 
 
-def test_while_nobody_listens_a_rendezvous_event_is_not_even_made() -> None:
+def test_without_a_listener_a_rendezvous_event_is_not_even_made() -> None:
     events.construct_and_record_rdzv_event("run", "m", "no state at all")  # type: ignore[arg-type]
     events.record_rdzv_event(RdzvEvent("n", "run", "m", "h", 1, NodeState.INIT))

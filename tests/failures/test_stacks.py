@@ -44,11 +44,11 @@ def test_a_frozen_process_is_the_odd_one_even_of_two():
     "stacks",
     [{}, {0: at("a:1")}, {0: at("a:1"), 1: at("b:1")}, {0: at("a:1"), 1: at("a:1")}, {0: at("a:1", state="T")}],
 )
-def test_nobody_is_odd_where_nothing_tells(stacks):
+def test_no_rank_is_odd_where_nothing_tells(stacks):
     assert odd_ones(merge(stacks)) == ()
 
 
-def test_the_text_says_who_where_and_in_which_state():
+def test_the_text_has_ranks_places_and_states():
     frozen = at("load:31", "main:12", state="T", wait="do_signal_stop")
     silent = Stack(3, "D", "nfs_wait", ("rpc_wait", "nfs_wait"), note="it cannot answer in this state")
     text = render_stacks(merge({0: at("wait:1"), 1: at("wait:1"), 2: frozen, 3: silent}))

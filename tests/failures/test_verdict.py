@@ -86,7 +86,7 @@ def _value_error(**fields):
     return Failure(**{**known, **fields})
 
 
-def test_the_report_gives_the_evidence_then_the_reason_then_who_when_and_where():
+def test_the_report_gives_the_evidence_then_the_reason_then_worker_time_and_place():
     cause = _value_error(
         log_lines=("epoch 1", *TRACEBACK.splitlines()), log_files=("/logs/1/stdout.log", "/logs/1/stderr.log")
     )

@@ -1,4 +1,4 @@
-"""What the tests of health share: real clients, real owners, and nobody left behind."""
+"""What the tests of health share: real clients, real owners, and no process left behind."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def ask_until(port: int, status: int, path: str = "/healthz") -> Answer:
 
 
 def connect(port: int) -> socket.socket:
-    """Open a connection for whoever speaks bytes."""
+    """Open a connection for raw bytes."""
     return socket.create_connection(("127.0.0.1", port), PATIENCE_S)
 
 
@@ -167,7 +167,7 @@ def own() -> Iterator[Callable[..., Owner]]:
 
 
 def wait_gone(pid: int) -> None:
-    """Wait until a process has ended, whoever its parent is."""
+    """Wait until a process has ended, whichever its parent is."""
     try:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:

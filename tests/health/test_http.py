@@ -117,7 +117,7 @@ def test_pipelined_requests_come_out_in_their_order() -> None:
 @pytest.mark.parametrize(
     ("data", "status"),
     [
-        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\n\n", 400),  # somebody speaks TLS
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\n\n", 400),  # a client speaks TLS
         (b"GET /healthz\r\n\r\n", 400),
         (b"GET  / HTTP/1.1\r\nHost: x\r\n\r\n", 400),
         (b"GET / HTTP/1.1 \r\n\r\n", 400),

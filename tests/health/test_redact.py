@@ -1,4 +1,4 @@
-"""What is shown to strangers carries no secrets."""
+"""What the health server shows carries no secrets."""
 
 from __future__ import annotations
 

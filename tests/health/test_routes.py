@@ -58,7 +58,7 @@ def test_silence_of_exactly_the_timeout_is_still_allowed() -> None:
     assert reply("/healthz", Liveness((Part("it", NOW - 60),), 60)).status == 200
 
 
-def test_json_is_given_to_who_asks_for_it() -> None:
+def test_json_is_given_to_clients_that_ask_for_it() -> None:
     found = reply("/healthz", ILL, json=True)
 
     assert found.content_type == "application/json"

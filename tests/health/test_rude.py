@@ -19,7 +19,7 @@ from tests.health.conftest import PATIENCE_S, ask, connect, read_all
 
 Serve = Callable[..., HealthCheckServer]
 
-#: Whoever is to be turned away for being slow is turned away soon.
+#: A client that is too slow is refused soon.
 HASTY = Limits(request_timeout_s=0.3, idle_timeout_s=0.3)
 
 
@@ -71,7 +71,7 @@ def test_a_flood_of_pipelined_requests_is_held_up_and_not_held(serve: Serve) -> 
     process = psutil.Process(server._handle.pid)
 
     def flood(requests: int) -> int:
-        """Send so many at once while somebody reads the answers; returns the most memory that was seen."""
+        """Send so many at once while another thread reads the answers; returns the most memory that was seen."""
         most = 0
         with connect(server.port) as client:
             sender = threading.Thread(
@@ -157,7 +157,7 @@ def test_a_body_is_refused_with_413(serve: Serve) -> None:
         assert read_all(client).startswith(b"HTTP/1.1 413 ")
 
 
-def test_garbage_costs_the_sender_its_connection_and_nobody_else_anything(serve: Serve) -> None:
+def test_garbage_costs_only_the_sender_its_connection(serve: Serve) -> None:
     server = serve()
     dice = random.Random(20_240)
     pieces = [b"GET ", b"/healthz", b" HTTP/1.1", b"\r\n", b"\r\n\r\n", b"Host: x", b"\0", b"\x16\x03\x01", b"\n\n"]
@@ -188,7 +188,7 @@ def test_clients_that_leave_early_do_no_harm(serve: Serve) -> None:
 
 
 @pytest.mark.usefixtures("many_files")
-def test_a_thousand_half_finished_requests_hold_up_nobody(serve: Serve) -> None:
+def test_a_thousand_half_finished_requests_block_no_other(serve: Serve) -> None:
     server = serve()
     with contextlib.ExitStack() as stack:
         for _ in range(1000):

@@ -20,14 +20,14 @@ Each flag works in four places, with dashes or underscores:
 
 | where | how |
 |---|---|
-| `holdfast launch` | `holdfast launch --max-restarts 3 train.py`; all flags stand before the script |
-| `holdfast run` with a script | `holdfast run -j 1x2 --max-restarts 3 train.py`; not those without a mark under *job* |
+| `holdfast launch` | `holdfast launch --max-restarts 3 train.py`; write all flags before the script |
+| `holdfast run` with a script | `holdfast run -j 1x2 --max-restarts 3 train.py`; only flags with a mark under *job* |
 | a component of `dist` | `holdfast run dist.ddp --max_restarts 3 --script train.py`, or `max_restarts=3` in a call |
 | a settings file | `max_restarts = 3` under `[cli.launch]`, `[cli.run]` or `[component."dist.ddp"]` |
 
-What is typed wins over the variable, the variable over the settings file, and that over the default. A flag may be cut
-short as long as it means only one (`--nproc 2`); where torchrun has a flag that fits, it means that one. Times are
-written `30s`, `5m`, `1h`, or as a number of seconds; sizes `64K`, `10M`, `2G`.
+The command line wins over the variable, the variable over the settings file, and that over the default. You can
+abbreviate a flag if only one fits (`--nproc 2`); torchrun's flags come first. Write times as `30s`, `5m`, `1h`, or as a
+number of seconds, and sizes as `64K`, `10M`, `2G`.
 
 *t* marks torchrun's own flags.
 """

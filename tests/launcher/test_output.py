@@ -120,7 +120,7 @@ def test_a_worker_that_takes_anothers_place_writes_whole_lines(launch: StartLaun
 
 
 def test_the_launch_ends_when_all_was_read(launch: StartLaunch) -> None:
-    """Nobody reads for longer than a gang waits for its console; nothing is lost for that."""
+    """The reader pauses for longer than a gang waits for its console; nothing is lost for that."""
     script = "import os\nos.write(1, b'x' * 50_000 + b'\\n')\nopen(os.environ['RANK'] + '.ended', 'w').close()"
     running = launch("-q", "--nproc-per-node", "4", "--preload", "none", script=script)
     ended = os.pidfd_open(running.process.pid)

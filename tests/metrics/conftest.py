@@ -64,19 +64,19 @@ def install_plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
     def install(code: str, points: dict[str, str]) -> Path:
         folder = tmp_path / "site"
-        info = folder / "stranger-1.0.dist-info"
+        info = folder / "foreign-1.0.dist-info"
         info.mkdir(parents=True)
-        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stranger\nVersion: 1.0\n")
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: foreign\nVersion: 1.0\n")
         lines = [f"{name} = {value}" for name, value in points.items()]
         (info / "entry_points.txt").write_text("\n".join(["[holdfast.metrics]", *lines]))
-        (folder / "stranger_metrics.py").write_text(textwrap.dedent(code))
+        (folder / "foreign_metrics.py").write_text(textwrap.dedent(code))
         monkeypatch.syspath_prepend(str(folder))
-        monkeypatch.delitem(sys.modules, "stranger_metrics", raising=False)
+        monkeypatch.delitem(sys.modules, "foreign_metrics", raising=False)
         plugins.forget()
         return folder
 
     yield install
-    sys.modules.pop("stranger_metrics", None)
+    sys.modules.pop("foreign_metrics", None)
     plugins.forget()
 
 

@@ -16,7 +16,7 @@ from holdfast.metrics import api
 from holdfast.metrics.chosen import Metrics, check, configure_from
 from tests.metrics.conftest import PATIENCE_S, Remembering
 
-STRANGER = """
+FOREIGN = """
     import threading
     import holdfast.metrics as metrics
 
@@ -55,21 +55,21 @@ STRANGER = """
         return None
 """
 POINTS = {
-    "mine": "stranger_metrics:create",
-    "raising": "stranger_metrics:create_raising",
-    "blocking": "stranger_metrics:create_blocking",
-    "exploding": "stranger_metrics:explode",
-    "missing": "stranger_missing:create",
-    "nothing": "stranger_metrics:create_nothing",
+    "mine": "foreign_metrics:create",
+    "raising": "foreign_metrics:create_raising",
+    "blocking": "foreign_metrics:create_blocking",
+    "exploding": "foreign_metrics:explode",
+    "missing": "foreign_missing:create",
+    "nothing": "foreign_metrics:create_nothing",
 }
 
 
 @pytest.fixture
-def stranger(install_plugins):
-    install_plugins(STRANGER, POINTS)
-    import stranger_metrics
+def foreign(install_plugins):
+    install_plugins(FOREIGN, POINTS)
+    import foreign_metrics
 
-    return stranger_metrics
+    return foreign_metrics
 
 
 def lines_of(path: Path) -> list[tuple[str, str, float]]:
@@ -87,25 +87,25 @@ def test_values_of_all_groups_go_to_the_sink_and_a_groups_own_sink_beats_it(tmp_
     assert lines_of(tmp_path / "all.jsonl") == [("torchelastic", "restarts", 1)]
 
 
-def test_several_sinks_of_one_group_all_get_its_values(tmp_path: Path, stranger) -> None:
+def test_several_sinks_of_one_group_all_get_its_values(tmp_path: Path, foreign) -> None:
     chosen = configure_from([f"jsonl:{tmp_path}/a.jsonl", f"mine:here,jsonl:{tmp_path}/b.jsonl"])
     metrics.put_metric("x", 1, "g")
     assert chosen.flush(PATIENCE_S)
 
-    (handler,) = stranger.made
+    (handler,) = foreign.made
     assert handler.argument == "here"
     assert handler.taken == lines_of(tmp_path / "a.jsonl") == lines_of(tmp_path / "b.jsonl") == [("g", "x", 1)]
     chosen.close(PATIENCE_S)
     assert handler.story == ["flush", "close"]
 
 
-def test_one_sink_for_two_groups_is_opened_once(stranger) -> None:
+def test_one_sink_for_two_groups_is_opened_once(foreign) -> None:
     chosen = configure_from(["a=mine:x,b=mine:x,c=mine:y"])
     for group in "abcd":
         metrics.put_metric("v", 1, group)
     assert chosen.flush(PATIENCE_S)
 
-    assert [(handler.argument, handler.taken) for handler in stranger.made] == [
+    assert [(handler.argument, handler.taken) for handler in foreign.made] == [
         ("x", [("a", "v", 1), ("b", "v", 1)]),
         ("y", [("c", "v", 1)]),
     ]
@@ -130,12 +130,12 @@ def test_a_wrong_argument_is_refused_and_leaves_nothing_installed(tmp_path: Path
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("missing", "the plugin 'missing' of stranger (holdfast.metrics: stranger_missing:create) cannot be loaded"),
+        ("missing", "the plugin 'missing' of foreign (holdfast.metrics: foreign_missing:create) cannot be loaded"),
         ("exploding", "it raised ConnectionError('the service is down')"),
         ("nothing", "made a NoneType, which has no 'emit'"),
     ],
 )
-@pytest.mark.usefixtures("stranger")
+@pytest.mark.usefixtures("foreign")
 def test_a_broken_sink_is_named_and_costs_only_itself(name: str, why: str, tmp_path: Path, heard: list[Fact]) -> None:
     chosen = configure_from([f"{name},jsonl:{tmp_path}/a.jsonl"])
     metrics.put_metric("x", 1)
@@ -147,7 +147,7 @@ def test_a_broken_sink_is_named_and_costs_only_itself(name: str, why: str, tmp_p
     assert lines_of(tmp_path / "a.jsonl") == [("torchelastic", "x", 1)]
 
 
-def test_a_sink_that_raises_is_reported_once(stranger, heard: list[Fact]) -> None:
+def test_a_sink_that_raises_is_reported_once(foreign, heard: list[Fact]) -> None:
     chosen = configure_from(["raising"])
     for number in range(3):
         metrics.put_metric("x", number)
@@ -158,18 +158,18 @@ def test_a_sink_that_raises_is_reported_once(stranger, heard: list[Fact]) -> Non
     ]
 
 
-def test_a_sink_that_blocks_never_blocks_whoever_adds_values(stranger, tmp_path: Path) -> None:
+def test_a_sink_that_blocks_never_blocks_the_caller(foreign, tmp_path: Path) -> None:
     """The other sink goes on, and closing gives up on the one that blocks."""
     chosen = configure_from([f"jsonl:{tmp_path}/a.jsonl,blocking"])
     metrics.put_metric("x", 0)
-    assert stranger.entered.wait(PATIENCE_S)
+    assert foreign.entered.wait(PATIENCE_S)
     for number in range(1, 100):
         metrics.put_metric("x", number)
     other, stuck = chosen._queues
     assert other.flush(PATIENCE_S)
     assert not stuck.flush(0.01)
     chosen.close(0.01)
-    stranger.let_go.set()
+    foreign.let_go.set()
 
     assert [value for _, _, value in lines_of(tmp_path / "a.jsonl")] == list(range(100))
 
@@ -186,7 +186,7 @@ def test_what_the_program_configures_beats_what_the_launch_chose(tmp_path: Path)
     assert lines_of(tmp_path / "a.jsonl") == [("other", "y", 2)]
 
 
-def test_choosing_anew_closes_what_was_chosen_before(stranger) -> None:
+def test_choosing_anew_closes_what_was_chosen_before(foreign) -> None:
     configure_from(["mine:old"])
     configure_from(["mine:new"])
     metrics.put_metric("x", 1)
@@ -194,7 +194,7 @@ def test_choosing_anew_closes_what_was_chosen_before(stranger) -> None:
     assert isinstance(launch, Metrics)
     launch.close(PATIENCE_S)
 
-    old, new = stranger.made
+    old, new = foreign.made
     assert (old.taken, old.story) == ([], ["close"])
     assert (new.taken, new.story) == ([("torchelastic", "x", 1)], ["flush", "close"])
 

@@ -1,4 +1,4 @@
-"""The relay: workers' values reach the agent, and rubbish reaches nobody."""
+"""The relay: workers' values reach the agent, and rubbish is dropped."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_an_agent_that_is_gone_costs_the_values_and_nothing_else(tmp_path: Path)
 
 
 def test_an_agent_that_stands_still_holds_a_worker_up_for_a_moment_only(tmp_path: Path) -> None:
-    """Nobody reads this socket, so its queue fills."""
+    """This socket has no reader, so its queue fills."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as agent:
         agent.bind(str(tmp_path / "s"))
         handler = RelayHandler(str(tmp_path / "s"))

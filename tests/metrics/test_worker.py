@@ -93,11 +93,11 @@ def test_a_choice_that_cannot_be_had_is_told_once_and_never_disturbs_the_trainin
 
 
 def test_a_broken_plugin_is_named_in_the_worker(install_plugins, run_worker) -> None:
-    folder = install_plugins("", {"broken": "stranger_missing:create"})
+    folder = install_plugins("", {"broken": "foreign_missing:create"})
     done = run_worker(TRAIN, HOLDFAST_METRICS="broken", RANK="0", PYTHONPATH=str(folder))
 
     assert done.returncode == 0
-    assert "the plugin 'broken' of stranger (holdfast.metrics: stranger_missing:create) cannot be loaded" in done.stderr
+    assert "the plugin 'broken' of foreign (holdfast.metrics: foreign_missing:create) cannot be loaded" in done.stderr
 
 
 def test_a_sink_that_never_returns_does_not_hold_up_the_workers_end(install_plugins, run_worker) -> None:
@@ -111,7 +111,7 @@ def test_a_sink_that_never_returns_does_not_hold_up_the_workers_end(install_plug
         def create(argument):
             return Stuck()
         """,
-        {"stuck": "stranger_metrics:create"},
+        {"stuck": "foreign_metrics:create"},
     )
     done = run_worker(TRAIN + '\n    print("trained")', HOLDFAST_METRICS="stuck", RANK="0", PYTHONPATH=str(folder))
 
@@ -233,7 +233,7 @@ def test_the_first_value_opens_nothing_on_the_callers_thread(install_plugins, ru
         def create(argument):
             return metrics.NullMetricHandler()
         """,
-        {"late": "stranger_metrics:create"},
+        {"late": "foreign_metrics:create"},
     )
     done = run_worker(TRAIN, HOLDFAST_METRICS="late", RANK="0", PYTHONPATH=str(folder))
 

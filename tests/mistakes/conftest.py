@@ -1,4 +1,4 @@
-"""What somebody new does wrong: each is answered by one sentence that says what to do, and leaves nothing behind."""
+"""Mistakes of a new user: each is answered by one sentence that says what to do, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def works(*command: str) -> bool:
 
 @pytest.fixture
 def as_anybody(start: Start) -> Callable[..., Said]:
-    """Runs a command as a user for whom permissions count: root without the right to pass over them."""
+    """Runs a command as a user to which permissions apply: root without the right to pass over them."""
     drop = ["setpriv", "--bounding-set=-dac_override,-dac_read_search,-net_bind_service"]
     if os.geteuid() == 0 and not works(*drop, "true"):
         pytest.skip("root's rights cannot be dropped here")

@@ -16,14 +16,14 @@ SECRET = "a secret that is long enough for everybody"
 
 @pytest.fixture
 def taken() -> Iterator[int]:
-    """A port at which somebody else listens, who says nothing."""
+    """A port at which another program listens and says nothing."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
 
 
 @pytest.fixture
 def free() -> int:
-    """A port at which nobody listens."""
+    """A port at which no process listens."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
 
@@ -71,13 +71,13 @@ def test_a_static_master_port_that_is_taken(taken: int, start: Start) -> None:
     answered(said, "Address already in use; free the port, or give another one", 1)
 
 
-def test_somebody_elses_server_at_the_endpoint(taken: int, start: Start) -> None:
+def test_another_server_at_the_endpoint(taken: int, start: Start) -> None:
     said = finish(start("launch", "-q", "--rdzv-endpoint", f"127.0.0.1:{taken}", "--join-timeout", "1", "ok.py"))
 
     answered(said, "check the endpoint, or start one there with `holdfast serve`", 1)
 
 
-def test_nobody_at_the_endpoint_of_a_question(free: int, invoke: Invoke) -> None:
+def test_no_server_at_the_endpoint_of_a_question(free: int, invoke: Invoke) -> None:
     said = invoke("rounds", f"127.0.0.1:{free}")
 
     answered(said, f"Connection refused; is a coordinator running at 127.0.0.1:{free}? `holdfast serve` starts one")

@@ -1,4 +1,4 @@
-"""Output that nobody takes, and screens that can show little."""
+"""Output without a reader, and screens that can show little."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_streams_that_a_shell_has_closed(streams: str) -> None:
 
 
 @pytest.mark.parametrize("words", ["builtins", "runopts", "plugins", "--help"])
-def test_a_reader_who_has_seen_enough(words: str) -> None:
+def test_a_reader_that_closes_the_pipe(words: str) -> None:
     said = shell(f"holdfast {words} | true; exit ${{PIPESTATUS[0]}}")
 
     assert said.code in (0, 141), said.err

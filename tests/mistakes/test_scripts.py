@@ -23,9 +23,9 @@ raising = unwell_module:create
 @pytest.fixture
 def plugins(monkeypatch: pytest.MonkeyPatch) -> None:
     """An installed package whose plugins do not work."""
-    info = Path("packages/stranger-1.0.dist-info")
+    info = Path("packages/foreign-1.0.dist-info")
     info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stranger\nVersion: 1.0\n")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: foreign\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(ENTRY_POINTS)
     Path("packages/unwell_module.py").write_text("raise RuntimeError('I am unwell')\n")
     monkeypatch.setenv("PYTHONPATH", str(Path("packages").absolute()))
@@ -83,20 +83,20 @@ def test_a_component_that_raises_is_shown_without_the_way_there(invoke: Invoke) 
     [
         (
             ["run", "-s", "missing", "utils.echo"],
-            "the plugin 'missing' of stranger (holdfast.schedulers: no_such_module:create) cannot be loaded: "
+            "the plugin 'missing' of foreign (holdfast.schedulers: no_such_module:create) cannot be loaded: "
             "ModuleNotFoundError: No module named 'no_such_module'",
             2,
         ),
         (
             ["run", "-s", "raising", "utils.echo"],
-            "the plugin 'raising' of stranger (holdfast.schedulers: unwell_module:create) cannot be loaded: "
+            "the plugin 'raising' of foreign (holdfast.schedulers: unwell_module:create) cannot be loaded: "
             "RuntimeError: I am unwell",
             2,
         ),
-        (["run", "-s", "useless", "utils.echo"], "the scheduler 'useless' of stranger (os:getcwd) cannot be made", 2),
+        (["run", "-s", "useless", "utils.echo"], "the scheduler 'useless' of foreign (os:getcwd) cannot be made", 2),
         (
             ["launch", "--rdzv-backend", "raising", "ok.py"],
-            "the plugin 'raising' of stranger (holdfast.rendezvous: unwell_module:create) cannot be loaded",
+            "the plugin 'raising' of foreign (holdfast.rendezvous: unwell_module:create) cannot be loaded",
             2,
         ),
         (

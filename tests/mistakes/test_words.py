@@ -196,7 +196,7 @@ def test_settings_files(name: str, text: str, sentence: str, invoke: Invoke) -> 
         ([], "[cli.run]\ncomponnet = 'x'\n", "[cli.run] has no 'componnet'; did you mean 'component'?"),
     ],
 )
-def test_what_may_be_meant_for_somebody_else_is_told_once_and_left_out(
+def test_what_may_be_meant_for_another_program_is_told_once_and_left_out(
     words: list[str], text: str, sentence: str, invoke: Invoke
 ) -> None:
     Path(".holdfast.toml").write_text(text)

@@ -220,19 +220,7 @@ say(torch.get_num_threads())
         preload="auto",
         flags=("--nproc-per-node=1",),
     ),
-    "all_reduce": Program(
-        """
-import torch, torch.distributed as dist
-dist.init_process_group("gloo")
-total = torch.tensor([float(dist.get_rank() + 1)])
-dist.all_reduce(total)
-say(dist.get_world_size(), total.item())
-dist.destroy_process_group()
-""",
-        needs_torch=True,
-        preload="torch",
-    ),
-    "distributed_data_parallel": Program(
+    "all_reduce_and_distributed_data_parallel": Program(
         """
 import torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -240,6 +228,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 torch.manual_seed(0)
 dist.init_process_group("gloo")
+total = torch.tensor([float(dist.get_rank() + 1)])
+dist.all_reduce(total)
+say(dist.get_world_size(), total.item())
 data = TensorDataset(torch.randn(32, 4), torch.randn(32, 1))
 model = DistributedDataParallel(torch.nn.Linear(4, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -251,6 +242,6 @@ say([round(w, 5) for w in model.module.weight[0].tolist()])
 dist.destroy_process_group()
 """,
         needs_torch=True,
-        preload="torch",
+        preload="torch,torch._dynamo",  # which the first optimizer imports
     ),
 }

@@ -115,7 +115,7 @@ def test_workers_that_meet_by_the_url_of_the_usage_document(etcd: Endpoint, star
     assert [worker.events[-1]["total"] for worker in workers] == [410, 410]
 
 
-def test_whoever_carries_the_coordinator_is_killed_and_another_is_elected(
+def test_the_node_that_runs_the_coordinator_is_killed_and_another_is_elected(
     etcd: Endpoint, start: Callable[..., Worker]
 ) -> None:
     pytest.importorskip("numpy")

@@ -130,7 +130,7 @@ def test_shutdown_closes_the_run(make: Make) -> None:
         second.next_rendezvous()
 
 
-def test_too_few_nodes_is_a_timeout_that_says_who_is_there(make: Make) -> None:
+def test_too_few_nodes_is_a_timeout_that_names_the_nodes(make: Make) -> None:
     with pytest.raises(RendezvousTimeoutError, match=r"within 0\.3 s: 1 of 2 nodes \(.+\); waiting for 1 more"):
         make(nodes=2, join_timeout="300ms", lease="150ms").next_rendezvous()
 

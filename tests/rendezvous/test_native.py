@@ -150,14 +150,14 @@ def test_a_node_with_other_numbers_is_turned_away_with_the_reason(node: StartNod
     assert "asks for 1:8 nodes, but run 'run' was started with 1:4" in ended["reason"]
 
 
-def test_an_ask_that_times_out_says_who_is_there_and_how_many_are_missing(node: StartNode) -> None:
+def test_an_ask_that_times_out_names_the_nodes_and_how_many_are_missing(node: StartNode) -> None:
     reason = node(nnodes="3", join_timeout="300ms", lease="150ms").say("ask").wait("ask_failed")["reason"]
 
     assert "1 of 3 nodes" in reason
     assert "waiting for 2 more" in reason
 
 
-def test_a_killed_coordinator_that_comes_back_disturbs_nobody(node: StartNode, serve: Serve) -> None:
+def test_a_killed_coordinator_that_comes_back_disturbs_no_node(node: StartNode, serve: Serve) -> None:
     nodes = [node(serve.endpoint, nnodes="2", max_restarts=1, lease="300ms") for _ in range(2)]
     gather(nodes)
 

@@ -238,7 +238,7 @@ def test_a_coordinator_of_its_own_ends_loudly_so_that_it_is_started_again(enviro
 
 
 def test_a_retry_that_a_failed_attempt_starts_at_once_can_still_be_given_up() -> None:
-    port = HeldPort()  # bound, but nobody listens
+    port = HeldPort()  # bound, but not listening
 
     async def connect() -> None:
         spec = NodeSpec("a", "host-a", "trainer", 1, 0)

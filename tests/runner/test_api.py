@@ -279,7 +279,7 @@ def test_get_runner_has_every_installed_scheduler() -> None:
         ({"roles": []}, "has no roles"),
     ],
 )
-def test_an_app_that_nobody_could_run_is_refused(runner: Runner, change: dict[str, Any], sentence: str) -> None:
+def test_an_app_that_cannot_run_is_refused(runner: Runner, change: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         runner.dryrun(dataclasses.replace(app(), **change), "memory")
 
@@ -299,7 +299,7 @@ def test_an_app_that_nobody_could_run_is_refused(runner: Runner, change: dict[st
         ({"args": ["a", 1]}, "arguments as text"),
     ],
 )
-def test_a_role_that_nobody_could_run_is_refused(runner: Runner, change: dict[str, Any], sentence: str) -> None:
+def test_a_role_that_cannot_run_is_refused(runner: Runner, change: dict[str, Any], sentence: str) -> None:
     broken = AppDef("app", [dataclasses.replace(app().roles[0], **change)])
 
     with pytest.raises(UsageError, match=sentence):

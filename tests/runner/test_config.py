@@ -206,7 +206,7 @@ def test_a_file_that_is_no_text_is_told(tmp_path: Path) -> None:
         read(tmp_path / "x.toml")
 
 
-def test_a_section_that_nobody_knows_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unknown_section_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / ".holdfast.toml").write_text("[schedular.local]\na = 1\n")
     load_dirs([tmp_path])
 

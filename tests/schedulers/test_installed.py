@@ -61,7 +61,7 @@ def test_plugins_add_to_ours(install):
 
 
 @pytest.mark.parametrize("group", ["torchx_schedulers", "holdfast_schedulers"])
-def test_nobody_takes_a_name_of_ours(install, group, caplog):
+def test_no_plugin_takes_a_name_of_ours(install, group, caplog):
     install("aaa-first", **{group: ["local = holdfast.testing.memory_scheduler:create_scheduler"]})
 
     assert isinstance(create_scheduler("local", "s"), LocalScheduler)
@@ -117,9 +117,9 @@ def test_old_signatures_are_called_as_they_are():
 
 
 def test_a_scheduler_that_cannot_wait_for_news_is_waited_for():
-    stranger = types.SimpleNamespace()
+    foreign = types.SimpleNamespace()
 
-    assert wait_news(stranger, "id", 0.0) is None
+    assert wait_news(foreign, "id", 0.0) is None
 
 
 def test_a_role_without_resources_is_refused_unless_the_scheduler_does_not_care():

@@ -15,24 +15,12 @@ from textwrap import dedent
 import pytest
 
 from tests.launcher.conftest import MARK, marked
+from tests.processes import WITHOUT_TORCH
 
 #: One line of a metric, as the documents print it, with its group and name.
 METRIC = re.compile(r"\[\d{10}\.\d+\]\[(\w+)\]: ([\w.]+)=(\S+)")
 #: What would make a program behave otherwise than in a fresh shell.
 NOT_OURS = ("HOLDFAST_METRICS", "HOLDFAST_COMPAT", "PET_", "PYTHONUNBUFFERED", "TORCHELASTIC_", "TORCHX")
-
-#: Python imports this before anything else: no torch is found from then on, here and in every process below.
-WITHOUT_TORCH = """
-import sys
-from importlib.machinery import PathFinder
-
-class Without(PathFinder):
-    @classmethod
-    def find_spec(cls, fullname, path=None, target=None):
-        return None if fullname == "torch" else super().find_spec(fullname, path, target)
-
-sys.meta_path[sys.meta_path.index(PathFinder)] = Without
-"""
 
 
 def fill(block: str, *filled: tuple[str, str]) -> str:
@@ -44,7 +32,7 @@ def fill(block: str, *filled: tuple[str, str]) -> str:
     return text
 
 
-class Desk:
+class Sandbox:
     """A folder of its own, where the files of a document are saved and its commands run."""
 
     def __init__(self, folder: Path, mark: str) -> None:
@@ -91,10 +79,10 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    """A desk; no process that was started from it may be left when the test ends."""
+def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
+    """A sandbox; no process that was started from it may be left when the test ends."""
     mark = secrets.token_hex(8)
-    made = Desk(tmp_path, mark)
+    made = Sandbox(tmp_path, mark)
     yield made
     made.close()
     left = marked(mark)
@@ -104,11 +92,11 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 
 
 @pytest.fixture
-def bare(desk: Desk) -> Desk:
-    """A desk without torch: the names below it answer all the same, and a program starts at once."""
-    desk.save("bare/sitecustomize.py", WITHOUT_TORCH)
-    desk.env["PYTHONPATH"] = str(desk.folder / "bare")
-    return desk
+def bare(sandbox: Sandbox) -> Sandbox:
+    """A sandbox without torch: the names below it answer all the same, and a program starts at once."""
+    sandbox.save("bare/sitecustomize.py", WITHOUT_TORCH)
+    sandbox.env["PYTHONPATH"] = str(sandbox.folder / "bare")
+    return sandbox
 
 
 #: For what needs torch itself, or shows that its names lead to Holdfast where it is installed as well.

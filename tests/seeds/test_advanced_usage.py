@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from tests.seeds.conftest import Desk, fill
+from tests.seeds.conftest import Sandbox, fill
 
 pytest.importorskip("setuptools", reason="builds the package")
 
@@ -213,36 +213,36 @@ COMMANDS = (("holdfast",), ("python", "-m", "holdfast.compat", "-m", "torchx.cli
 
 
 class Project:
-    """Somebody's project; packages are in `src`, where setuptools finds them without a word."""
+    """A user's project; packages are in `src`, where setuptools finds them without a word."""
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
-        desk.save("project/src/my/__init__.py", "")
-        desk.save("project/src/my/custom/__init__.py", "")
-        desk.save("project/src/my/custom/scheduler.py", CREATE_SCHEDULER, MY_SCHEDULER)
-        desk.save("project/src/my_module/__init__.py", "")
-        desk.save("project/src/my_module/resources.py", RESOURCES, CALL_RESOURCES)
-        desk.save("project/src/my_module/component.py", TEST_APP)
-        desk.save("project/src/my_project/__init__.py", "")
-        desk.save("project/src/my_project/bar/__init__.py", "")
-        desk.save("project/src/my_project/bar/baz.py", fill(BAZ, ("trainer(...) -> specs.AppDef: ...", TRAINER)))
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
+        sandbox.save("project/src/my/__init__.py", "")
+        sandbox.save("project/src/my/custom/__init__.py", "")
+        sandbox.save("project/src/my/custom/scheduler.py", CREATE_SCHEDULER, MY_SCHEDULER)
+        sandbox.save("project/src/my_module/__init__.py", "")
+        sandbox.save("project/src/my_module/resources.py", RESOURCES, CALL_RESOURCES)
+        sandbox.save("project/src/my_module/component.py", TEST_APP)
+        sandbox.save("project/src/my_project/__init__.py", "")
+        sandbox.save("project/src/my_project/bar/__init__.py", "")
+        sandbox.save("project/src/my_project/bar/baz.py", fill(BAZ, ("trainer(...) -> specs.AppDef: ...", TRAINER)))
 
     def install(self, setup: str, *filled: tuple[str, str]) -> None:
         """Install it with pip; of the later sections only the entry points are in the document."""
         if "..." in setup:
             name = 'setup(name="project foobar", entry_points=entry_points)'
             setup = fill(setup, ("...", "from setuptools import setup"), *filled) + name
-        self.desk.save("project/setup.py", setup)
-        site = str(self.desk.folder / "site")
+        self.sandbox.save("project/setup.py", setup)
+        site = str(self.sandbox.folder / "site")
         quiet = ("--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check")
-        # Not by `python`: pip's own warnings are nobody's business here.
-        self.desk.run(sys.executable, "-m", "pip", "install", *quiet, "--target", site, "./project")
-        self.desk.env["PYTHONPATH"] = site
+        # Not by `python`: pip's own warnings do not matter here.
+        self.sandbox.run(sys.executable, "-m", "pip", "install", *quiet, "--target", site, "./project")
+        self.sandbox.env["PYTHONPATH"] = site
 
 
 @pytest.fixture
-def project(desk: Desk) -> Project:
-    return Project(desk)
+def project(sandbox: Sandbox) -> Project:
+    return Project(sandbox)
 
 
 def lines(text: str) -> list[str]:
@@ -250,10 +250,10 @@ def lines(text: str) -> list[str]:
     return [line.strip() for line in text.strip().splitlines()]
 
 
-def test_setup_py_says_its_version(desk: Desk) -> None:
-    desk.save("setup.py", SETUP)
+def test_setup_py_says_its_version(sandbox: Sandbox) -> None:
+    sandbox.save("setup.py", SETUP)
 
-    assert desk.run(sys.executable, "setup.py", "--version") == "0.0.0\n"
+    assert sandbox.run(sys.executable, "setup.py", "--version") == "0.0.0\n"
 
 
 def test_a_registered_scheduler_runs_jobs(project: Project) -> None:
@@ -261,44 +261,44 @@ def test_a_registered_scheduler_runs_jobs(project: Project) -> None:
     run = ("run", "-s", "my_scheduler", "-cfg", "queue=long", "utils.echo", "--msg", "hi")
 
     for torchx in COMMANDS:
-        handle = project.desk.run(*torchx, *run).splitlines()[0]
+        handle = project.sandbox.run(*torchx, *run).splitlines()[0]
 
         assert handle.startswith("my_scheduler://")
         assert handle.endswith("/echo-in-long")
-        assert "queue" in project.desk.run(*torchx, "runopts", "my_scheduler")
+        assert "queue" in project.sandbox.run(*torchx, "runopts", "my_scheduler")
 
 
 def test_a_registered_resource_is_found_by_its_name(project: Project) -> None:
     project.install(REGISTER_RESOURCES)
-    project.desk.save("role.txt", ROLE_DOCTEST)  # without the setup: the entry point is what makes the name known
+    project.sandbox.save("role.txt", ROLE_DOCTEST)  # without the setup: the entry point is what makes the name known
 
-    project.desk.run("python", "-m", "holdfast.compat", "-m", "doctest", "-o", "ELLIPSIS", "role.txt")
-    project.desk.run("python", "-m", "holdfast.compat", "-m", "my_module.component")
-    listed = json.loads(project.desk.run("holdfast", "resources", "--json", "gpu_x2"))
+    project.sandbox.run("python", "-m", "holdfast.compat", "-m", "doctest", "-o", "ELLIPSIS", "role.txt")
+    project.sandbox.run("python", "-m", "holdfast.compat", "-m", "my_module.component")
+    listed = json.loads(project.sandbox.run("holdfast", "resources", "--json", "gpu_x2"))
     assert listed["gpu_x2"]["memMB"] == 122_000
 
 
-def test_a_resource_can_be_put_among_the_factories(desk: Desk) -> None:
+def test_a_resource_can_be_put_among_the_factories(sandbox: Sandbox) -> None:
     setup = "\n".join(f">>> {line}" for line in fill(ROLE_SETUP).splitlines() if line)
-    desk.save("role.txt", setup, ROLE_DOCTEST)
-    desk.save("component.py", ROLE_SETUP, TEST_APP, 'print(test_app("gpu_x2").roles[0].resource.gpu)')
+    sandbox.save("role.txt", setup, ROLE_DOCTEST)
+    sandbox.save("component.py", ROLE_SETUP, TEST_APP, 'print(test_app("gpu_x2").roles[0].resource.gpu)')
 
-    desk.run("python", "-m", "holdfast.compat", "-m", "doctest", "-o", "ELLIPSIS", "role.txt")
-    assert desk.run("python", "-m", "holdfast.compat", "component.py") == "2\n"
+    sandbox.run("python", "-m", "holdfast.compat", "-m", "doctest", "-o", "ELLIPSIS", "role.txt")
+    assert sandbox.run("python", "-m", "holdfast.compat", "component.py") == "2\n"
 
 
 def test_both_entry_points_of_the_first_setup_py_are_loaded(project: Project) -> None:
     project.install(SETUP)
 
-    listed = json.loads(project.desk.run("holdfast", "plugins", "--json"))
+    listed = json.loads(project.sandbox.run("holdfast", "plugins", "--json"))
 
     ours = {plugin["name"]: plugin["ok"] for plugin in listed if plugin["package"].startswith("project")}
     assert ours == {"my_scheduler": True, "gpu_x2": True}
 
 
-def test_where_nothing_is_registered_the_builtins_are_ours(desk: Desk) -> None:
+def test_where_nothing_is_registered_the_builtins_are_ours(sandbox: Sandbox) -> None:
     for torchx in COMMANDS:
-        found, *listed = lines(desk.run(*torchx, "builtins"))
+        found, *listed = lines(sandbox.run(*torchx, "builtins"))
 
         assert found == f"Found {len(listed)} builtin components:"
         assert {"dist.ddp", "utils.echo", "utils.python"} < {line.split()[-1] for line in listed}
@@ -308,37 +308,37 @@ def test_registered_components_are_the_builtins(project: Project) -> None:
     project.install(REGISTER_FOO)
 
     for torchx in COMMANDS:
-        assert lines(project.desk.run(*torchx, "builtins")) == lines(FOO_LISTED)
-        handle = project.desk.run(*torchx, "run", "foo.baz.trainer", "--", "--name", "test app").splitlines()[0]
-        assert "hello test app" in project.desk.run(*torchx, "log", handle)
+        assert lines(project.sandbox.run(*torchx, "builtins")) == lines(FOO_LISTED)
+        handle = project.sandbox.run(*torchx, "run", "foo.baz.trainer", "--", "--name", "test app").splitlines()[0]
+        assert "hello test app" in project.sandbox.run(*torchx, "log", handle)
 
 
 def test_a_namespace_package_is_searched_only_where_it_is_registered_itself(project: Project) -> None:
-    (project.desk.folder / "project/src/my_project/bar/__init__.py").unlink()  # as the document draws the folder
-    project.desk.save(
+    (project.sandbox.folder / "project/src/my_project/bar/__init__.py").unlink()  # as the document draws the folder
+    project.sandbox.save(
         "project/src/my_project/bar/below/deep.py", fill(BAZ, ("trainer(...) -> specs.AppDef: ...", TRAINER))
     )
     project.install(REGISTER_FOO_AND_TEST)
 
-    assert lines(project.desk.run("holdfast", "builtins")) == lines(FOO_LISTED)
+    assert lines(project.sandbox.run("holdfast", "builtins")) == lines(FOO_LISTED)
 
 
 def test_the_builtins_come_back_under_a_prefix(project: Project) -> None:
     project.install(REGISTER_FOO_AND_TORCHX)
 
     for torchx in COMMANDS:
-        listed = [line.split()[-1] for line in lines(project.desk.run(*torchx, "builtins"))[1:]]
+        listed = [line.split()[-1] for line in lines(project.sandbox.run(*torchx, "builtins"))[1:]]
 
         assert {"foo.baz.trainer", "torchx.dist.ddp", "torchx.utils.echo"} < set(listed)
         assert all(name.startswith(("foo.", "torchx.")) for name in listed)
-        project.desk.run(*torchx, "run", "torchx.utils.echo", "--msg", "back again")
+        project.sandbox.run(*torchx, "run", "torchx.utils.echo", "--msg", "back again")
 
 
 def test_two_entries_for_one_component_give_it_two_names(project: Project) -> None:
     project.install(REGISTER_FOO_AND_TEST)
 
     for torchx in COMMANDS:
-        assert lines(project.desk.run(*torchx, "builtins")) == lines(FOO_AND_TEST_LISTED)
+        assert lines(project.sandbox.run(*torchx, "builtins")) == lines(FOO_AND_TEST_LISTED)
 
 
 def test_an_underscore_leaves_the_group_out(project: Project) -> None:
@@ -346,7 +346,7 @@ def test_an_underscore_leaves_the_group_out(project: Project) -> None:
     project.install(REGISTER_UNDERSCORES)
 
     for torchx in COMMANDS:
-        found, *listed = lines(project.desk.run(*torchx, "builtins"))
+        found, *listed = lines(project.sandbox.run(*torchx, "builtins"))
 
         assert found == f"Found {len(listed)} builtin components:"
         assert listed[:2] == ["1. baz.trainer", "2. dist.ddp"]

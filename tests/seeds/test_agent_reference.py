@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import compat
 from holdfast.wire.ports import HeldPort
-from tests.seeds.conftest import Desk
+from tests.seeds.conftest import Sandbox
 
 AGENT = "torch.distributed.elastic.agent"
 SERVER = f"{AGENT}.server"
@@ -136,7 +136,7 @@ MY_AGENT = """
 """
 
 
-def test_an_agent_that_extends_simple_elastic_agent_implements_four_methods(bare: Desk) -> None:
+def test_an_agent_that_extends_simple_elastic_agent_implements_four_methods(bare: Sandbox) -> None:
     bare.save("my_agent.py", NAMES, MY_AGENT)
 
     said = bare.run("python", "-m", "holdfast.compat", "my_agent.py")
@@ -144,7 +144,7 @@ def test_an_agent_that_extends_simple_elastic_agent_implements_four_methods(bare
     assert said.splitlines() == ["start [0]", "stop", "start [0]", "shutdown 15", "SUCCEEDED"]
 
 
-def test_an_agent_may_implement_elastic_agent_directly(bare: Desk) -> None:
+def test_an_agent_may_implement_elastic_agent_directly(bare: Sandbox) -> None:
     bare.save("my_agent.py", NAMES, """
         class MyAgent(ElasticAgent):
             def __init__(self, spec):
@@ -185,7 +185,7 @@ WATCHED = """
 
 
 @pytest.mark.parametrize("name", [None, "my_timer"])
-def test_the_watchdog_ends_a_worker_whose_timer_expires(bare: Desk, name: str | None) -> None:
+def test_the_watchdog_ends_a_worker_whose_timer_expires(bare: Sandbox, name: str | None) -> None:
     environ = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}
     if name is not None:
         environ["TORCHELASTIC_TIMER_FILE"] = str(bare.folder / name)
@@ -199,7 +199,7 @@ def test_the_watchdog_ends_a_worker_whose_timer_expires(bare: Desk, name: str | 
     assert ended == "True -9"
 
 
-def test_without_the_variable_there_is_no_watchdog(bare: Desk) -> None:
+def test_without_the_variable_there_is_no_watchdog(bare: Sandbox) -> None:
     bare.save("my_launcher.py", NAMES, """
         def train():
             return os.environ.get("TORCHELASTIC_TIMER_FILE")
@@ -220,7 +220,7 @@ ASKING = """
 """
 
 
-def test_the_port_variable_starts_a_health_check_server_which_asks_the_watchdog_too(bare: Desk) -> None:
+def test_the_port_variable_starts_a_health_check_server_which_asks_the_watchdog_too(bare: Sandbox) -> None:
     bare.save("my_launcher.py", NAMES, ASKING, """
         if __name__ == "__main__":
             port = os.environ["TORCHELASTIC_HEALTH_CHECK_PORT"]
@@ -235,7 +235,7 @@ def test_the_port_variable_starts_a_health_check_server_which_asks_the_watchdog_
     assert said == "{0: 200}\n"
 
 
-def test_a_health_check_server_can_be_extended(bare: Desk) -> None:
+def test_a_health_check_server_can_be_extended(bare: Sandbox) -> None:
     bare.save("my_launcher.py", NAMES, """
         import time
 
@@ -257,7 +257,7 @@ def test_a_health_check_server_can_be_extended(bare: Desk) -> None:
     assert said.splitlines() == ["start 1234 60 True", "stop", "{0: 0}"]
 
 
-def test_create_healthcheck_server_makes_one_that_answers(bare: Desk) -> None:
+def test_create_healthcheck_server_makes_one_that_answers(bare: Sandbox) -> None:
     bare.save("serve.py", NAMES, ASKING, """
         import time
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.seeds.conftest import Desk, fill, needs_torch
+from tests.seeds.conftest import Sandbox, fill, needs_torch
 
 MY_LAUNCHER = """
   # my_launcher.py
@@ -149,11 +149,11 @@ def launcher(*filled: tuple[str, str]) -> str:
     return fill(MY_LAUNCHER, ("RendezvousHandler(...)", OURS), ARGUMENTS, EXCEPTION, *filled)
 
 
-def run(desk: Desk, *arguments: str) -> list[str]:
-    return desk.run("python", "-m", "holdfast.compat", "my_launcher.py", *arguments).splitlines()
+def run(sandbox: Sandbox, *arguments: str) -> list[str]:
+    return sandbox.run("python", "-m", "holdfast.compat", "my_launcher.py", *arguments).splitlines()
 
 
-def test_the_launcher_prints_what_stands_there(bare: Desk) -> None:
+def test_the_launcher_prints_what_stands_there(bare: Sandbox) -> None:
     """The strings have no braces, so the document's own words are what it prints."""
     bare.save("my_launcher.py", NAMES, launcher())
 
@@ -161,7 +161,7 @@ def test_the_launcher_prints_what_stands_there(bare: Desk) -> None:
     assert run(bare, "--fn_args", "None") == ["worker 0 failed with: run_result.failures[0]"]
 
 
-def test_the_result_of_the_launcher_has_return_values_and_failures_by_rank(bare: Desk) -> None:
+def test_the_result_of_the_launcher_has_return_values_and_failures_by_rank(bare: Sandbox) -> None:
     bare.save("my_launcher.py", NAMES, launcher(*BRACED))
 
     assert run(bare, "--nproc_per_node", "2") == ["worker 0 return value is: 30"]
@@ -172,18 +172,18 @@ def test_the_result_of_the_launcher_has_return_values_and_failures_by_rank(bare:
 
 @needs_torch
 @pytest.mark.torch
-def test_the_launcher_runs_as_a_module_and_with_torch(desk: Desk) -> None:
+def test_the_launcher_runs_as_a_module_and_with_torch(sandbox: Sandbox) -> None:
     """Ours answers to the names below torch, which is itself and whole."""
     check = "import torch.nn\nassert torch.distributed.Store and WorkerSpec.__module__ == 'holdfast.agent.api'"
-    desk.save("my_launcher.py", NAMES, check, launcher(*BRACED))
+    sandbox.save("my_launcher.py", NAMES, check, launcher(*BRACED))
 
-    said = desk.run("python", "-m", "holdfast.compat", "-m", "my_launcher")
+    said = sandbox.run("python", "-m", "holdfast.compat", "-m", "my_launcher")
 
     assert said == "worker 0 return value is: 30\n"
 
 
 @pytest.mark.parametrize("result", RESULTS.values(), ids=RESULTS.keys())
-def test_a_rendezvous_handler_of_ones_own_is_given_to_the_spec(bare: Desk, result: str) -> None:
+def test_a_rendezvous_handler_of_ones_own_is_given_to_the_spec(bare: Sandbox, result: str) -> None:
     others = "local_world_size=2,\n    entrypoint=trainer_entrypoint_fn,\n    args=(3,),"
     given = fill(
         WITH_MY_HANDLER,
@@ -197,7 +197,7 @@ def test_a_rendezvous_handler_of_ones_own_is_given_to_the_spec(bare: Desk, resul
     assert run(bare) == ["{0: 30, 1: 33}"]
 
 
-def test_an_exception_of_the_rendezvous_can_be_handled(bare: Desk) -> None:
+def test_an_exception_of_the_rendezvous_can_be_handled(bare: Sandbox) -> None:
     mine = MY_HANDLER.format(result="1 / 0")
     program = fill(MY_LAUNCHER, ("RendezvousHandler(...)", "MyRendezvousHandler()"), ARGUMENTS, EXCEPTION)
     bare.save("my_launcher.py", NAMES, mine, program)
@@ -205,7 +205,7 @@ def test_an_exception_of_the_rendezvous_can_be_handled(bare: Desk) -> None:
     assert run(bare) == ["handled: division by zero"]
 
 
-def test_a_metric_handler_of_ones_own_is_pushed_the_metrics_of_the_platform(bare: Desk) -> None:
+def test_a_metric_handler_of_ones_own_is_pushed_the_metrics_of_the_platform(bare: Sandbox) -> None:
     sink = "# push metric_data to your metric sink"
     push = f"{sink}\n        print(metric_data.group_name, metric_data.name)"
     bare.save("my_launcher.py", NAMES, fill(METRIC_HANDLER, (sink, push), ("WorkerSpec(...)", SPEC)), CALL_MAIN)
@@ -215,7 +215,7 @@ def test_a_metric_handler_of_ones_own_is_pushed_the_metrics_of_the_platform(bare
     assert {"torchelastic rendezvous.duration_ms", "torchelastic workers.default.run_success_no_retries"} < set(pushed)
 
 
-def test_by_default_metrics_and_events_go_nowhere(bare: Desk) -> None:
+def test_by_default_metrics_and_events_go_nowhere(bare: Sandbox) -> None:
     without = ("metrics.configure(MyMetricHandler())", "pass")
     silent = fill(
         METRIC_HANDLER, ("# push metric_data to your metric sink", "raise"), without, ("WorkerSpec(...)", SPEC)
@@ -230,7 +230,7 @@ def test_by_default_metrics_and_events_go_nowhere(bare: Desk) -> None:
     assert run(bare) == []
 
 
-def test_an_event_handler_of_ones_own_records_the_events_of_the_agent(bare: Desk) -> None:
+def test_an_event_handler_of_ones_own_records_the_events_of_the_agent(bare: Sandbox) -> None:
     process = "# process event\n        print(type(event).__name__, event.name, event.source.name)"
     bare.save(
         "my_launcher.py",

@@ -6,7 +6,7 @@ from textwrap import indent
 
 import pytest
 
-from tests.seeds.conftest import Desk, fill, needs_torch
+from tests.seeds.conftest import Sandbox, fill, needs_torch
 
 MYLAUNCHER = """
     # mylauncher.py
@@ -134,22 +134,22 @@ def answering(next_rendezvous: str) -> str:
 
 
 @pytest.mark.parametrize("start_method", ["fork", "spawn"])
-def test_a_launcher_of_ones_own_is_a_module_to_run(desk: Desk, start_method: str) -> None:
+def test_a_launcher_of_ones_own_is_a_module_to_run(sandbox: Sandbox, start_method: str) -> None:
     launcher = fill(MYLAUNCHER, ARGUMENTS, EXCEPTION)
     if start_method == "spawn":  # whose workers import the launcher
         launcher = 'if __name__ == "__main__":\n' + indent(launcher, "    ")
-    desk.save("trainer.py", TRAINER)
-    desk.save("mylauncher.py", NAMES, OUR_RENDEZVOUS, launcher)
+    sandbox.save("trainer.py", TRAINER)
+    sandbox.save("mylauncher.py", NAMES, OUR_RENDEZVOUS, launcher)
 
-    said = desk.run("python", "-m", "mylauncher", "2", start_method)
+    said = sandbox.run("python", "-m", "mylauncher", "2", start_method)
 
     assert sorted(said.splitlines()) == HELLO_FROM_TWO
 
 
-def test_what_the_rendezvous_raises_can_be_handled_in_the_launcher(desk: Desk) -> None:
-    desk.save("myrdzv.py", answering("raise RuntimeError('no ranks today')"))
-    desk.save("trainer.py", TRAINER)
-    desk.save(
+def test_what_the_rendezvous_raises_can_be_handled_in_the_launcher(sandbox: Sandbox) -> None:
+    sandbox.save("myrdzv.py", answering("raise RuntimeError('no ranks today')"))
+    sandbox.save("trainer.py", TRAINER)
+    sandbox.save(
         "mylauncher.py",
         NAMES,
         "from myrdzv import MyRendezvousHandler",
@@ -157,20 +157,20 @@ def test_what_the_rendezvous_raises_can_be_handled_in_the_launcher(desk: Desk) -
         fill(MYLAUNCHER, ARGUMENTS, EXCEPTION),
     )
 
-    assert desk.run("python", "-m", "mylauncher", "2", "fork") == "handled: no ranks today\n"
+    assert sandbox.run("python", "-m", "mylauncher", "2", "fork") == "handled: no ranks today\n"
 
 
-def test_a_handler_of_ones_own_returns_a_store_a_rank_and_a_world_size(desk: Desk) -> None:
-    desk.save("trainer.py", TRAINER)
-    desk.save("myrdzv.py", "from holdfast.store import MemoryStore", answering("return MemoryStore(), 0, 1"))
-    desk.save("mylauncher.py", NAMES, "from myrdzv import *", fill(WITH_MY_HANDLER, ("params", ""), THE_OTHERS))
+def test_a_handler_of_ones_own_returns_a_store_a_rank_and_a_world_size(sandbox: Sandbox) -> None:
+    sandbox.save("trainer.py", TRAINER)
+    sandbox.save("myrdzv.py", "from holdfast.store import MemoryStore", answering("return MemoryStore(), 0, 1"))
+    sandbox.save("mylauncher.py", NAMES, "from myrdzv import *", fill(WITH_MY_HANDLER, ("params", ""), THE_OTHERS))
 
-    assert sorted(desk.run("python", "-m", "mylauncher", "2", "fork").splitlines()) == HELLO_FROM_TWO
+    assert sorted(sandbox.run("python", "-m", "mylauncher", "2", "fork").splitlines()) == HELLO_FROM_TWO
 
 
-def test_a_node_that_waits_makes_the_agent_meet_again(desk: Desk) -> None:
+def test_a_node_that_waits_makes_the_agent_meet_again(sandbox: Sandbox) -> None:
     """The workers of the first round wait for ever; only the handler's word can end it."""
-    desk.save("trainer.py", """
+    sandbox.save("trainer.py", """
         import os, signal
 
         def trainer_entrypoint_fn(word):
@@ -184,34 +184,34 @@ def test_a_node_that_waits_makes_the_agent_meet_again(desk: Desk) -> None:
         .replace("return 0\n", "return int(self.rounds == 1)\n")
         .replace('return "run"', 'return f"run {self.rounds}"')
     )
-    desk.save("myrdzv.py", "from holdfast.store import MemoryStore", counted)
-    desk.save("mylauncher.py", NAMES, "from myrdzv import *", fill(WITH_MY_HANDLER, ("params", ""), THE_OTHERS))
+    sandbox.save("myrdzv.py", "from holdfast.store import MemoryStore", counted)
+    sandbox.save("mylauncher.py", NAMES, "from myrdzv import *", fill(WITH_MY_HANDLER, ("params", ""), THE_OTHERS))
 
-    assert desk.run("python", "-m", "mylauncher", "1", "fork") == "hello in run 2\n"
+    assert sandbox.run("python", "-m", "mylauncher", "1", "fork") == "hello in run 2\n"
 
 
 @needs_torch
 @pytest.mark.torch
-def test_agents_on_two_nodes_meet_in_a_store_of_torch(desk: Desk) -> None:
+def test_agents_on_two_nodes_meet_in_a_store_of_torch(sandbox: Sandbox) -> None:
     """The common procedure is to count who comes, in a file that all nodes see."""
     store = "torch.distributed.FileStore('store', 2)"
-    desk.save("trainer.py", TRAINER)
-    desk.save("myrdzv.py", "import torch", answering(f"store = {store}; return store, store.add('nodes', 1) - 1, 2"))
-    desk.save("mylauncher.py", NAMES, "from myrdzv import *", fill(WITH_MY_HANDLER, ("params", ""), THE_OTHERS))
-    nodes = [desk.start("python", "-m", "mylauncher", "1", "fork") for _ in range(2)]
+    sandbox.save("trainer.py", TRAINER)
+    sandbox.save("myrdzv.py", "import torch", answering(f"store = {store}; return store, store.add('nodes', 1) - 1, 2"))
+    sandbox.save("mylauncher.py", NAMES, "from myrdzv import *", fill(WITH_MY_HANDLER, ("params", ""), THE_OTHERS))
+    nodes = [sandbox.start("python", "-m", "mylauncher", "1", "fork") for _ in range(2)]
 
     said = [node.communicate() for node in nodes]
 
     assert sorted(out for out, _ in said) == [f"{line}\n" for line in HELLO_FROM_TWO], said
 
 
-def test_a_metric_handler_of_ones_own_is_told_of_the_platform(desk: Desk) -> None:
+def test_a_metric_handler_of_ones_own_is_told_of_the_platform(sandbox: Sandbox) -> None:
     in_memory = "# Emit metrics\n        stored.append((metric_data.group_name, metric_data.name))"
-    desk.save("trainer.py", TRAINER)
-    desk.save("mymetrics.py", "stored = []", fill(MYMETRICS, ("# Emit metrics", in_memory)))
+    sandbox.save("trainer.py", TRAINER)
+    sandbox.save("mymetrics.py", "stored = []", fill(MYMETRICS, ("# Emit metrics", in_memory)))
     spec = 'WorkerSpec(fn=trainer_entrypoint_fn, args=("hello",), rdzv_handler=rdzv_handler)'
     run = "LocalElasticAgent(spec, start_method=start_method).run(spec.role)"
-    desk.save(
+    sandbox.save(
         "mylauncher.py",
         NAMES,
         "import mymetrics",
@@ -220,7 +220,7 @@ def test_a_metric_handler_of_ones_own_is_told_of_the_platform(desk: Desk) -> Non
         "for metric in mymetrics.stored: print(*metric)",
     )
 
-    lines = desk.run("python", "-m", "mylauncher", "1", "fork").splitlines()
+    lines = sandbox.run("python", "-m", "mylauncher", "1", "fork").splitlines()
 
     assert lines[0] == "hello from rank 0 of 1"
     assert {"torchelastic rendezvous.duration_ms", "torchelastic workers.default.run_success_no_retries"} < set(

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.wire.address import Endpoint
 from tests.rendezvous.test_etcd import BINARY, etcd
-from tests.seeds.conftest import METRIC, Desk, fill, needs_torch
+from tests.seeds.conftest import METRIC, Sandbox, fill, needs_torch
 
 __all__ = ["etcd"]
 
@@ -120,32 +120,32 @@ def metrics_in(out: str) -> list[tuple[str, str]]:
     return [(found[1], found[2]) for line in out.splitlines() if (found := METRIC.fullmatch(line))]
 
 
-def test_a_state_and_a_step_can_be_left_to_be_filled_out(desk: Desk) -> None:
-    desk.save(
+def test_a_state_and_a_step_can_be_left_to_be_filled_out(sandbox: Sandbox) -> None:
+    sandbox.save(
         "main.py", MY_STATE, TRAIN_STEP, "print(isinstance(MyState(), torchelastic.State), train_step(MyState()))"
     )
 
-    assert desk.run("python", "main.py") == "True None\n"
+    assert sandbox.run("python", "main.py") == "True None\n"
 
 
 @needs_etcd
 @needs_torch
 @pytest.mark.torch
-def test_main_trains_with_gloo_and_meets_in_etcd(desk: Desk, etcd: Endpoint) -> None:
-    desk.save(
+def test_main_trains_with_gloo_and_meets_in_etcd(sandbox: Sandbox, etcd: Endpoint) -> None:
+    sandbox.save(
         "main.py",
         fill(MY_STATE, (TODO, STATE_OF_STEPS)),
         fill(TRAIN_STEP, (TODO, THREE_STEPS)),
         fill(MAIN, ("localhost:2379", str(etcd))),
     )
 
-    assert desk.run("python", "main.py") == "step 1\nstep 2\nstep 3\n"
+    assert sandbox.run("python", "main.py") == "step 1\nstep 2\nstep 3\n"
 
 
 @needs_etcd
 @needs_torch
 @pytest.mark.torch
-def test_two_mains_share_a_process_group(desk: Desk, etcd: Endpoint) -> None:
+def test_two_mains_share_a_process_group(sandbox: Sandbox, etcd: Endpoint) -> None:
     summing = """
         if state.steps == 3:
             raise StopIteration
@@ -155,7 +155,7 @@ def test_two_mains_share_a_process_group(desk: Desk, etcd: Endpoint) -> None:
         print("step", state.steps, "of", int(total))
         return state, None
     """
-    desk.save(
+    sandbox.save(
         "main.py",
         "import torch",
         fill(MY_STATE, (TODO, STATE_OF_STEPS)),
@@ -168,7 +168,7 @@ def test_two_mains_share_a_process_group(desk: Desk, etcd: Endpoint) -> None:
             ("run_id = 1234", "run_id = 1235"),
         ),
     )
-    both = [desk.start("python", "main.py"), desk.start("python", "main.py")]
+    both = [sandbox.start("python", "main.py"), sandbox.start("python", "main.py")]
 
     said = [process.communicate() for process in both]
 
@@ -176,8 +176,10 @@ def test_two_mains_share_a_process_group(desk: Desk, etcd: Endpoint) -> None:
 
 
 @needs_etcd
-def test_metrics_of_the_platform_and_of_the_program_are_printed_to_the_console(desk: Desk, etcd: Endpoint) -> None:
-    desk.save(
+def test_metrics_of_the_platform_and_of_the_program_are_printed_to_the_console(
+    sandbox: Sandbox, etcd: Endpoint
+) -> None:
+    sandbox.save(
         "main.py",
         PUBLISH_METRICS,
         CALCULATE,
@@ -187,16 +189,16 @@ def test_metrics_of_the_platform_and_of_the_program_are_printed_to_the_console(d
         fill(MAIN, ("localhost:2379", str(etcd)), ("run_id = 1234", "run_id = 1236"), ('"gloo"', '"ring"')),
     )
 
-    printed = metrics_in(desk.run("python", "main.py"))
+    printed = metrics_in(sandbox.run("python", "main.py"))
 
     assert printed.count(("my_app", "calculate_latency")) == 4
     assert ("torchelastic", "regroup.in_process_ms") in printed
 
 
 @pytest.mark.parametrize("publish", [PUBLISH_METRICS, CUSTOM_HANDLER], ids=["console", "custom"])
-def test_values_of_a_group_are_printed_in_the_documented_format(desk: Desk, publish: str) -> None:
+def test_values_of_a_group_are_printed_in_the_documented_format(sandbox: Sandbox, publish: str) -> None:
     assert metrics_in(PRINTED) == [("my_app", "my_metric")] * 2
-    desk.save(
+    sandbox.save(
         "main.py",
         publish,
         CALCULATE,
@@ -206,20 +208,20 @@ def test_values_of_a_group_are_printed_in_the_documented_format(desk: Desk, publ
         "metrics.getStream(group='other_app').add_value('my_metric', 8)",
     )
 
-    said = desk.run("python", "main.py")
+    said = sandbox.run("python", "main.py")
 
     assert metrics_in(said) == [("my_app", "calculate_latency"), ("my_app", "my_metric")]
     assert re.sub(r"\[[\d.]+\]", "", said) == "[my_app]: calculate_latency=0\n[my_app]: my_metric=7\n"
 
 
-def test_by_default_metrics_are_printed_nowhere(desk: Desk) -> None:
-    desk.save("main.py", CALCULATE, ADD_METRIC_DATA, "my_method()")
+def test_by_default_metrics_are_printed_nowhere(sandbox: Sandbox) -> None:
+    sandbox.save("main.py", CALCULATE, ADD_METRIC_DATA, "my_method()")
 
-    assert desk.run("python", "main.py") == ""
+    assert sandbox.run("python", "main.py") == ""
 
 
-def test_writing_a_checkpoint_tells_its_latency_to_the_group_of_the_platform(desk: Desk) -> None:
-    desk.save(
+def test_writing_a_checkpoint_tells_its_latency_to_the_group_of_the_platform(sandbox: Sandbox) -> None:
+    sandbox.save(
         "main.py",
         PUBLISH_METRICS,
         """
@@ -232,4 +234,4 @@ def test_writing_a_checkpoint_tells_its_latency_to_the_group_of_the_platform(des
         """,
     )
 
-    assert ("torchelastic", "checkpoint.write_latency_ms") in metrics_in(desk.run("python", "main.py"))
+    assert ("torchelastic", "checkpoint.write_latency_ms") in metrics_in(sandbox.run("python", "main.py"))

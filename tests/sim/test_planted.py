@@ -29,6 +29,8 @@ from holdfast.wire.frames import Message
 
 SEEDS_MAX = 400
 NODES = (5, 9)
+#: Seeds that notice what few do. They are tried first; where the simulator has changed and one does not, all follow.
+KEEN = {"ForgetsTheEnd": 177, "FinishesOnce": 93, "ChargesAgain": 68}
 
 
 class SealsTooEarly(RunMachine):
@@ -57,7 +59,7 @@ class ReusesNumbers(RunMachine):
 
 
 class ChargesAgain(RunMachine):
-    """Charges a round whenever somebody has come back."""
+    """Charges a round whenever a node has come back."""
 
     def _charge(self) -> bool:
         if self.round is not None:
@@ -137,8 +139,8 @@ PLANTED: list[tuple[type[RunMachine], tuple[str, ...]]] = [
 ]
 
 
-def first_failure() -> Outcome | None:
-    outcomes = (run_seed(seed, *NODES) for seed in range(SEEDS_MAX))
+def first_failure(planted: str = "") -> Outcome | None:
+    outcomes = (run_seed(seed, *NODES) for seed in (KEEN.get(planted, 0), *range(SEEDS_MAX)))
     return next((outcome for outcome in outcomes if outcome.check is not None), None)
 
 
@@ -148,7 +150,7 @@ def test_a_planted_bug_of_the_run_is_caught(
 ) -> None:
     monkeypatch.setattr(coordinator_machine, "RunMachine", machine)
 
-    outcome = first_failure()
+    outcome = first_failure(machine.__name__)
 
     assert outcome is not None, f"{SEEDS_MAX} seeds did not notice: {machine.__doc__}"
     assert outcome.check in checks, outcome
@@ -199,7 +201,7 @@ def test_a_planted_bug_of_the_member_is_caught(
 ) -> None:
     monkeypatch.setattr(member_module, "MemberMachine", machine)
 
-    outcome = first_failure()
+    outcome = first_failure(machine.__name__)
 
     assert outcome is not None, f"{SEEDS_MAX} seeds did not notice: {machine.__doc__}"
     assert outcome.check in checks, outcome
@@ -263,7 +265,7 @@ def test_a_planted_bug_of_the_agent_is_caught(
 ) -> None:
     monkeypatch.setattr(nodes_module, "AgentMachine", machine)
 
-    outcome = first_failure()
+    outcome = first_failure(machine.__name__)
 
     assert outcome is not None, f"{SEEDS_MAX} seeds did not notice: {machine.__doc__}"
     assert outcome.check in checks, outcome

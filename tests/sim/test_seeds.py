@@ -29,7 +29,7 @@ def test_nothing_is_wrong_and_everything_comes_to_rest_with_many_nodes(start: in
     assert summary.failures == []
 
 
-def test_a_node_that_is_lost_after_its_work_makes_nobody_a_victim() -> None:
+def test_a_node_that_is_lost_after_its_work_makes_no_victim() -> None:
     # A node finishes and crashes; a failure elsewhere that says it is a victim's has no other cause, and is charged.
     outcome = Simulation(make_scenario(394, 3, 24)).run()
 

@@ -27,6 +27,8 @@ from holdfast.train.events import (
 from holdfast.train.machine import UNEXPLAINED_MAX, Plan, TrainerMachine
 
 SEEDS_MAX = 300
+#: A seed that notices what few do. It is tried first; where the simulator has changed and it does not, all follow.
+KEEN = 164
 
 
 @pytest.mark.parametrize("start", range(0, 160, 20))
@@ -104,7 +106,7 @@ PLANTED: list[tuple[type[TrainerMachine], tuple[str, ...]]] = [
 
 
 def first_failure() -> Outcome | None:
-    outcomes = (Simulation(make_training(seed)).run() for seed in range(SEEDS_MAX))
+    outcomes = (Simulation(make_training(seed)).run() for seed in (KEEN, *range(SEEDS_MAX)))
     return next((outcome for outcome in outcomes if outcome.check is not None), None)
 
 

@@ -16,8 +16,24 @@ from holdfast.specs import AppState, AppStatus, ReplicaStatus, RoleStatus
             "main/1 SUCCEEDED, ran 2.2 s, exit code 0",
         ),
         (
-            ReplicaStatus(2, AppState.FAILED, "main", exit_code=3, cause="exited with code 3", restarts=2),
-            "main/2 FAILED, restarts: 2: exited with code 3",
+            ReplicaStatus(2, AppState.FAILED, "main", exit_code=3, cause="exited with code 3", reason="", restarts=2),
+            "main/2 FAILED, restarts: 2, exit code 3",
+        ),
+        (
+            ReplicaStatus(2, AppState.FAILED, "main", exit_code=3, cause="code 3: x", reason="", last_line="x"),
+            "main/2 FAILED, exit code 3: its last line was: x",
+        ),
+        (
+            ReplicaStatus(2, AppState.FAILED, "main", exit_code=1, cause="no (exit code 1)", reason="no"),
+            "main/2 FAILED, exit code 1: no",
+        ),
+        (
+            ReplicaStatus(2, AppState.FAILED, "main", exit_code=3, cause="error code 3 of the disk"),
+            "main/2 FAILED, exit code 3: error code 3 of the disk",
+        ),
+        (
+            ReplicaStatus(2, AppState.FAILED, "main", exit_code=-9, cause="killed by SIGKILL from outside", reason="x"),
+            "main/2 FAILED: killed by SIGKILL from outside",
         ),
         (
             ReplicaStatus(

@@ -45,10 +45,10 @@ def test_a_barrier_lets_all_through_once_all_are_there(threads: ThreadPoolExecut
         each.result(60)
 
 
-def test_a_barrier_that_times_out_names_who_is_missing(threads: ThreadPoolExecutor) -> None:
+def test_a_barrier_that_times_out_names_missing_ranks(threads: ThreadPoolExecutor) -> None:
     store = MemoryStore()
     asked = [
-        threads.submit(barrier, store.clone(), 4, "b", 0.05, rank, lambda each: f"host{each}", 30 if rank == 0 else 1)
+        threads.submit(barrier, store.clone(), 4, "b", 0.05, rank, lambda each: f"host{each}", 8 if rank == 0 else 1)
         for rank in (0, 1)
     ]
     store.set("b2/TRACE", "")  # a rank that came to the tracing alone

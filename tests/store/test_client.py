@@ -43,7 +43,7 @@ class Asking(threading.Thread):
     def run(self):
         try:
             self.result = self.function()
-        except BaseException as error:  # noqa: BLE001 - kept for whoever asks
+        except BaseException as error:  # noqa: BLE001 - kept for the caller that asks
             self.result = error
 
     def answer(self):
@@ -131,7 +131,7 @@ def test_a_question_that_waits_is_asked_again_of_a_restarted_coordinator(server,
     ],
     ids=["add", "append", "compare_set", "queue_push"],
 )
-def test_after_a_restart_nobody_can_tell_whether_a_write_was_done(server, client, ask):
+def test_after_a_restart_it_is_unknown_whether_a_write_was_done(server, client, ask):
     client.check(["n"])
     server.lose_answers()
     asking = Asking(lambda: ask(client))
@@ -182,7 +182,7 @@ def test_a_wrong_secret_is_told_at_once():
             client.get("k")
 
 
-def test_a_thread_that_waits_holds_up_nobody(server, client):
+def test_a_thread_that_waits_blocks_no_other(server, client):
     """Ten threads wait over their own connections; when all are answered only a few are kept."""
     asking = [Asking(lambda key=key: client.get(f"k{key}")) for key in range(10)]
     wait_until(lambda: server.snapshot()["waiters"] == 10)
@@ -231,7 +231,7 @@ def test_a_closed_client_asks_no_more(server, client):
     assert server.snapshot()["channels_away"] == 0
 
 
-def test_a_client_nobody_holds_says_bye(server):
+def test_a_client_without_references_says_bye(server):
     client = StoreClient.connect(server.endpoint, "run", secret=b"")
     client.set("k", "1")
     del client

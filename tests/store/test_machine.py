@@ -63,7 +63,7 @@ class Store:
         return self.tell(Asked(peer, kind(self.ids[peer], space, *fields)))
 
     def reply(self, peer: str, kind: type, *fields: object, space: str = "run") -> object:
-        """Ask what is answered at once and wakes nobody."""
+        """Ask what is answered at once and wakes no client."""
         [answer] = self.ask(peer, kind, *fields, space=space)
         assert answer.peer == peer
         assert getattr(answer.reply, "id", None) == self.ids[peer]
@@ -145,7 +145,7 @@ def test_all_keys_must_be_there_at_once(store):
     assert store.ask("w", StoreSet, "x", b"3")[1:] == [Answer("a", StoreValues(1, [b"3", b"2"]))]
 
 
-def test_a_batch_wakes_whoever_it_completes(store):
+def test_a_batch_wakes_the_clients_it_completes(store):
     store.ask("a", StoreMultiGet, ["x", "y"], 50.0)
     store.ask("b", StoreWait, ["y", "z"], 50.0)
 

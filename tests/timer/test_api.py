@@ -157,7 +157,7 @@ def test_a_server_of_ones_own_fills_in_four_methods(failing: list[Any], tries: i
     assert server.tried == ["w"] * tries
 
 
-def test_setting_the_wall_clock_expires_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_setting_the_wall_clock_expires_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
     queue = ListQueue([])
     server = MyServer(queue, [])
     real = time.time

@@ -213,7 +213,7 @@ def test_expires_finds_the_agents_pipe_by_itself(
     api._client.close()
 
 
-def test_where_nobody_watches_a_timer_cannot_be_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_watchdog_a_timer_cannot_be_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_client, "CONNECT_WAIT_S", 0.0)
     os.mkfifo(tmp_path / "unread")
     for name in ("unread", "missing"):
@@ -293,7 +293,7 @@ def test_any_scope_arrives_as_it_was(server: FileTimerServer, client: FileTimerC
 # -- rude writers ----------------------------------------------------------------------------------------------
 
 
-def test_a_request_for_somebody_elses_process_is_ignored(server: FileTimerServer, path: str) -> None:
+def test_a_request_for_another_programs_process_is_ignored(server: FileTimerServer, path: str) -> None:
     for pid in (1, os.getppid(), 2**30):
         with Path(path).open("w") as pipe:
             pipe.write(FileTimerRequest(pid, "step", time.time() - 1, 9).to_json() + "\n")
@@ -321,7 +321,7 @@ def test_a_pid_that_was_given_to_another_process_is_not_signalled(server: FileTi
             each.wait()
 
 
-def test_rude_writers_cost_nobody_else_a_timer(server: FileTimerServer, worker: Callable, path: str) -> None:
+def test_rude_writers_cost_no_other_process_a_timer(server: FileTimerServer, worker: Callable, path: str) -> None:
     server.start()
     seed = random.randrange(2**32)
     dice = random.Random(seed)

@@ -57,7 +57,7 @@ class Gang:
         return None
 
 
-def test_nobody_is_judged_before_the_first_beat() -> None:
+def test_no_worker_is_judged_before_the_first_beat() -> None:
     gang = Gang(FIXED)
     gang.beats = {0: Beat(), 1: Beat()}
 
@@ -135,7 +135,7 @@ def test_each_report_doubles_the_learned_limit_so_that_a_slow_evaluation_passes_
     assert limits == [30.0, 60.0, 120.0]
 
 
-def test_a_pause_of_our_own_is_nobodys_fault() -> None:
+def test_a_pause_of_our_own_is_not_counted() -> None:
     gang = Gang(FIXED)
     gang.beats = {0: Beat(5, 1000.0)}
     gang.run(10)
@@ -280,7 +280,7 @@ def test_stillness_during_our_own_pause_does_not_count() -> None:
     assert gang.run(10) is not None
 
 
-def test_that_nobody_beats_is_told_once_with_what_will_be_found() -> None:
+def test_missing_beats_are_told_once_with_what_will_be_found() -> None:
     gang = still_gang()
     gang.still_since = None
     gang.run(1000)

@@ -78,7 +78,7 @@ module.pause()
         {"HOLDFAST_HEARTBEAT_FILE": "{path}"},
     ],
 )
-def test_where_nobody_watches_a_heartbeat_does_nothing(book: BeatBook, variables: dict[str, str]) -> None:
+def test_without_a_watchdog_a_heartbeat_does_nothing(book: BeatBook, variables: dict[str, str]) -> None:
     run(
         "holdfast.heartbeat(1); holdfast.heartbeat()",
         **{name: value.replace("{path}", book.path) for name, value in variables.items()},

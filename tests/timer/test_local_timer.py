@@ -65,7 +65,7 @@ def test_a_process_that_is_done_in_time_is_left_alone(server: LocalTimerServer, 
     assert run(be_done_in_time, queue) == 0
 
 
-def test_a_timer_of_the_servers_own_process_kills_nobody(queue: Any) -> None:
+def test_a_timer_of_the_servers_own_process_kills_no_process(queue: Any) -> None:
     server = LocalTimerServer(queue)
     server.register_timers([TimerRequest(os.getpid(), "mine", time.time() - 1)])
 

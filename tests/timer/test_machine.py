@@ -72,7 +72,7 @@ def test_a_worker_that_is_gone_has_no_timers() -> None:
     assert machine.wakeup() is None
 
 
-def test_a_pause_of_our_own_is_nobodys_fault() -> None:
+def test_a_pause_of_our_own_is_not_counted() -> None:
     machine = TimerMachine()
     machine.handle(TimerSet(1, "step", 110.0), 100.0)
     machine.handle(Tick(), 101.0)

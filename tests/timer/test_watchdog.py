@@ -358,7 +358,7 @@ def test_a_timer_of_a_workers_own_child_ends_the_worker(launch: StartLaunch) -> 
     assert "rank 0: timer 'loading' of 0.2 s expired" in err
 
 
-def test_a_request_for_a_process_that_is_no_worker_hurts_nobody(launch: StartLaunch) -> None:
+def test_a_request_for_a_process_that_is_no_worker_does_no_harm(launch: StartLaunch) -> None:
     text = """
         import os, signal
         from holdfast.timer import FileTimerRequest, expires

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.train.conftest import Worker
+from tests.fork_server import ForkServer
+from tests.train.conftest import Worker, start_cold
 
 from holdfast.wire.ports import HeldPort
 
@@ -71,23 +73,16 @@ def endpoint(coordinator: Coordinator) -> str:
 
 
 @pytest.fixture
-def start_workers(endpoint: str, environ: dict[str, str]) -> Iterator[StartWorkers]:
-    """Start so many workers of one run, each with options of its own."""
-    import json
-
+def start_workers(endpoint: str, environ: dict[str, str], fork_server: ForkServer) -> Iterator[StartWorkers]:
+    """Start so many workers of one run, each with options of its own; `cold` ones import torch themselves."""
     workers: list[Worker] = []
 
-    def make(*each: dict[str, Any], **common: Any) -> list[Worker]:
-        made = [
-            Worker(
-                [sys.executable, "-W", "error", str(TRAINER), json.dumps({"endpoint": endpoint, **common, **own})],
-                environ,
-                workers,
-            )
-            for own in each
-        ]
-        workers.extend(made)
-        return made
+    def make(*each: dict[str, Any], cold: bool = False, **common: Any) -> list[Worker]:
+        start = start_cold if cold else fork_server.start
+        for own in each:
+            argv = [str(TRAINER), json.dumps({"endpoint": endpoint, **common, **own})]
+            workers.append(Worker(start(argv, environ), workers))
+        return workers[-len(each) :]
 
     yield make
     for worker in workers:

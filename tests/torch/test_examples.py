@@ -17,12 +17,13 @@ pytest.importorskip("numpy")
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-NEEDS = {"torch_ddp": "torch", "gpt": "torch"}
+NEEDS = {"torch_ddp": "torch", "gpt": "torch", "fsdp_llama": "torch"}
 #: What makes an example short.
 BRIEF = {
     "numpy_regression": ["--epochs", "4"],
     "torch_ddp": ["--epochs", "2", "--samples", "1600"],
     "gpt": ["--steps", "30"],
+    "fsdp_llama": ["--steps", "25"],
     "jax": ["--epochs", "2"],
 }
 EXAMPLES = sorted(path.parent.name for path in ROOT.glob("examples/*/train.py"))

@@ -1,8 +1,10 @@
-"""Training with torch through faults: real processes, and whoever dies, stops or comes in the middle of a step."""
+"""Training with torch through faults: real processes, and workers that die, stop or come in the middle of a step."""
 
 from __future__ import annotations
 
+import json
 import signal
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(400)]
 
 EPOCHS = 5
 STEPS = 20
+Undisturbed = Callable[..., dict[str, Any]]
 MOMENTS = ["forward", "reduce", "optimizer", "after"]
 
 
@@ -39,8 +42,23 @@ def counted(worker: Worker) -> list[int]:
     return [event["number"] for event in worker.events if event["event"] == "step"]
 
 
-def undisturbed(start_workers: StartWorkers, size: int, **options: Any) -> dict[str, Any]:
-    return agreed(start_workers(*[{}] * size, size=size, run="undisturbed", **options))
+@pytest.fixture(scope="module")
+def ends() -> dict[str, dict[str, Any]]:
+    """How workers that nothing disturbed have ended, by their options: what they train does not depend on the test."""
+    return {}
+
+
+@pytest.fixture
+def undisturbed(start_workers: StartWorkers, ends: dict[str, dict[str, Any]]) -> Undisturbed:
+    """How so many workers end that nothing disturbs."""
+
+    def end(size: int, **options: Any) -> dict[str, Any]:
+        key = json.dumps([size, options])
+        if key not in ends:
+            ends[key] = agreed(start_workers(*[{}] * size, size=size, run="undisturbed", **options))
+        return ends[key]
+
+    return end
 
 
 @pytest.mark.parametrize(
@@ -48,11 +66,11 @@ def undisturbed(start_workers: StartWorkers, size: int, **options: Any) -> dict[
     [*(("reduce", 2, moment) for moment in MOMENTS), ("reduce", 3, "reduce"), ("ddp", 3, "reduce")],
 )
 def test_a_worker_that_is_killed_is_replaced_and_not_a_bit_is_different(
-    start_workers: StartWorkers, mode: str, size: int, moment: str
+    start_workers: StartWorkers, undisturbed: Undisturbed, mode: str, size: int, moment: str
 ) -> None:
     """The survivors wait for a replacement, so that every step is done at full size; what three add up has an order."""
-    expected = undisturbed(start_workers, size, mode=mode)
-    common = {"size": size, "mode": mode, "settings": {"min_nodes": size}}
+    expected = undisturbed(size, mode=mode)
+    common = {"size": size, "mode": mode, "settings": {"min_nodes": size}, "cold": moment == "after"}
     *survivors, victim = start_workers(*[{}] * (size - 1), {"fates": {f"7 {moment}": "kill"}}, **common)
     victim.wait_for("fate")
     (replacement,) = start_workers({"model_seed": 99}, **common)
@@ -89,8 +107,10 @@ def test_a_worker_and_the_coordinator_that_die_at_one_moment_cost_no_step(
         assert counted(survivor) == list(range(STEPS)), "no step is lost and none is counted twice"
 
 
-def test_one_of_three_is_killed_and_the_others_go_on_at_once(start_workers: StartWorkers) -> None:
-    expected = undisturbed(start_workers, 3)
+def test_one_of_three_is_killed_and_the_others_go_on_at_once(
+    start_workers: StartWorkers, undisturbed: Undisturbed
+) -> None:
+    expected = undisturbed(3, mode="reduce")
     *survivors, _ = start_workers({}, {}, {"fates": {"7 reduce": "kill"}}, size=3)
 
     end = agreed(survivors)
@@ -103,10 +123,10 @@ def test_one_of_three_is_killed_and_the_others_go_on_at_once(start_workers: Star
 
 @pytest.mark.parametrize("backend", ["gloo", "ring"])
 def test_sums_by_micro_batch_give_the_same_bits_when_the_number_of_workers_changes(
-    start_workers: StartWorkers, backend: str
+    start_workers: StartWorkers, undisturbed: Undisturbed, backend: str
 ) -> None:
     options = {"mode": "total", "micro_batch": 3, "backend": backend}
-    expected = undisturbed(start_workers, 1, **options)
+    expected = undisturbed(1, **options)
     first, *_ = start_workers(
         {"fates": {"9 forward": "await"}},
         {"fates": {"5 reduce": "kill"}},
@@ -169,14 +189,14 @@ def test_a_newcomer_is_let_in_between_two_steps(start_workers: StartWorkers) -> 
 
 @pytest.mark.parametrize("rollback", ["auto", "copy"])
 def test_workers_that_talk_after_the_optimizer_can_still_undo_its_step(
-    start_workers: StartWorkers, rollback: str
+    start_workers: StartWorkers, undisturbed: Undisturbed, rollback: str
 ) -> None:
-    """The survivors fail after they have changed their parameters, and nobody is left who has not."""
-    options = {"talk": True, "rollback": rollback, "size": 3, "settings": {"min_nodes": 3}}
-    expected = agreed(start_workers({}, {}, {}, **options, run="undisturbed"))
-    *survivors, victim = start_workers({}, {}, {"fates": {"7 after": "kill"}}, **options)
+    """The survivors fail after they have changed their parameters, and no worker is left that has not."""
+    options = {"talk": True, "rollback": rollback, "settings": {"min_nodes": 3}}
+    expected = undisturbed(3, **options)
+    *survivors, victim = start_workers({}, {}, {"fates": {"7 after": "kill"}}, size=3, **options)
     victim.wait_for("fate")
-    (replacement,) = start_workers({}, **options)
+    (replacement,) = start_workers({}, size=3, **options)
 
     assert agreed([*survivors, replacement])["digest"] == expected["digest"]
 

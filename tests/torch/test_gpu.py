@@ -63,7 +63,7 @@ def test_a_state_on_a_gpu_is_taken_over_and_undone_in_place(fused: bool) -> None
 
 
 def test_a_killed_worker_is_replaced_on_a_gpu_too(start_workers: StartWorkers) -> None:
-    common = {"size": 2, "device": "cuda", "settings": {"min_nodes": 2}}
+    common = {"size": 2, "device": "cuda", "settings": {"min_nodes": 2}, "cold": True}
     expected = agreed(start_workers({}, {}, run="undisturbed", **common))
     survivor, victim = start_workers({}, {"fates": {"7 reduce": "kill"}}, **common)
     victim.wait_for("fate")
@@ -77,7 +77,7 @@ def test_a_killed_worker_is_replaced_on_a_gpu_too(start_workers: StartWorkers) -
 
 
 def test_nccl_serves_a_run(start_workers: StartWorkers) -> None:
-    (alone,) = start_workers({}, size=1, device="cuda", backend="auto", mode="ddp")
+    (alone,) = start_workers({}, size=1, cold=True, device="cuda", backend="auto", mode="ddp")
 
     agreed([alone])
 

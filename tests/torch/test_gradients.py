@@ -93,7 +93,7 @@ def test_running_statistics_are_averaged_and_constants_are_left_alone(monkeypatc
         assert torch.equal(one.grad, other.grad)
 
 
-def test_a_parameter_that_nobody_used_gets_no_gradient() -> None:
+def test_an_unused_parameter_gets_no_gradient() -> None:
     models = [nn.ModuleList([nn.Linear(2, 1), nn.Linear(2, 1)]) for _ in range(2)]
     models[0][0](torch.ones(1, 2)).sum().backward()
 

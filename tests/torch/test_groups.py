@@ -44,7 +44,7 @@ def descriptors():
 
 groups = RoundGroups("gloo")
 hook = sys.excepthook
-# Somebody else's connection must not be touched by any of this.
+# A connection of the program must not be touched by any of this.
 listener = socket.create_server(("127.0.0.1", 0))
 mine, theirs = socket.create_connection(listener.getsockname()), listener.accept()[0]
 if told["what"] == "rounds":

@@ -1,4 +1,4 @@
-"""Who a process is among the workers, whoever has started it."""
+"""A process's rank among the workers, whichever launcher has started it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ device = ranks.init_pg("gloo")
 out, name = Path(sys.argv[1]), f"rank {ranks.rank()}"
 said = [ranks.rank(), ranks.world_size(), ranks.local_rank(), ranks.is_rank0(), ranks.is_local_rank0(), str(device)]
 with ranks.on_rank0_first():
-    # The first one waits for nobody, and the others find what it has left.
+    # The first one does not wait, and the others find what it has left.
     (out / "first").touch() if ranks.is_rank0() else said.append((out / "first").exists())
 with ranks.on_local_rank0_first():
     (out / "local").touch() if ranks.is_local_rank0() else said.append((out / "local").exists())
@@ -41,7 +41,7 @@ def test_workers_know_their_ranks_and_the_first_goes_first(tmp_path: Path) -> No
     assert json.loads((tmp_path / "rank 1").read_text()) == [1, 2, 1, False, False, "cpu", True, True]
 
 
-def test_a_process_that_nobody_launched_is_the_only_one(tmp_path: Path) -> None:
+def test_a_process_without_a_launcher_is_the_only_one(tmp_path: Path) -> None:
     code = (
         "from holdfast.torch import ranks\n"
         "assert (ranks.rank(), ranks.world_size(), ranks.local_rank(), ranks.is_rank0()) == (0, 1, 0, True)\n"

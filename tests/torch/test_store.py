@@ -1,11 +1,12 @@
 """torch uses our stores as its own."""
 
 import gc
-import subprocess
-import sys
+import os
 from datetime import timedelta
 
 import pytest
+from tests.processes import finish
+from tests.train.conftest import start_cold
 
 from holdfast.errors import StoreTimeoutError
 from holdfast.store import MemoryStore, StoreClient
@@ -124,18 +125,17 @@ for round_ in range(2):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("world_size", [2, 3])
-def test_gloo_makes_process_groups_over_it(world_size):
+@pytest.mark.parametrize(("world_size", "cold"), [(2, True), (3, False)])
+def test_gloo_makes_process_groups_over_it(world_size, cold, fork_server, tmp_path):
+    script = tmp_path / "worker.py"
+    script.write_text(WORKER)
+    start = start_cold if cold else fork_server.start
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
     with StoreServer() as server:
         workers = [
-            subprocess.Popen(
-                [sys.executable, "-c", WORKER, str(rank), str(world_size), str(server.endpoint)],
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(world_size)
+            start([str(script), str(rank), str(world_size), str(server.endpoint)], env) for rank in range(world_size)
         ]
-        errors = [worker.communicate(timeout=100)[1] for worker in workers]
+        errors = [finish(worker)[1] for worker in workers]
 
         assert [worker.returncode for worker in workers] == [0] * world_size, "\n".join(errors)
         server.snapshot()

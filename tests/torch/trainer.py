@@ -132,7 +132,7 @@ class Trainer:
         return nn.functional.cross_entropy(model(inputs.to(self.device)), labels.to(self.device))
 
     def mark(self, run: TorchRun, step: TorchStep) -> None:
-        """Count every sample of the step, whoever has it."""
+        """Count every sample of the step, on any worker."""
         assert run.ledger is not None
         portion = step.portion
         samples = run.ledger.samples(portion.epoch, portion.start, portion.stop)

@@ -98,7 +98,7 @@ def test_the_run_that_this_one_belongs_to_is_its_source(monkeypatch: pytest.Monk
     assert [child.id for child in run.children()] == ["child"]
 
 
-def test_a_process_that_nobody_submitted_tells_nobody() -> None:
+def test_a_process_that_was_not_submitted_has_no_tracker() -> None:
     run = app_run_from_env()
 
     run.add_metadata(lr=0.1)

@@ -11,7 +11,7 @@ from holdfast.tracker.results import FsspecResultTracker
 pytest.importorskip("fsspec")
 
 
-def test_results_are_found_by_whoever_knows_the_place(tmp_path: Path) -> None:
+def test_results_are_found_by_their_place(tmp_path: Path) -> None:
     base = str(tmp_path / "results")
 
     FsspecResultTracker(base)["attempt_1/out"] = {"accuracy": 0.233}

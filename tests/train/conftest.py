@@ -16,19 +16,30 @@ from typing import Any
 import pytest
 
 from holdfast.wire.ports import HeldPort
+from tests.fork_server import ForkServer, Script
 
 #: Four processes that import torch take minutes on a machine that runs other suites beside.
 WAIT_S = 400.0
 
 
+def start_cold(argv: list[str], env: dict[str, str]) -> subprocess.Popen[str]:
+    """Start a script in a new interpreter."""
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", *argv],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=env,
+    )
+
+
 class Worker:
     """One process and the lines that it writes."""
 
-    def __init__(self, argv: list[str], env: dict[str, str], others: list[Worker]) -> None:
+    def __init__(self, process: subprocess.Popen[str] | Script, others: list[Worker]) -> None:
         self._others = others
-        self.process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
-        )
+        self.process = process
         self.events: list[dict[str, Any]] = []
         self._news: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self.errors: list[str] = []
@@ -103,14 +114,14 @@ def free_port() -> Iterator[int]:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Worker]]:
-    """Start a script of this folder with one JSON argument."""
+def start(tmp_path: Path, fork_server: ForkServer) -> Iterator[Callable[..., Worker]]:
+    """Start a script of this folder with one JSON argument: in a new interpreter, or one that has imported torch."""
     workers: list[Worker] = []
     env = {**os.environ, "HOLDFAST_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"}
 
-    def make(script: str, **options: Any) -> Worker:
-        path = Path(__file__).parent / script
-        worker = Worker([sys.executable, "-W", "error", str(path), json.dumps(options)], env, workers)
+    def make(script: str, *, cold: bool = True, **options: Any) -> Worker:
+        argv = [str(Path(__file__).parent / script), json.dumps(options)]
+        worker = Worker(start_cold(argv, env) if cold else fork_server.start(argv, env), workers)
         workers.append(worker)
         return worker
 

@@ -141,7 +141,7 @@ class Worker:
         if pid:
             tell("forked", pid=pid)
             return
-        with open(os.devnull, "w") as null:  # noqa: PTH123 - whoever reads our output waits for its end
+        with open(os.devnull, "w") as null:  # noqa: PTH123 - the reader of our output waits for its end
             os.dup2(null.fileno(), 1)
             os.dup2(null.fileno(), 2)
         while True:

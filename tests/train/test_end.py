@@ -1,4 +1,4 @@
-"""The end of a training: who is done first waits for those who are a moment behind."""
+"""The end of a training: a worker that is done first waits for those that are a moment behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training in process under `holdfast launch`: who fails is replaced, the others never leave their process."""
+"""Training in process under `holdfast launch`: a worker that fails is replaced, the others keep running."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def pids(out: str) -> set[str]:
 
 
 @pytest.mark.parametrize("fate", ["kill", "stop", "raise", "exit"])
-def test_one_of_three_is_replaced_and_nobody_else_notices_more_than_a_step(
+def test_one_of_three_is_replaced_and_the_others_lose_at_most_a_step(
     launch: StartLaunch, tmp_path: Path, undisturbed: str, fate: str
 ) -> None:
     job = launch("--nproc-per-node", "3", "--max-restarts", "1", *COMMON, SCRIPT, str(tmp_path), FATE=f"{fate}:1:10",
@@ -95,12 +95,12 @@ def test_a_lost_node_costs_the_others_a_step_and_a_new_one_takes_the_state_over(
     port = HeldPort()
     flags = ["--nnodes", "1:2", "--nproc-per-node", "1", "--max-restarts", "3", "--last-call", "0.2", *COMMON]
     flags += ["--rdzv-backend", "holdfast", "--rdzv-endpoint", f"127.0.0.1:{port.port}", "--rdzv-id", "lost"]
-    hosting, guest = ["--rdzv-conf", "is_host=true"], ["--rdzv-conf", "is_host=false"]
+    hosting, joining = ["--rdzv-conf", "is_host=true"], ["--rdzv-conf", "is_host=false"]
     first = launch(*flags, *hosting, SCRIPT, str(tmp_path), HOLD_AT="5:2,20:2")
     first.wait_line("step=5 ")
-    second = launch(*flags, *guest, SCRIPT, str(tmp_path), FATE="killagent:1:10")
+    second = launch(*flags, *joining, SCRIPT, str(tmp_path), FATE="killagent:1:10")
     assert second.end()[0] == -signal.SIGKILL
-    third = launch(*flags, *guest, SCRIPT, str(tmp_path))
+    third = launch(*flags, *joining, SCRIPT, str(tmp_path))
     ends = [first.end(), third.end()]
     port.close()
 

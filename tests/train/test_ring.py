@@ -225,21 +225,21 @@ def proof(sock: socket.socket, secret: bytes) -> bytes:
     return CODEC.encode(answer)
 
 
-def test_strangers_and_workers_of_other_rounds_are_sent_away() -> None:
+def test_unproven_peers_and_workers_of_other_rounds_are_refused() -> None:
     wrong = [make_token(SECRET, "2.nonce", 0), make_token(b"other", "1.nonce", 0), token(1)]
     noise = [b"x" * 32, token(0), b"HF\x02\0\xff\xff\xff\xff", b""]
     with listen("127.0.0.1") as first, listen("127.0.0.1") as second, ThreadPoolExecutor(2) as pool:
         waiting = pool.submit(add_up, 0, first, second)
-        guests = [socket.create_connection(first.getsockname(), timeout=PATIENCE_S) for _ in (*wrong, *noise)]
-        for guest, secret in zip(guests, wrong, strict=False):
-            guest.sendall(proof(guest, secret))
-        for guest, data in zip(guests[len(wrong) :], noise, strict=True):
-            guest.sendall(data)
-        for guest in guests[: len(wrong)]:
-            assert messages_in(read_to_end(guest)) == [Refused(WRONG_SECRET)]
+        peers = [socket.create_connection(first.getsockname(), timeout=PATIENCE_S) for _ in (*wrong, *noise)]
+        for peer, secret in zip(peers, wrong, strict=False):
+            peer.sendall(proof(peer, secret))
+        for peer, data in zip(peers[len(wrong) :], noise, strict=True):
+            peer.sendall(data)
+        for peer in peers[: len(wrong)]:
+            assert messages_in(read_to_end(peer)) == [Refused(WRONG_SECRET)]
         assert pool.submit(add_up, 1, second, first).result() == waiting.result() == 2.0
-        for guest in guests[len(wrong) :]:
-            assert [type(message) for message in messages_in(read_to_end(guest))] in ([Challenge], [])
+        for peer in peers[len(wrong) :]:
+            assert [type(message) for message in messages_in(read_to_end(peer))] in ([Challenge], [])
 
 
 def test_nothing_is_said_to_a_listener_that_has_proven_nothing() -> None:

@@ -1,4 +1,4 @@
-"""The scenarios of the first torchelastic, with real processes: 11 to 30 are summed, whoever dies on the way."""
+"""The scenarios of the first torchelastic, with real processes: 11 to 30 are summed, whichever worker dies."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ StartWorkers = Callable[..., list[Worker]]
 
 @pytest.fixture(params=BACKENDS)
 def start_workers(request: pytest.FixtureRequest, start: Callable[..., Worker], free_port: int) -> StartWorkers:
-    """Start so many workers of one run, each with options of its own."""
+    """Start so many workers of one run, each with options of its own; `cold` ones import torch themselves."""
 
-    def make(*each: dict[str, Any], least: int = 1, most: int = 4, **common: Any) -> list[Worker]:
+    def make(*each: dict[str, Any], least: int = 1, most: int = 4, cold: bool = False, **common: Any) -> list[Worker]:
         extra = common.pop("url_extra", "")
         url = f"holdfast://127.0.0.1:{free_port}/sum?min_workers={least}&max_workers={most}{extra}"
         options = {"url": url, "most": most, "backend": request.param, **common}
-        return [start("summing.py", **{**options, **own}) for own in each]
+        cold = cold or request.param == "ring"  # which finds no torch
+        return [start("summing.py", cold=cold, **{**options, **own}) for own in each]
 
     return make
 
@@ -56,7 +57,7 @@ def test_four_workers_without_any_trouble(start_workers: StartWorkers) -> None:
 
 
 def test_a_generator_of_steps_does_as_well(start_workers: StartWorkers) -> None:
-    workers = start_workers({}, {}, most=2, generator=True)
+    workers = start_workers({}, {}, most=2, generator=True, cold=True)
 
     assert [done(worker) for worker in workers] == [TOTAL] * 2
 
@@ -164,10 +165,10 @@ def test_newcomers_are_let_in_between_two_steps(start_workers: StartWorkers) -> 
 
 
 def test_the_killed_come_back_and_take_the_state_of_the_others(start_workers: StartWorkers) -> None:
-    first = start_workers({"at": {4: "kill"}}, {"at": {8: "await:2"}}, most=2)
+    first = start_workers({"at": {4: "kill"}}, {"at": {8: "await:2"}}, most=2, cold=True)
     first[0].end()
     first[1].wait_for("fate", fate="await:2")
-    (again,) = start_workers({}, most=2)
+    (again,) = start_workers({}, most=2, cold=True)
 
     assert done(first[1]) == done(again) == TOTAL
     synced = next(event for event in again.events if event["event"] == "synced")

@@ -23,3 +23,10 @@ def test_a_step_that_was_done_in_two_rounds_is_the_later_rounds() -> None:
     early, late = Account(5, True, True, counted_in=3), Account(5, True, True, counted_in=4)
 
     assert choose_source([early, late, late]) == Plan(1, False, (0,))
+
+
+def test_a_worker_that_was_away_when_the_others_went_back_to_a_checkpoint_does_not_end_the_training() -> None:
+    back, torn = Account(6, True, True, counted_in=3), Account(9, False, True, counted_in=1)
+
+    assert choose_source([back, torn, back]) == Plan(0, False, (1,))
+    assert choose_source([back, Account(9, False, True, counted_in=3)]) == 9, "it went that far with them"

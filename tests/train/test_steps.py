@@ -16,6 +16,7 @@ import holdfast
 from holdfast.checkpoint import Checkpointer, Every, Notices, StorageTier
 from holdfast.coordinator.query import ask_coordinator
 from holdfast.errors import NotRetryableError, RoundOverError, UsageError
+from holdfast.facts import facts
 from holdfast.rendezvous import RendezvousParameters
 from holdfast.train.membership import Membership, worker_settings
 from holdfast.train.run import Run, elastic
@@ -73,7 +74,7 @@ def test_workers_without_a_sample_get_the_same_sum(port: int, micro_batch: int, 
 
     results = together(port, 4, work)
 
-    assert 0 in [share for share, _ in results], "somebody had nothing to do"
+    assert 0 in [share for share, _ in results], "one worker had nothing to do"
     for _, total in results:
         assert type(total) is type(make[kind](np.zeros(5)))
         first = total["b"] if kind == "dict" else total if kind == "array" else total[0]
@@ -148,7 +149,7 @@ def test_a_step_says_whether_it_counts(port: int) -> None:
     assert run.state.total.tolist() == [3.0]  # type: ignore[attr-defined]
 
 
-def test_a_straggler_is_named_to_whoever_looks_at_the_run(port: int) -> None:
+def test_a_straggler_is_named_in_the_description_of_the_run(port: int) -> None:
     seen: list[str] = []
     looked = threading.Event()
 
@@ -170,11 +171,17 @@ def test_a_straggler_is_named_to_whoever_looks_at_the_run(port: int) -> None:
                     look()
                     if seen:
                         looked.set()
-                        run.stop()
+                        run.stop("a straggler was found")
 
+    reasons: list[str] = []
+    unlisten = facts.listen(
+        lambda fact: reasons.append(fact.data["reason"]) if fact.kind == "training_stopped" else None
+    )
     together(port, 2, work)
+    unlisten()
 
     assert "keeps the others waiting" in seen[0]
+    assert reasons == ["a straggler was found"]
 
 
 def train_with(folder: Path, port: int, epochs: int, notices: Notices | None = None) -> tuple[Run, Any, list[int]]:

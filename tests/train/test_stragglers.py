@@ -15,7 +15,7 @@ def test_a_rank_that_is_slow_for_long_is_named_once() -> None:
     assert told.index(news[0]) == STEPS_MIN - 1
 
 
-def test_one_slow_step_names_nobody() -> None:
+def test_one_slow_step_names_no_rank() -> None:
     watch = Stragglers()
     for _ in range(50):
         watch.observe([0.02, 0.02])
@@ -43,7 +43,7 @@ def test_times_of_another_round_count_anew() -> None:
     assert watch.slow is None
 
 
-def test_a_few_milliseconds_are_nobodys_concern() -> None:
+def test_a_few_milliseconds_do_not_count() -> None:
     watch = Stragglers()
 
     assert not any(watch.observe([0.001, 0.004]) for _ in range(100))

@@ -1,4 +1,4 @@
-"""A coordinator in this process, strangers that talk to its port byte by byte, and the facts that are published."""
+"""A coordinator in this process, peers that talk to its port byte by byte, and the facts that are published."""
 
 import queue
 import secrets
@@ -52,7 +52,7 @@ class Server:
             self.refusals.put(fact.data["reason"])
 
 
-class Stranger:
+class RawPeer:
     """A raw connection to a coordinator's port; it has heard the challenge and proves the secret when told to."""
 
     def __init__(self, endpoint, *, greeted=True):
@@ -132,7 +132,7 @@ class Job:
 
     def assert_undisturbed(self):
         """Check that every member is in the first round, on its first connection, as far as both sides know."""
-        with Stranger(self._server.endpoint).proven() as asker:
+        with RawPeer(self._server.endpoint).proven() as asker:
             asker.say(Query(self._run))
             report = asker.hear()
         assert isinstance(report, Report)
@@ -178,14 +178,14 @@ def start_job():
 
 
 @pytest.fixture
-def stranger():
-    """Connect strangers that leave with the test."""
-    strangers = []
+def raw_peer():
+    """Connect peers that leave with the test."""
+    raw_peers = []
 
     def make(endpoint, **kwargs):
-        strangers.append(Stranger(endpoint, **kwargs))
-        return strangers[-1]
+        raw_peers.append(RawPeer(endpoint, **kwargs))
+        return raw_peers[-1]
 
     yield make
-    for each in strangers:
+    for each in raw_peers:
         each.socket.close()

@@ -43,10 +43,10 @@ def assert_refused(server, sender, reason):
         (frame(b"\x91" * 900 + b"\xc0"), "does not hold a known message"),
     ],
 )
-def test_what_is_no_frame_of_ours_is_refused(serve, stranger, start_job, data, reason, proven):
+def test_what_is_no_frame_of_ours_is_refused(serve, raw_peer, start_job, data, reason, proven):
     server = serve()
     job = start_job(server)
-    sender = stranger(server.endpoint)
+    sender = raw_peer(server.endpoint)
     if proven:
         sender.proven()
     sender.say_sealed(data)
@@ -55,47 +55,47 @@ def test_what_is_no_frame_of_ours_is_refused(serve, stranger, start_job, data, r
     job.assert_undisturbed()
 
 
-def test_a_stranger_may_not_send_what_a_proven_peer_may(serve, stranger):
+def test_an_unproven_peer_may_not_send_what_a_proven_peer_may(serve, raw_peer):
     server = serve()
     body = CODEC.encode(Query("x" * HELLO_BYTES_MAX))
-    early = stranger(server.endpoint)
+    early = raw_peer(server.endpoint)
     early.say_bytes(body)
     assert_refused(server, early, f"over the limit of {HELLO_BYTES_MAX}")
 
-    proven = stranger(server.endpoint).proven()
+    proven = raw_peer(server.endpoint).proven()
     proven.say_sealed(body)
     assert proven.hear() == Report([])
     proven.say_bytes(frame(length=FRAME_BYTES_MAX + 1))
     assert_refused(server, proven, f"over the limit of {FRAME_BYTES_MAX}")
 
 
-def test_a_wrong_secret_is_told_what_to_do(serve, stranger, start_job):
+def test_a_wrong_secret_is_told_what_to_do(serve, raw_peer, start_job):
     server = serve()
     job = start_job(server)
-    sender = stranger(server.endpoint).prove(b"another secret")
+    sender = raw_peer(server.endpoint).prove(b"another secret")
 
     assert_refused(server, sender, WRONG_SECRET)
     job.assert_undisturbed()
 
 
-def test_a_replayed_proof_is_worth_nothing(serve, stranger, start_job):
+def test_a_replayed_proof_is_worth_nothing(serve, raw_peer, start_job):
     server = serve()
     job = start_job(server)
-    first = stranger(server.endpoint)
+    first = raw_peer(server.endpoint)
     proof = prove(server.secret, first.challenge, bytes(NONCE_BYTES), Purpose("coordinator"))
     first.say(proof)
     assert isinstance(first.hear(), Welcome)
-    replayer = stranger(server.endpoint)
+    replayer = raw_peer(server.endpoint)
     replayer.say(proof)
 
     assert_refused(server, replayer, WRONG_SECRET)
     job.assert_undisturbed()
 
 
-def test_a_message_before_the_proof_is_refused_and_not_believed(serve, stranger, start_job):
+def test_a_message_before_the_proof_is_refused_and_not_believed(serve, raw_peer, start_job):
     server = serve()
     job = start_job(server)
-    sender = stranger(server.endpoint)
+    sender = raw_peer(server.endpoint)
     settings, spec = RunSettings(1, 1), NodeSpec("node-0", "host-0", "default", 1, 1000)
     sender.say(Join(999, "job", spec, settings, Phase.WAITING, 999))
 
@@ -103,10 +103,10 @@ def test_a_message_before_the_proof_is_refused_and_not_believed(serve, stranger,
     job.assert_undisturbed()
 
 
-def test_half_a_frame_and_then_silence_runs_into_the_handshake_timeout(serve, stranger, start_job):
+def test_half_a_frame_and_then_silence_runs_into_the_handshake_timeout(serve, raw_peer, start_job):
     server = serve(Limits(handshake_timeout_s=0.1))
     job = start_job(server)
-    silent, half = stranger(server.endpoint), stranger(server.endpoint)
+    silent, half = raw_peer(server.endpoint), raw_peer(server.endpoint)
     half.say_bytes(frame(b"x" * 100)[:20])
 
     reasons = [server.next_refusal(), server.next_refusal()]
@@ -117,33 +117,33 @@ def test_half_a_frame_and_then_silence_runs_into_the_handshake_timeout(serve, st
     job.assert_undisturbed()
 
 
-def test_a_proven_peer_may_be_silent(serve, stranger):
+def test_a_proven_peer_may_be_silent(serve, raw_peer):
     server = serve(Limits(handshake_timeout_s=0.1))
-    quiet = stranger(server.endpoint).proven()
-    stranger(server.endpoint)
+    quiet = raw_peer(server.endpoint).proven()
+    raw_peer(server.endpoint)
     assert server.next_refusal() == "no handshake within 0.1 s"
     quiet.say(Query())
 
     assert quiet.hear() == Report([])
 
 
-def test_one_connection_too_many_is_turned_away_and_may_come_later(serve, stranger):
+def test_one_connection_too_many_is_turned_away_and_may_come_later(serve, raw_peer):
     server = serve(Limits(connections_max=2))
-    first, _ = stranger(server.endpoint).proven(), stranger(server.endpoint).proven()
-    assert_refused(server, stranger(server.endpoint, greeted=False), "the limit of 2 connections is reached")
+    first, _ = raw_peer(server.endpoint).proven(), raw_peer(server.endpoint).proven()
+    assert_refused(server, raw_peer(server.endpoint, greeted=False), "the limit of 2 connections is reached")
     with pytest.raises(
         ConnectionLostError, match="the limit of 2 connections is reached"
     ):  # not final: it may try again
         Channel.connect(server.endpoint, CODEC, server.secret)
     first.socket.close()
-    while isinstance(stranger(server.endpoint, greeted=False).hear(), Refused):
+    while isinstance(raw_peer(server.endpoint, greeted=False).hear(), Refused):
         pass  # the coordinator has not heard of the goodbye yet
 
 
-def test_who_does_not_read_what_it_asks_for_is_dropped(serve, stranger, start_job):
+def test_a_peer_that_does_not_read_its_answers_is_dropped(serve, raw_peer, start_job):
     server = serve(Limits(pending_bytes_max=1_000_000))
     job = start_job(server)
-    slow = stranger(server.endpoint).proven()
+    slow = raw_peer(server.endpoint).proven()
     slow.say(StoreHello("slow"))
     slow.say(StoreSet(1, "space", "key", bytes(4_000_000)))
     # A few answers are more than the kernel takes for one who does not read.
@@ -154,10 +154,10 @@ def test_who_does_not_read_what_it_asks_for_is_dropped(serve, stranger, start_jo
     job.assert_undisturbed()
 
 
-def test_numbers_that_are_none_do_not_stop_the_clock_of_others(serve, stranger, start_job):
+def test_numbers_that_are_none_do_not_stop_the_clock_of_others(serve, raw_peer, start_job):
     server = serve()
     for number, lease_s in enumerate((float("nan"), float("inf"), 1e300)):
-        sender = stranger(server.endpoint).proven()
+        sender = raw_peer(server.endpoint).proven()
         spec = NodeSpec("node", "host", "default", 1, 1000, lease_s=lease_s)
         sender.say(Join(1, f"absurd-{number}", spec, RunSettings(2, 2), Phase.WAITING, 1))
         sender.say(Query("no such run"))
@@ -186,7 +186,7 @@ def test_thousands_of_ground_frames_cost_only_their_own_connections(serve, start
 
     assert sum(counter["refused"] for counter in attacker.outcomes.values()) > FRAMES / 3
     for kind in ("a replayed proof", "a wrong secret", "a wrong version", "a message before the proof"):
-        counter = attacker.outcomes["stranger", kind]
+        counter = attacker.outcomes["unproven", kind]
         assert counter["refused"] == counter.total() > 0
     job.assert_undisturbed()
     start_job(server, run="later").assert_undisturbed()

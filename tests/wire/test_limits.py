@@ -44,23 +44,23 @@ def test_connections_leave_descriptors_for_all_else(limit, share, connections):
     assert descriptors.connections_within(limit, share) == connections
 
 
-def test_the_oldest_connection_that_has_proven_nothing_makes_room(serve, stranger, start_job):
+def test_the_oldest_connection_that_has_proven_nothing_makes_room(serve, raw_peer, start_job):
     server = serve(Limits(connections_max=6))
     job = start_job(server)  # two proven connections
-    silent = [stranger(server.endpoint) for _ in range(4)]
+    silent = [raw_peer(server.endpoint) for _ in range(4)]
     for gone in silent:
-        newcomer = stranger(server.endpoint).proven()
+        newcomer = raw_peer(server.endpoint).proven()
         assert gone.hear() == Refused("too many connections are being opened; try again", again=True)
         assert gone.hear() is None
         newcomer.socket.close()
-        newcomer = stranger(server.endpoint)  # takes the place of the one that left
+        newcomer = raw_peer(server.endpoint)  # takes the place of the one that left
 
     job.assert_undisturbed()
 
 
-def test_a_crowd_that_proves_nothing_is_thinned_out_before_its_time_is_up(serve, stranger):
+def test_a_crowd_that_proves_nothing_is_thinned_out_before_its_time_is_up(serve, raw_peer):
     server = serve(Limits(unproven_max=3, unproven_grace_s=0.05, handshake_timeout_s=10 * PATIENCE_S))
-    silent = [stranger(server.endpoint) for _ in range(10)]
+    silent = [raw_peer(server.endpoint) for _ in range(10)]
 
     for gone in silent[:7]:
         assert gone.hear() == Refused("no handshake within 0.05 s", again=True)
@@ -95,7 +95,7 @@ def test_a_flood_of_refusals_leaves_few_facts(serve):
 
 
 class Deaf:
-    """Serves nobody."""
+    """Serves no client."""
 
     def opened(self, peer):
         pass

@@ -156,7 +156,7 @@ def test_both_clients_notice_a_coordinator_that_does_not_know_the_secret():
         pretend(link)
 
 
-def test_both_clients_say_that_nobody_listens():
+def test_both_clients_say_that_no_process_listens():
     with socket.create_server(("127.0.0.1", 0)) as door:
         endpoint = Endpoint("127.0.0.1", door.getsockname()[1])
     for connect in (ask, link):
@@ -164,7 +164,7 @@ def test_both_clients_say_that_nobody_listens():
             connect(endpoint, b"")
 
 
-def test_a_client_does_not_wait_for_ever_for_somebody_who_says_nothing():
+def test_a_client_does_not_wait_for_ever_for_a_silent_server():
     with socket.create_server(("127.0.0.1", 0)) as mute:
         endpoint = Endpoint("127.0.0.1", mute.getsockname()[1])
         with pytest.raises(ConnectionLostError):
@@ -176,7 +176,7 @@ def test_a_client_does_not_wait_for_ever_for_somebody_who_says_nothing():
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_of_several_who_want_one_port_at_once_exactly_one_has_it(host):
+def test_of_several_processes_that_want_one_port_at_once_exactly_one_has_it(host):
     """All of them can bind it: only who listens first has it, and the others are told."""
 
     def try_open(start, port, done):
@@ -213,4 +213,4 @@ def test_of_several_who_want_one_port_at_once_exactly_one_has_it(host):
 
 
 class NoService:
-    """Serves nobody."""
+    """Serves no client."""

@@ -1,4 +1,4 @@
-"""A held port: nobody can grab it, and the one it is meant for can listen on it."""
+"""A held port: no other process can take it, and the one it is meant for can listen on it."""
 
 import errno
 import os
@@ -26,7 +26,7 @@ def test_a_plain_bind_to_a_held_port_fails(held):
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
-def test_whoever_reuses_addresses_may_listen_on_it(held, host):
+def test_a_socket_that_reuses_addresses_may_listen_on_it(held, host):
     with socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         server.bind((host, held.port))
@@ -64,6 +64,6 @@ def test_a_port_let_go_is_free_again():
         sock.bind(("127.0.0.1", held.port))
 
 
-def test_nobody_reaches_a_port_that_is_only_held(held):
+def test_a_port_that_is_only_held_cannot_be_reached(held):
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", held.port))

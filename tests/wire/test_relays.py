@@ -117,7 +117,7 @@ def test_a_relay_that_only_passes_on_is_not_noticed(serve):
 
 @pytest.mark.parametrize("connect", [ask, link])
 def test_a_relay_on_another_port_of_this_machine_is_refused(serve, connect):
-    """Who squats port 29400 cannot lead clients to the coordinator on its real port."""
+    """A program that squats port 29400 cannot lead clients to the coordinator on its real port."""
     server = serve()
     with Relay(server.endpoint, host="127.0.0.1", port=0) as relay:
         with pytest.raises(HandshakeError, match=f"dialled port {relay.endpoint.port} of localhost and reached port"):

@@ -1,4 +1,4 @@
-"""TLS with real certificates: who has them talks, and whoever has not is turned away."""
+"""TLS with real certificates: clients that have them connect, and others are refused."""
 
 import contextlib
 import queue

@@ -96,9 +96,9 @@ def test_a_node_whose_coordinator_has_another_version_says_what_to_install(tmp_p
 
 
 @pytest.mark.parametrize("version", [1, 3])
-def test_a_node_of_another_version_is_told_what_to_install(serve, stranger, version):
+def test_a_node_of_another_version_is_told_what_to_install(serve, raw_peer, version):
     server = serve()
-    old = stranger(server.endpoint)
+    old = raw_peer(server.endpoint)
     old.say_bytes(frame_of(2, bytes(16), bytes(32), version=version))
 
     refused = old.hear()
@@ -107,9 +107,9 @@ def test_a_node_of_another_version_is_told_what_to_install(serve, stranger, vers
     assert server.next_refusal() == refused.reason
 
 
-def test_an_unknown_message_of_a_proven_node_is_ignored_answered_and_reported_once(serve, stranger, told):
+def test_an_unknown_message_of_a_proven_node_is_ignored_answered_and_reported_once(serve, raw_peer, told):
     server = serve()
-    newer = stranger(server.endpoint).proven()
+    newer = raw_peer(server.endpoint).proven()
     for number in range(3):
         newer.say_sealed(frame_of(FUTURE_TAG, number, {"of": "a later version"}))
     newer.say(Query())
@@ -119,9 +119,9 @@ def test_an_unknown_message_of_a_proven_node_is_ignored_answered_and_reported_on
     assert [fact.data["tag"] for fact in unknown] == [FUTURE_TAG]
 
 
-def test_an_unknown_message_before_the_proof_is_refused(serve, stranger):
+def test_an_unknown_message_before_the_proof_is_refused(serve, raw_peer):
     server = serve()
-    early = stranger(server.endpoint)
+    early = raw_peer(server.endpoint)
     early.say_bytes(frame_of(FUTURE_TAG))
 
     assert isinstance(early.hear(), Refused)

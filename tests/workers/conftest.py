@@ -1,4 +1,4 @@
-"""What the workers' tests share: nobody may be left behind, and nobody sleeps to wait."""
+"""What the workers' tests share: no process may be left behind, and no test sleeps to wait."""
 
 import contextlib
 import os
@@ -124,7 +124,7 @@ def _stacks(gang):
 
 @pytest.fixture
 def wait_gone():
-    """Wait until these processes have ended, whoever their parent is."""
+    """Wait until these processes have ended, whichever their parent is."""
     return _wait_gone
 
 

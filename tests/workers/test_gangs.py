@@ -100,3 +100,15 @@ def test_the_orphan_reaper_leaves_a_pid_alone_that_was_given_back():
     assert innocent.poll() is None
     innocent.kill()
     innocent.wait()
+
+
+def test_workers_that_hold_one_copy_of_a_model_go_together(gang, tmp_path):
+    gangs = Gangs(gang(0, 1, 2, 3))
+    try:
+        gangs.start()
+        assert list(gangs.replica(3)) == [3]
+        Path(gangs._of[1]._beside_error_file(1, "member")).write_text("2")
+        assert list(gangs.replica(3)) == [2, 3]
+        assert list(gangs.replica(0)) == [0, 1]
+    finally:
+        gangs.close()

@@ -48,7 +48,7 @@ def test_every_attempt_has_its_own_folder(tmp_path):
     assert folders == ["attempt_0", "attempt_1", "attempt_2"]
 
 
-def test_streams_that_nobody_asked_for_stay_with_the_terminal(tmp_path):
+def test_streams_that_were_not_asked_for_stay_with_the_terminal(tmp_path):
     dest = DefaultLogsSpecs(str(tmp_path), redirects={0: Std.ERR}, tee={1: Std.OUT}).reify(_envs())
 
     assert dest.stdouts[0] == ""

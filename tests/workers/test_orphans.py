@@ -137,7 +137,7 @@ def test_workers_keep_their_exit_codes(gang):
     assert gang.wait_exits(PATIENCE_S)[0].exit_code == -9
 
 
-def test_a_child_that_was_waited_for_is_nobodys():
+def test_a_child_that_was_waited_for_belongs_to_no_object():
     process = subprocess.Popen(["true"])
 
     assert is_waited_for(process.pid)

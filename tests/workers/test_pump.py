@@ -1,4 +1,4 @@
-"""The pump: whole lines, bounded memory, and nobody waits for somebody else's pipe."""
+"""The pump: whole lines, bounded memory, and no stream waits for another's pipe."""
 
 import os
 import threading
@@ -85,7 +85,7 @@ def test_a_flood_in_one_stream_does_not_keep_another_from_its_turn(pump, stream,
     writer.join()
 
 
-def test_finish_ends_a_stream_that_somebody_still_holds_open(pump, stream, console):
+def test_finish_ends_a_stream_that_a_process_still_holds_open(pump, stream, console):
     end, capture = stream(console=console)
     os.write(end, b"last words")
 
@@ -150,7 +150,7 @@ def test_a_console_that_is_slow_and_non_blocking_gets_everything():
     os.close(write_end)
 
 
-def test_a_full_disk_is_reported_once_and_hurts_nobody(pump, stream, console, caplog):
+def test_a_full_disk_is_reported_once_and_does_no_harm(pump, stream, console, caplog):
     end, capture = stream(file=LogFile("/dev/full"), console=console)
     os.write(end, b"one\n")
     os.write(end, b"two\n")
@@ -295,7 +295,7 @@ def test_the_thread_itself_comes_back_after_the_worst(pump, stream, console, hea
     assert sentences(heard, "thread_trouble")
 
 
-def test_nobody_waits_for_a_pump_that_is_closed(stream):
+def test_a_closed_pump_is_not_waited_for(stream):
     pump = Pump()
     _, capture = stream()
     pump.close()

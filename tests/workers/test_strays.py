@@ -45,5 +45,5 @@ def test_a_process_is_known_by_its_token_also_while_it_becomes_another_program(s
     assert not any(has_token(pid, "another") for _ in range(100))
 
 
-def test_a_process_without_an_environment_is_nobodys(start) -> None:
+def test_a_process_without_an_environment_belongs_to_no_gang(start) -> None:
     assert not has_token(start("/usr/bin/env", "-i", "/bin/sh", "-c", "echo; exec sleep 1000"), "mine")

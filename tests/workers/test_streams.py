@@ -171,7 +171,7 @@ def test_lines_that_pass_are_not_mixed(pump, passed, shown):
     assert set(lines) == {b"%d" % n * 20 + b" " + b"%d" % n * 20 for n in range(3)}
 
 
-def test_when_nobody_reads_any_more_the_worker_learns_of_it(pump):
+def test_when_the_reader_is_gone_the_worker_learns_of_it(pump):
     shown = Shown()
     read_end, write_end = os.pipe()
     pump.attach(Passage(read_end, FdConsole(shown.write_end)))

@@ -62,7 +62,7 @@ def files(root: Path) -> set[str]:
     return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() or path.is_symlink()}
 
 
-def test_code_arrives_and_what_nobody_ships_stays_behind(project: Path, tmp_path: Path) -> None:
+def test_code_arrives_and_ignored_files_stay_behind(project: Path, tmp_path: Path) -> None:
     shipped = ship(str(project), tmp_path / "job")
 
     assert files(tmp_path / "job") == {"train.py", "lib/model.py", "lib/deep/more.py"}
@@ -110,7 +110,7 @@ def test_shipped_files_that_jobs_share_are_read_only(project: Path, tmp_path: Pa
 
 
 @pytest.mark.usefixtures("plain_user")
-def test_a_kept_file_that_somebody_wrote_to_is_not_used_again(project: Path, tmp_path: Path) -> None:
+def test_a_kept_file_that_was_written_to_is_not_used_again(project: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     ship(str(project), tmp_path / "one", cache)
     spoiled = tmp_path / "one/train.py"

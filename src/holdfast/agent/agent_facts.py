@@ -1,4 +1,4 @@
-"""What an agent tells of itself: facts with how long things took, its status, and what is made of them."""
+"""The facts of an agent, with durations, its status, and the events and metrics that are made from them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class AgentFacts:
         self._begun = clock()
         self._rounds = 0
         self._asked_at: float | None = None
-        #: Whether nothing runs here while a round is asked for.
+        #: Whether no worker runs here while a round is asked for.
         self._idle = False
         self._lost_at: float | None = None
         self._stopping_at: float | None = None
@@ -58,7 +58,7 @@ class AgentFacts:
     # -- rounds ----------------------------------------------------------------------------------------------------
 
     def asking(self, *, aside: bool) -> None:
-        """The agent asks for a round; `aside` while its workers go on."""
+        """The agent asks for a round; `aside` while its workers keep running."""
         self._idle, self._told = not aside, ""
         if self._asked_at is None:
             self._asked_at = self._clock()
@@ -66,7 +66,7 @@ class AgentFacts:
     def waits(self, sentence: Callable[[], str]) -> float | None:
         """Publish what an agent without workers waits for, once that lasts and when it changes.
 
-        Returns the seconds after which to call again, or None where the agent does not wait.
+        Returns the seconds after which to call again, or None if the agent does not wait.
         """
         if self._asked_at is None or not self._idle:
             return None
@@ -121,7 +121,7 @@ class AgentFacts:
         )
 
     def replaced(self, ranks: list[int], took_s: float, restarts_used: int, cause: str) -> None:
-        """Workers that failed have been replaced; the others went on."""
+        """Workers that failed have been replaced; the others kept running."""
         names = f"rank{'' if len(ranks) == 1 else 's'} {', '.join(map(str, ranks))}"
         self._restarts_used = restarts_used
         pids = [worker.id for worker in self._group.workers if worker.global_rank in ranks]
@@ -142,7 +142,7 @@ class AgentFacts:
         self._tell("workers_stopping", f"stopping workers: {reason}", {"reason": reason})
 
     def stopped(self) -> None:
-        """No worker runs any more."""
+        """No worker is running any more."""
         if self._stopping_at is not None:
             took_ms = self._ms_since(self._stopping_at)
             self._stopping_at = None
@@ -151,7 +151,7 @@ class AgentFacts:
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def ended(self, outcome: Outcome, state: WorkerState, errors: dict[int, str]) -> None:
-        """The agent is done; tells the state of each worker and of the agent as TorchElastic's events have it."""
+        """The agent is done; publish the state of each worker and of the agent in the form of TorchElastic's events."""
         name = "signalled" if outcome.signal else "succeeded" if outcome.succeeded else "failed"
         self._ended = outcome.reason
         seconds = self._clock() - self._begun
@@ -198,7 +198,7 @@ class AgentFacts:
         }
 
     def readiness(self) -> tuple[bool, str]:
-        """Say whether workers of a round run here, and if not what is being waited for."""
+        """Return whether workers of a round run here, and if not, the reason for the wait."""
         if self._group.state is WorkerState.HEALTHY:
             return True, f"in {_round(self._round)}"
         return False, self._waiting or f"the workers are {self._group.state.value}"
@@ -228,7 +228,7 @@ class AgentFacts:
 
 
 class Observers:
-    """Everything that is made of an agent's facts; use as a context manager around its run."""
+    """Everything that is made from an agent's facts; use as a context manager around its run."""
 
     def __init__(self, spec: WorkerSpec, node: str) -> None:
         self.context = RunContext(
@@ -258,7 +258,7 @@ class Observers:
         worker_telemetry.agent_ends()
 
     def place_journal(self, folder: str) -> None:
-        """Say in which folder the journal goes, once there is one."""
+        """Set the folder of the journal, once it is known."""
         if folder and folder != os.devnull:
             self._journal.place(Path(folder) / FILE_NAME)
 

@@ -1,4 +1,4 @@
-"""What an agent runs and what comes of it, as data: specs, worker groups, results.
+"""Data of an agent: specs, worker groups, results.
 
 The names are those of TorchElastic; a launcher written against them works here.
 """
@@ -23,7 +23,7 @@ DEFAULT_ROLE = "default"
 
 @dataclass
 class WorkerSpec:
-    """What an agent runs on its node: how many workers, of what, and how it meets the other nodes."""
+    """What an agent runs on its node: how many workers, which program, and how it meets the other nodes."""
 
     role: str = DEFAULT_ROLE
     local_world_size: int = 1
@@ -105,7 +105,7 @@ class Worker:
 
 
 class WorkerState(enum.StrEnum):
-    """What is known of a group of workers."""
+    """The state of a group of workers."""
 
     UNKNOWN = "UNKNOWN"
     INIT = "INIT"
@@ -117,7 +117,7 @@ class WorkerState(enum.StrEnum):
 
     @staticmethod
     def is_running(state: WorkerState) -> bool:
-        """Say whether workers in this state run."""
+        """Return whether workers in this state run."""
         return state in (WorkerState.HEALTHY, WorkerState.UNHEALTHY)
 
 
@@ -155,7 +155,7 @@ class RunResult:
     failures: dict[int, ProcessFailure] = field(default_factory=dict)
 
     def is_failed(self) -> bool:
-        """Say whether any worker failed."""
+        """Return whether any worker failed."""
         return self.state == WorkerState.FAILED
 
 

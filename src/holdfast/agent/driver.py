@@ -1,7 +1,7 @@
-"""The agent's driver: one loop that turns the world into events, and the machine's effects into calls. No decisions.
+"""The agent's driver: one loop that turns input into events, and the machine's effects into calls. No decisions.
 
-The loop takes out of one inbox what signal handlers and the source of rounds have left there, looks at the workers, and
-hands each event to the machine. Everything that it calls is passed in: where rounds come from, and what workers are.
+The loop reads an inbox, into which signal handlers and the source of rounds put messages, looks at the workers, and
+hands each event to the machine. Everything that it calls is passed in: the source of rounds, and the workers.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from holdfast.rendezvous.events import (
     RunEnded,
 )
 
-#: How often the loop comes round for a health server that does not say how often it looks.
+#: How often the loop runs for a health server that does not say how often it checks.
 LOOK_S = 1.0
 
 WorkersEvent = Preloaded | WorkerFailed | WorkersFinished | WorkersStopped
@@ -72,32 +72,32 @@ WorkersEvent = Preloaded | WorkerFailed | WorkersFinished | WorkersStopped
 class Workers(Protocol):
     """What an agent supervises: how its workers are started, watched and stopped.
 
-    What has a body here may be left out: workers that import nothing beforehand and do not outlive each other.
+    Methods with a body are optional: for workers that preload nothing and do not survive each other.
     """
 
     #: How the workers ended, once they have.
     result: RunResult
-    #: Whether `close` heeds signals by itself; out of one that does not, a signal raises.
+    #: Whether `close` handles signals by itself; if not, a signal raises inside it.
     heeds_signals: bool = False
 
     @property
     def preloading(self) -> bool:
-        """Whether workers cannot be started yet, because what they import is still being imported."""
+        """Whether workers cannot be started yet, because their modules are still being imported."""
         return False
 
     def begin(self) -> dict[str, Any]:
-        """Make what is needed before nodes are waited for; returns details to be told, such as where logs are."""
+        """Prepare before the agent waits for nodes; return details to publish, such as where logs are."""
         return {}
 
     def tell_preload(self, *, busy: bool) -> None:
-        """Tell people that the imports are waited for."""
+        """Tell the user that the agent waits for imports."""
         del busy
 
     def start(self, place: Place, restarts: int) -> dict[str, Any]:
-        """Start the workers of a round; returns details to be told."""
+        """Start the workers of a round; return details to publish."""
 
     def move(self, place: Place) -> None:
-        """Take note that the workers, which outlived a round, are in the next one."""
+        """Record that the workers, which outlived a round, are in the next one."""
 
     def replace(self, restarts: int) -> tuple[list[int], str]:
         """Start new workers in the place of those that failed; returns their ranks and why they failed."""
@@ -122,14 +122,14 @@ class Workers(Protocol):
         return ()
 
     def stop(self, number: int, grace_s: float) -> None:
-        """Begin to stop the workers; called again, harder. The end is seen by `look`."""
+        """Begin to stop the workers; a second call stops them harder. `look` reports the end."""
 
     def send(self, number: int) -> None:
         """Pass a signal on to the workers."""
         del number
 
     def close(self, number: int) -> None:
-        """Stop whatever still runs, with this signal, and give everything back."""
+        """Stop whatever still runs, with this signal, and release everything."""
 
 
 class Serving(Protocol):
@@ -137,7 +137,7 @@ class Serving(Protocol):
 
     @property
     def look_every_s(self) -> float | None:
-        """How often it looks whether the agent's loop moves, if it says so."""
+        """How often it checks that the agent's loop makes progress, if it says so."""
 
     def start(self) -> None:
         """Begin to answer."""
@@ -147,7 +147,7 @@ class Serving(Protocol):
 
 
 def as_event(result: RunResult, cause: Callable[[RunResult], Cause]) -> WorkersEvent | None:
-    """Turn what was seen of the workers into an event, or None where they go on."""
+    """Turn what was seen of the workers into an event, or None if they keep running."""
     match result.state:
         case WorkerState.HEALTHY:
             return None
@@ -178,7 +178,7 @@ class Agent:
         self.machine = AgentMachine(rules)
         self.facts = AgentFacts(group, time.monotonic)
         self.observers = Observers(group.spec, rounds.node)
-        #: When the loop last came round; a health server asks it.
+        #: When the loop last made progress; a health server reads it.
         self.pulse = LastProgress()
         self.calls = PeerCalls(rounds) if isinstance(rounds, Coordinated) else None
         #: Set by the owner before `run`, where there is a health server.
@@ -197,7 +197,7 @@ class Agent:
     def run(self, drive: Callable[[], RunResult] | None = None) -> RunResult:
         """Take part until the run is over here; `drive` may wrap the loop.
 
-        Raises `SignalError` where a signal ended it, and what the rendezvous raises where no round came about.
+        Raises `SignalError` if a signal ended it, and the rendezvous's error if no round was formed.
         """
         # The handlers stay until everything is given back: a signal that comes while workers are being stopped must not
         # end this process before them.
@@ -249,7 +249,7 @@ class Agent:
             self._inbox.wait(self._patience(now), *self._workers.filenos())
 
     def _seen(self, event: AgentEvent) -> AgentEvent:
-        """Tell what was seen of the workers."""
+        """Publish what was seen of the workers."""
         match event:
             case WorkerFailed():
                 self.facts.failed(self._workers.failures_told())
@@ -260,11 +260,11 @@ class Agent:
         return event
 
     def _patience(self, now: float) -> float | None:
-        """How long the loop may wait before it must look around by itself."""
+        """How long the loop may wait before it must check by itself."""
         moments = [when - now for when in (self.machine.wakeup(), self._workers.wakeup()) if when is not None]
         spans = [self.rounds.poll_s, self.facts.waits(self.rounds.sentence)]
         if self.health is not None:
-            # A health server watches that the loop moves, so it must come round also when nothing happens.
+            # A health server checks that the loop makes progress, so it must run also when nothing happens.
             spans.append(self.health.look_every_s or LOOK_S)
         return min((*moments, *(span for span in spans if span is not None)), default=None)
 
@@ -316,7 +316,7 @@ class Agent:
     # -- what other threads call -----------------------------------------------------------------------------------
 
     def _hear(self, effect: MemberEffect) -> None:
-        """Take what the source of rounds has learned. Any thread calls this: it only enqueues and passes facts on."""
+        """Take news from the source of rounds. Any thread calls this: it only enqueues and publishes facts."""
         match effect:
             case RoundSealed() | RoundBroken() | RunEnded() | AskFailed():
                 self._inbox.put(effect)
@@ -335,7 +335,7 @@ class Agent:
         return self.facts.status()
 
     def readiness(self) -> tuple[bool, str]:
-        """Say whether workers of a round run here, and if not what is being waited for. From any thread."""
+        """Return whether workers of a round run here, and if not, the reason for the wait. From any thread."""
         return self.facts.readiness()
 
     # -- small things ------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What a worker finds in its environment: torchrun's variables, and ours beside them. Pure."""
+"""A worker's environment variables: torchrun's, and ours beside them. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers that hang, as the agent deals with them: the watchdog, where all ranks are, and what the report says."""
+"""How the agent handles workers that hang: the watchdog, the stacks of all ranks, and the report."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 #: Set to 1, it has the agent watch the timers that workers set; see `holdfast.timer`.
 TORCHELASTIC_ENABLE_FILE_TIMER = "TORCHELASTIC_ENABLE_FILE_TIMER"
-#: What nodes ask each other when a gang seems stuck: how long all workers have been still, and where they are.
+#: What nodes ask each other when a gang seems stuck: how long all workers have been inactive, and their stacks.
 STILL_TOPIC, STACKS_TOPIC = "still", "stacks"
 
 #: How long the other nodes have to take their workers' stacks and send them.
 ANSWER_TIMEOUT_S = stacks.TIMEOUT_S + 2.0
-#: How long they have to say whether their workers move.
+#: How long they have to say whether their workers are active.
 STILL_TIMEOUT_S = 5.0
 
 
@@ -129,7 +129,7 @@ class Hangs:
             )
 
     def forget(self) -> None:
-        """The gang is over."""
+        """The gang has ended."""
         self._workers = {}
         if self._watchdog is not None:
             self._watchdog.forget()
@@ -140,7 +140,7 @@ class Hangs:
             self._book = None
 
     def close(self) -> None:
-        """Give everything back; may be called again."""
+        """Release everything; may be called again."""
         self.forget()
         if self._watchdog is not None:
             self._watchdog.close()
@@ -157,11 +157,11 @@ class Hangs:
         return self._watchdog.immovable() if self._watchdog is not None else []
 
     def found(self, local_rank: int) -> Hang | None:
-        """Return why this worker was ended by the watchdog, or None where it was not."""
+        """Return why this worker was ended by the watchdog, or None if it was not."""
         return self._watchdog.found(local_rank) if self._watchdog is not None else None
 
     def get_last_progress_time(self) -> int | None:
-        """When the watchdog last moved, in whole seconds of the wall clock; None where there is none."""
+        """When the watchdog last made progress, in whole seconds of the wall clock; None if there is none."""
         return self._watchdog.get_last_progress_time() if self._watchdog is not None else None
 
     # -- stacks --------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ class Hangs:
         return {rank: by_pid[pid] for rank, (pid, _) in workers.items()}
 
     def answer(self, topic: str, body: str) -> str:
-        """Answer another node that asks whether our workers move, or where they are."""
+        """Answer another node that asks whether our workers are active, or for their stacks."""
         del body
         if topic == STILL_TOPIC:
             return json.dumps(self._watchdog.still_s() if self._watchdog is not None else None)
@@ -182,7 +182,7 @@ class Hangs:
         return json.dumps({str(rank): stack.to_json() for rank, stack in self.take_stacks().items()})
 
     def tell_half_finished(self, sentence: str, running: list[int]) -> None:
-        """Publish where the ranks are that go on; in a thread, since taking stacks may take seconds."""
+        """Publish the stacks of the ranks that are still running; in a thread, since taking stacks may take seconds."""
 
         def tell() -> None:
             try:
@@ -209,7 +209,7 @@ def ask_others(calls: PeerCalls | None) -> dict[int, Stack]:
 
 
 def ask_others_still(calls: PeerCalls | None, group: WorkerGroup) -> float | None:
-    """Return how long all workers of the round's other nodes have been still; None where one of them does not say."""
+    """Return how long all workers of the round's other nodes have been inactive; None if one of them does not say."""
     others = group.group_world_size - 1 if group.group_world_size is not None else 0
     if others <= 0:
         return math.inf

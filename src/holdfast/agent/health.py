@@ -1,4 +1,4 @@
-"""An agent's health server and what it shows: whether the loop moves, the status, and metrics for Prometheus."""
+"""An agent's health server and its data: whether the loop makes progress, the status, and metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ NO_CLIENT = "there are no metrics here: the agent lacks the Prometheus client; p
 
 
 class AgentMetrics:
-    """Where the metrics of an agent and its workers go, and what Prometheus reads of them."""
+    """Where the metrics of an agent and its workers go, and which of them Prometheus reads."""
 
     def __init__(self, chosen: Metrics | None) -> None:
         self._chosen = chosen
         self._scraping: Scraping | None = None
 
     def start(self) -> None:
-        """Begin to collect what Prometheus will read."""
+        """Begin to collect metrics for Prometheus."""
         if self._scraping is not None:
             self._scraping.start()
 
@@ -37,7 +37,7 @@ class AgentMetrics:
             self._scraping.close()
 
     def offer(self, role: str) -> Callable[[], tuple[bytes, str]] | None:
-        """Return what makes the page that Prometheus reads, or None where its client is not installed."""
+        """Return the function that makes the page for Prometheus, or None if its client is not installed."""
         from holdfast.metrics.sinks.prometheus import is_installed  # launches without a health port need none of it
 
         if not is_installed():
@@ -49,7 +49,7 @@ class AgentMetrics:
         return self._scrape
 
     def keep_ranks(self, ranks: list[int]) -> None:
-        """Forget what other ranks than these have handed over."""
+        """Forget the metrics of all other ranks."""
         if self._chosen is not None and self._chosen.prometheus is not None:
             self._chosen.prometheus.keep_ranks(ranks)
         if self._scraping is not None:
@@ -71,7 +71,7 @@ class AgentMetrics:
 
 
 class AgentHealth:
-    """A health server, ours or one that was given, with the metrics that it shows."""
+    """A health server, ours or the user's, with the metrics that it shows."""
 
     def __init__(self, server: Any, metrics: AgentMetrics) -> None:
         self._server = server
@@ -89,7 +89,7 @@ class AgentHealth:
 
     @property
     def look_every_s(self) -> float | None:
-        """How often the server looks whether the agent's loop moves, if it says so."""
+        """How often the server checks that the agent's loop makes progress, if it says so."""
         return getattr(self._server, "look_every_s", None)
 
 
@@ -101,7 +101,7 @@ def make_health(
     metrics: AgentMetrics,
     watchdog_moved: Callable[[], float],
 ) -> AgentHealth | None:
-    """Make the health server of an agent where one is asked for, here or by TORCHELASTIC_HEALTH_CHECK_PORT."""
+    """Make the health server of an agent if one is asked for, here or by TORCHELASTIC_HEALTH_CHECK_PORT."""
     if where is None and (text := os.environ.get(PORT_VARIABLE)):
         where = parse_health_port(text, PORT_VARIABLE)
     if where is None:

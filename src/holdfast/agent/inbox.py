@@ -1,4 +1,4 @@
-"""The inbox: other threads and signal handlers leave what happened in it, and one loop takes it out."""
+"""The inbox: other threads and signal handlers put items into it, and one loop takes them out."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Inbox(Generic[T]):
         self._signal_fd = -1
 
     def put(self, item: T, *, urgent: bool = False) -> None:
-        """Leave an item; callable from any thread and from a signal handler. Urgent ones are taken out first."""
+        """Put an item; callable from any thread and from a signal handler. Urgent items are taken out first."""
         (self._urgent if urgent else self._items).append(item)
         os.eventfd_write(self._fd, 1)
 
@@ -56,10 +56,10 @@ class Inbox(Generic[T]):
 
     @contextmanager
     def woken_by_signals(self) -> Iterator[None]:
-        """Have every signal end a `wait`, so that Python gets to run its handler; for the main thread.
+        """Make every signal end a `wait`, so that Python can run its handler; for the main thread.
 
-        The kernel may hand a signal to any thread of the process. Handed to another, it would not end the main
-        thread's wait, and the handler, which only the main thread runs, would not be called before something else does.
+        The kernel may deliver a signal to any thread of the process. Delivered to another, it would not end the main
+        thread's wait, and the handler, which only the main thread runs, would be called much later.
         """
         reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -78,7 +78,7 @@ class Inbox(Generic[T]):
                 os.read(self._signal_fd, 4096)
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         os.close(self._fd)
 
     def _drain(self) -> None:

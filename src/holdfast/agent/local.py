@@ -58,13 +58,13 @@ class LocalOptions:
     forward_signals: tuple[signal.Signals, ...] = ()
     #: Bytes kept of each log file; None keeps all.
     log_bytes_max: int | None = None
-    #: How long some workers may have finished while others go on before the others' stacks are reported.
+    #: How long after some workers have finished the stacks of the others are reported.
     half_finished_s: float | None = None
     #: How long workers that call `holdfast.heartbeat` may be silent; None does not watch them.
     hang: HangOptions | None = None
     #: Whether to keep workers' states in this node's memory, and copies of the neighbours'.
     vault: bool = False
-    #: What to tell once the launch is known to be sound: how other nodes can join it.
+    #: What to tell the user once the workers can be started: how other nodes can join.
     invitation: str = ""
     #: Where the health server listens; None leaves it to TORCHELASTIC_HEALTH_CHECK_PORT.
     health: Endpoint | None = None
@@ -85,7 +85,7 @@ class LocalSettings:
 
 
 class LocalWorkers:
-    """The workers of one node, as an agent's loop sees them; a death is noticed the moment that it happens."""
+    """The workers of one node, as an agent's loop sees them; a death is noticed as soon as it happens."""
 
     heeds_signals = True
 
@@ -119,6 +119,8 @@ class LocalWorkers:
         #: Whether the end of the imports is still to be reported.
         self._reports_preload = False
         self._failures: dict[int, Failure] = {}
+        #: Workers that are ended because another one of their replica has failed.
+        self._ending: set[int] = set()
         self._frozen = Frozen()
         self._half_finished = HalfFinished(options.half_finished_s)
         self._preloading = Preloading(options.preload, several=group.spec.local_world_size > 1)
@@ -135,21 +137,21 @@ class LocalWorkers:
     # -- starting --------------------------------------------------------------------------------------------------
 
     def warm_up(self) -> None:
-        """Begin to import what workers will need, in the background."""
+        """Begin to import the workers' modules, in the background."""
         self._preloading.begin()
 
     @property
     def preloading(self) -> bool:
-        """Whether what the workers import is still being imported."""
+        """Whether the workers' modules are still being imported."""
         self._reports_preload = self._preloading.importing
         return self._reports_preload
 
     def tell_preload(self, *, busy: bool) -> None:
-        """Tell people that the imports are waited for."""
+        """Tell the user that the agent waits for imports."""
         self._preloading.tell(busy=busy)
 
     def begin(self) -> dict[str, Any]:
-        """Open the journal, before nodes are waited for and modules imported, so that the run can be found at once."""
+        """Open the journal before waiting for nodes and importing modules, so that the run can be found at once."""
         self._preloading.begin()
         open_folder = getattr(self._logs_specs, "open_folder", None)  # which a class of another package may not have
         folder = open_folder(self._run_id) if open_folder is not None else ""
@@ -165,13 +167,13 @@ class LocalWorkers:
         return self.details()
 
     def launch(self, place: Place, restarts: int) -> dict[int, int]:
-        """Start a process for each worker of the group; returns their ids."""
+        """Start a process for each worker of the group; return their ids."""
         self._place, self._restarts = place, restarts
         envs = self._environments(place)
         self._hangs.prepare(self._run_id, self.group.spec.role, envs)
         dest = self._logs_specs.reify(envs)
         self.gangs = Gangs(self._make_gang(envs, dest))
-        self._failures, self._stopping, self._in_process = {}, False, False
+        self._failures, self._ending, self._stopping, self._in_process = {}, set(), False, False
         self._half_finished.begin()
         self._frozen.begin(envs)
         self.gangs.start()
@@ -183,7 +185,7 @@ class LocalWorkers:
         return self.gangs.pids()
 
     def details(self) -> dict[str, Any]:
-        """Return what else to tell of workers that have been started."""
+        """Return further details of workers that have been started."""
         error_files = self._dest.error_files if self._dest is not None else {}
         pids = self.gangs.pids() if self.gangs is not None else {}
         return {
@@ -251,17 +253,17 @@ class LocalWorkers:
         return True
 
     def move(self, place: Place) -> None:
-        """Take note that the workers, which outlived a round, are in the next one."""
+        """Record that the workers, which outlived a round, are in the next one."""
         self._place = place
         seat(self.group, place)
 
     def replace(self, restarts: int) -> tuple[list[int], str]:
-        """Start a new worker in the place of each that failed; the others do not notice us."""
+        """Start a new worker in the place of each that failed; the others are not disturbed."""
         gangs, group, place = self.gangs, self.group, self._place
         assert gangs is not None
         assert place is not None
         self._restarts = restarts
-        failed = [rank for rank in self._failures if rank not in gangs.running()]
+        failed = sorted({mate for rank in self._failures for mate in gangs.replica(rank)} - set(gangs.running()))
         envs = {rank: env for rank, env in self._environments(place).items() if rank in failed}
         self._hangs.prepare(self._run_id, group.spec.role, envs)
         gangs.replace(self._make_gang(envs, self._logs_specs.reify(envs)))
@@ -306,10 +308,15 @@ class LocalWorkers:
         ended = gangs.take_exits()
         # A worker that the watchdog had to end was not done, whatever its exit code says.
         failed = [exited for exited in ended if exited.failed or self._hangs.found(exited.local_rank) is not None]
-        if failed:
-            for exited in failed:
-                self._failures[exited.local_rank] = self._examine(gangs, exited)
-            return RunResult(WorkerState.FAILED, failures=self._process_failures(gangs, failed))
+        for exited in failed:
+            self._failures[exited.local_rank] = self._examine(gangs, exited)
+        if failed or self._ending:
+            if self._end_replicas(gangs):
+                return RunResult(WorkerState.HEALTHY)  # what failed is told once all that goes with it has ended
+            ends = gangs.exits()
+            return RunResult(
+                WorkerState.FAILED, failures=self._process_failures(gangs, [ends[rank] for rank in self._failures])
+            )
         if self._note_immovable(gangs):
             return RunResult(WorkerState.FAILED)
         if running := gangs.running():
@@ -336,7 +343,7 @@ class LocalWorkers:
         return (*found, self.gangs.fileno(), *self._hangs.filenos()) if self.gangs is not None else found
 
     def get_last_progress_time(self) -> int:
-        """When the watchdog last moved, in whole seconds of the wall clock; now, where there is none."""
+        """When the watchdog last made progress, in whole seconds of the wall clock; now, if there is none."""
         moved = self._hangs.get_last_progress_time()
         return int(time.time()) if moved is None else moved
 
@@ -347,6 +354,15 @@ class LocalWorkers:
         stopped = [running[pid] for pid in stopped_by_signal(running)] if self._in_process else []
         for rank in self._frozen.look(stopped, now):
             gangs.kill(rank)
+
+    def _end_replicas(self, gangs: Gangs) -> bool:
+        """End the workers that hold one copy of a model with one that failed; says whether any still runs."""
+        running = set(gangs.running())
+        left = {mate for rank in self._failures for mate in gangs.replica(rank)} & running
+        for rank in left - self._ending:
+            gangs.kill(rank)
+        self._ending = left
+        return bool(left)
 
     # -- failures ----------------------------------------------------------------------------------------------------
 
@@ -373,6 +389,8 @@ class LocalWorkers:
         failure = gangs.failure(exited, timed_out=hang is not None)
         if hang is not None:
             failure = explain_hang(failure, hang)
+        elif exited.local_rank in self._ending:
+            failure = replace(failure, kind=Kind.STOPPED, message="ended because its replica lost a worker")
         elif self._frozen.has_ended(exited.local_rank):
             failure = replace(failure, kind=Kind.TIMEOUT, message="it was stopped by a signal, and ended for that")
         return self._placed(failure)
@@ -393,7 +411,7 @@ class LocalWorkers:
         return dest is not None and (local_rank in dest.tee_stderrs or dest.stderrs.get(local_rank or 0) == SYS_STREAM)
 
     def _note_immovable(self, gangs: Gangs) -> bool:
-        """Note the failures of workers that hang and cannot be ended; says whether there are any."""
+        """Note the failures of workers that hang and cannot be ended; return whether there are any."""
         found = self._hangs.take_immovable()
         for hang in found:
             rank = hang.local_rank
@@ -428,7 +446,7 @@ class LocalWorkers:
     def _gather_stacks(self, local: dict[int, Stack]) -> dict[int, Stack]:
         """Add other nodes' stacks, by rank, to those of this node's workers; called in a thread, and may take a moment.
 
-        What it returns is compared to find the rank that holds the others up, and goes into the report.
+        The stacks are compared to find the rank that blocks the others, and go into the report.
         """
         return {**ask_others(self._agent.calls), **local}
 
@@ -465,7 +483,7 @@ class LocalWorkers:
             self.gangs.send(number)
 
     def close(self, number: int, grace_s: float = SHUTDOWN_TIMEOUT_S) -> None:
-        """Stop whatever still runs, with this signal, and give everything back."""
+        """Stop whatever still runs, with this signal, and release everything."""
         if self.gangs is not None:
             self.gangs.ask_stop(number, grace_s)
             self._drive_stop(self.gangs)
@@ -510,7 +528,7 @@ def make_local_agent(
     health_server: Any = None,
     workers_type: Callable[..., LocalWorkers] = LocalWorkers,
 ) -> tuple[Agent, LocalWorkers]:
-    """Make an agent whose workers are local processes, and hand out both."""
+    """Make an agent whose workers are local processes, and return both."""
     group = WorkerGroup(spec)
     inbox: Inbox[AgentEvent] = Inbox()
     rounds = rounds_of(spec, settings.exit_barrier_timeout_s)
@@ -549,12 +567,12 @@ def screen_name() -> str:
 
 
 def as_cause(failures: Sequence[Failure]) -> Cause:
-    """Make the root cause of failures what the others are told."""
+    """Return the root cause of failures, as it is reported to the other nodes."""
     verdict = root_cause(failures)
     return Cause(verdict.sentence, victim=not verdict.cause.is_true, detail=verdict.cause.to_json())
 
 
 def _chosen_here() -> Metrics | None:
-    """What this process has chosen for itself, so that a launcher of one's own need not hand it on to its workers."""
+    """The metrics that this process has chosen, so that a custom launcher need not pass them to its workers."""
     found = installed()
     return found if isinstance(found, Metrics) else None

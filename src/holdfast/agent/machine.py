@@ -1,8 +1,8 @@
 """The agent: one node's supervisor, as decisions. Pure.
 
 It decides when workers are started, when they are stopped and how hard, whether to ask for another round, and how the
-agent ends. It knows nothing of processes, sockets, signal handlers or which rendezvous is in use. Its words for rounds
-are the member's: what it hears of them and what it says about them are the member's own effects and events.
+agent ends. It knows nothing of processes, sockets, signal handlers or which rendezvous is in use. Events and effects
+about rounds are the member's own.
 
                  sealed and preloaded        all exited 0
      ASKING ─────────────▶ RUNNING ─────────────────────▶ FINISHED ──run over──▶ ENDED
@@ -12,20 +12,20 @@ are the member's: what it hears of them and what it says about them are the memb
       │  └── PAUSED ◀── STOPPING ── nothing left to do ───────┼────────────────────┘
       └─────(back-off)────────┴───────────────────────────────┘
 
-PRELOADING comes before ASKING where asking at once would break into a round that runs. SEATED comes after it where the
+PRELOADING comes before ASKING if asking at once would break a round that runs. SEATED comes after it if the
 round is sealed before the workers' imports are done.
 
-Workers that train in process (`holdfast.train`) outlive each other: one that fails is replaced while the others go on,
+Workers that train in process (`holdfast.train`) survive each other: one that fails is replaced while the others run,
 and a broken round only makes the agent ask for the next one. Then RUNNING stays RUNNING.
 
 The rules:
 
 1. Every way to lose a round takes one path: stop the workers, then ask for the next round, or end.
-2. Others are told before our own workers are stopped: of a failure so that they stop at once, of a signal so that they
+2. Other nodes hear of it before our own workers stop: of a failure so that they stop at once, of a signal so that they
    regroup without waiting for a lease.
 3. With a rendezvous that counts restarts for the whole job, this machine never refuses one; with any other it counts.
-4. A signal wins over everything that is under way; a second one makes the stop hard.
-5. Workers run from the moment that `StartWorkers` is returned: its driver starts them before it hands over the next
+4. A signal wins over everything else; a second one makes the stop hard.
+5. Workers run from the moment `StartWorkers` is returned: its driver starts them before it hands over the next
    event. So there is no time in which it is not known whether workers run.
 6. Every ask is answered: by a place, by the end of the run, or by `AskFailed` when its time is up. An answer may lie in
    the inbox while the next ask is made: it is known by its number, and does not count.
@@ -47,7 +47,7 @@ SIGTERM, SIGKILL = 15, 9
 
 
 class Stage(enum.StrEnum):
-    """Where an agent stands."""
+    """The stage of an agent."""
 
     IDLE = "idle"
     PRELOADING = "preloading"
@@ -64,9 +64,9 @@ class Stage(enum.StrEnum):
 class AgentRules:
     """How an agent behaves."""
 
-    #: Restarts that this agent grants itself; None where the coordinator counts them for the whole job.
+    #: Restarts that this agent grants itself; None if the coordinator counts them for the whole job.
     max_restarts: int | None = None
-    #: Whether a single worker that failed may be replaced; pointless where the job has no restart to give.
+    #: Whether a single worker that failed may be replaced; not if the job has no restarts.
     replaces: bool = True
     shutdown_timeout_s: float = 30.0
     exit_barrier_timeout_s: float = 300.0
@@ -122,7 +122,7 @@ class WorkersStopped:
 
 @dataclass(frozen=True, slots=True)
 class Signalled:
-    """This agent was sent a signal that means: stop."""
+    """This agent received a signal that ends it."""
 
     number: int
     name: str
@@ -130,7 +130,7 @@ class Signalled:
 
 @dataclass(frozen=True, slots=True)
 class SignalPassing:
-    """This agent was sent a signal that is meant for the workers."""
+    """This agent received a signal that is meant for the workers."""
 
     number: int
 
@@ -163,7 +163,7 @@ class AwaitPreload:
 class AskRound:
     """Ask for a round; answered by `RoundSealed` with this number, `RunEnded` or `AskFailed`.
 
-    `aside`: while the workers go on.
+    `aside`: while the workers keep running.
     """
 
     cause: Cause | None = None
@@ -181,7 +181,7 @@ class StartWorkers:
 
 @dataclass(frozen=True, slots=True)
 class TakePlace:
-    """Workers that outlived a round are in the next one, at this place."""
+    """Workers that survived a round are in the next one, at this place."""
 
     place: Place
 
@@ -204,7 +204,7 @@ class StopWorkers:
 
 @dataclass(frozen=True, slots=True)
 class SignalWorkers:
-    """Pass a signal on to the workers; it does not mean a stop."""
+    """Forward a signal to the workers; it does not mean a stop."""
 
     number: int
 
@@ -218,7 +218,7 @@ class Outcome:
     cause: Cause | None = None
     signal: int = 0
     crash_loop: bool = False
-    #: Set where no round came about: what the last ask was answered with.
+    #: Set if no round was formed: the answer to the last ask.
     unanswered: AskFailed | RunEnded | None = None
 
 
@@ -263,11 +263,11 @@ class AgentMachine:
         #: What the job had used before, beyond the failures here.
         self._restarts_elsewhere = 0
         self._preloading = False
-        #: Whether the workers outlive each other and the round.
+        #: Whether the workers survive each other and the round.
         self._in_process = False
-        #: Whether a round is being asked for while the workers go on.
+        #: Whether a round is being asked for while the workers keep running.
         self._regrouping = False
-        #: What ended the last round here; told with the next ask.
+        #: What ended the last round here; sent with the next ask.
         self._cause: Cause | None = None
         #: Set while stopping for good: how the agent ends once nothing runs.
         self._ending: Outcome | None = None
@@ -321,7 +321,7 @@ class AgentMachine:
             case TrainsInProcess():
                 self._in_process = self.stage is Stage.RUNNING
             case RoundSealed():
-                if event.number == self.asks:  # else the answer to an ask that was given up for this one
+                if event.number == self.asks:  # otherwise the answer to an earlier ask
                     self._on_sealed(event.place)
             case RoundBroken():
                 self._on_broken(event)
@@ -373,13 +373,13 @@ class AgentMachine:
             self.place = place
             self._out.append(TakePlace(place))
             if self.stage is Stage.FINISHED:
-                self._out.append(Finish())  # what was said before was about a round that is over
+                self._out.append(Finish())  # earlier messages were about a round that is over
         elif self.stage in (Stage.STOPPING, Stage.PAUSED):
             self._cause = None  # it ended the round before; the one just sealed has no part in it
 
     def _on_broken(self, event: RoundBroken) -> None:
         if self.place is None or event.place.round != self.place.round:
-            return  # a late word about a round before this one
+            return  # a late message about an earlier round
         if self._in_process and self.stage in _IN_ROUND:
             if not self._regrouping:
                 self._regrouping = True

@@ -1,4 +1,4 @@
-"""What the nodes of one round ask each other: where their workers are, when the gang is stuck."""
+"""Questions between the nodes of one round: the stacks of their workers, when a gang is stuck."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class PeerCalls:
         return found
 
     def hear(self, effect: PeerCalled | PeerReplied) -> None:
-        """Take what came over the connection; called on the background thread, never waits."""
+        """Take a message from the connection; called on the background thread, never waits."""
         if isinstance(effect, PeerReplied):
             waiting = self._open.get(effect.call)
             if waiting is not None:
@@ -58,7 +58,7 @@ class PeerCalls:
         elif self.answerer is not None:
             try:
                 start_thread(partial(self._answer, effect, self.answerer), "holdfast answer")
-            except RuntimeError as error:  # no more threads to be had; this one belongs to the connection
+            except RuntimeError as error:  # no thread can be started; this one belongs to the connection
                 facts.warn("unanswered", f"another node's call about {effect.topic} was not answered: {error}")
 
     def _answer(self, called: PeerCalled, answerer: Answerer) -> None:

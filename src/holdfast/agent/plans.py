@@ -1,4 +1,4 @@
-"""What each worker of an attempt runs, and how its lines look on the console: from a spec to plans."""
+"""Plans: what each worker of an attempt runs, and how its lines look on the console."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Warm starts, as the agent goes about them: one template, made early, looked at until its imports are done."""
+"""Warm starts: the agent's template process, started early and watched until its imports are done."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ class Preloading:
         self._modules = modules
         self._several = several
         self._template: Template | None = None
-        #: Whether people were told that the imports are waited for.
+        #: Whether the user was told that the agent waits for imports.
         self._is_told = False
 
     @property
     def importing(self) -> bool:
-        """Whether the template is still busy with what it imports."""
+        """Whether the template is still importing."""
         return self._template is not None and self._template.importing
 
     def begin(self) -> None:
-        """Begin to import what workers will need, in the background."""
+        """Begin to import the workers' modules, in the background."""
         if self._modules and self._template is None:
             # As workers will have it: numpy and torch read this once, when they are imported.
             base = {"OMP_NUM_THREADS": "1"} if self._several and "OMP_NUM_THREADS" not in os.environ else {}
             self._template = Template(self._modules, {**os.environ, **base})
 
     def look(self) -> bool:
-        """Take note of what the template says, without waiting; says whether its imports are done or given up."""
+        """Read the template's messages, without waiting; return whether its imports are done or given up."""
         template = self._template
         if template is not None and template.importing:
             template.wait_ready(0.0)
@@ -42,7 +42,7 @@ class Preloading:
         return not self.importing
 
     def tell(self, *, busy: bool) -> None:
-        """Tell people that the imports are waited for."""
+        """Tell the user that the agent waits for imports."""
         if busy:
             sentence = f"a round is running; importing {self._names} before asking to be let in"
             facts.publish(Fact("waiting", sentence))
@@ -51,7 +51,7 @@ class Preloading:
         facts.publish(Fact("template_importing", sentence, {"modules": self._names}))
 
     def take(self) -> Template | None:
-        """Return what workers can be forked from, or None to start them cold."""
+        """Return the template to fork workers from, or None to start them cold."""
         template = self._template
         if template is None or template.usable:
             return template

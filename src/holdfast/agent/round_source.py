@@ -1,7 +1,7 @@
-"""Where an agent gets its rounds: what every source offers, and which one serves a handler.
+"""Where an agent gets its rounds: the interface of a source, and the source for each handler.
 
-Our own handlers are sources themselves: what the coordinator says is pushed. Any other handler that users program
-against is served by one adapter, which blocks and polls as TorchElastic's agent does.
+Our own handlers are sources themselves: the coordinator pushes its messages. Any other handler that users program
+against has an adapter, which blocks and polls as TorchElastic's agent does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Blocking = Callable[[], AbstractContextManager[None]]
 class RoundSource(Protocol):
     """One node's way to agree with the others on rounds.
 
-    What has a body here may be left out by a source that extends this class: one without a coordinator.
+    Methods with a body are optional: for a source without a coordinator.
     """
 
     #: Whether restarts are counted for the whole job, by the coordinator.
@@ -35,7 +35,7 @@ class RoundSource(Protocol):
 
     @property
     def node(self) -> str:
-        """How this node is known to the others; empty where nodes have no names."""
+        """This node's name; empty if nodes have no names."""
         return ""
 
     @property
@@ -45,39 +45,39 @@ class RoundSource(Protocol):
 
     @property
     def is_host(self) -> bool:
-        """Whether the others need this process to live on."""
+        """Whether the other nodes need this process to stay alive."""
         return False
 
     @property
     def poll_s(self) -> float | None:
-        """How often `poll` must be called at this moment; None where everything is pushed."""
+        """How often `poll` must be called at this moment; None if everything is pushed."""
 
     def describe_spec(self, spec: WorkerSpec) -> None:
-        """Take over what this node brings; counts from the next ask on."""
+        """Set this node's workers; takes effect with the next ask."""
         del spec
 
     def listen(self, listener: Callable[[MemberEffect], None], blocking: Blocking | None = None) -> None:
-        """Hand everything that is learned to `listener`, which may be called on any thread and must not block."""
+        """Send all news to `listener`, which may be called on any thread and must not block."""
 
     def would_disturb(self) -> bool:
-        """Say whether a round runs that an ask would break."""
+        """Return whether a round runs that an ask would break."""
         return False
 
     def ask(self, cause: Cause | None = None, number: int = 0) -> None:
         """Ask for a round; the listeners hear `RoundSealed` with this number, `RunEnded` or `AskFailed`."""
 
     def sentence(self) -> str:
-        """Say what is being waited for."""
+        """Return the reason for the wait."""
         return ""
 
     def poll(self) -> None:
-        """Look for what is not pushed; the listeners hear of it."""
+        """Look for news that is not pushed; the listeners get it."""
 
     def fail(self, cause: Cause) -> None:
-        """Tell the others that this node cannot go on with the round."""
+        """Tell the other nodes that this one cannot continue the round."""
 
     def replace(self, cause: Cause) -> None:
-        """Tell that a worker failed here and is being replaced."""
+        """Report that a worker failed here and is being replaced."""
         del cause
 
     def finish(self) -> None:
@@ -87,13 +87,13 @@ class RoundSource(Protocol):
         """Leave the run; the others regroup without this node."""
 
     def release(self, *, signalled: bool) -> None:
-        """Let go of everything; `signalled` where a signal ended this node alone."""
+        """Release everything; `signalled` where a signal ended this node alone."""
 
     def error_of(self, unanswered: AskFailed | RunEnded) -> HoldfastError:
-        """Make the exception of an ask that led to no round."""
+        """Return the exception for an ask that led to no round."""
 
     def variables(self, place: Place, workers: int) -> dict[str, str]:
-        """Return what this node's workers find in their environment to reach the coordinator."""
+        """Return the environment variables by which this node's workers reach the coordinator."""
         del place, workers
         return {}
 
@@ -104,7 +104,7 @@ class Coordinated(Protocol):
 
     @property
     def node(self) -> str:
-        """How this node is known to the others."""
+        """This node's name."""
 
     @property
     def place(self) -> Place | None:
@@ -143,6 +143,6 @@ def rounds_of(spec: WorkerSpec, exit_barrier_timeout_s: float) -> RoundSource:
 
 
 def is_source(handler: object) -> TypeGuard[RoundSource]:
-    """Say whether a handler is a source by itself: by what its class has, not by what it passes on to another."""
+    """Return whether a handler is a source itself: its own class must have the methods."""
     names = {name for name in (*vars(RoundSource), *RoundSource.__annotations__) if not name.startswith("_")}
     return all(inspect.getattr_static(handler, name, _MISSING) is not _MISSING for name in names)

@@ -1,4 +1,4 @@
-"""The agent's signals: their handlers only leave something in the inbox, for the loop to take out."""
+"""The agent's signals: their handlers only put an item into the inbox."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def handled(
     forwarded: tuple[signal.Signals, ...],
     is_blocking: Callable[[], bool],
 ) -> Iterator[None]:
-    """While this lasts, signals are left in the inbox; only the main thread can arrange that.
+    """While this lasts, signals are put into the inbox; only the main thread can set that up.
 
-    `ending` names those that end the agent, where None means what the environment says, or the default. `is_blocking`
-    says whether code of others blocks the loop: then an exception is the only way out of it.
+    `ending` names those that end the agent; None means those of the environment, or the default. `is_blocking`
+    says whether a handler of another package blocks the loop: then only an exception can end it.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,21 +1,21 @@
-"""Workers that stand still: stopped by a signal, or left over when the others have finished. Pure."""
+"""Workers that make no progress: stopped by a signal, or still running when the others have finished. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-#: How long a worker that others wait for may stand still, stopped by a signal, before it is ended.
+#: How long a worker that others wait for may be stopped by a signal before the agent kills it.
 FROZEN_GRACE_S = 0.03
 
 
 class Frozen:
-    """Says which workers to end because SIGSTOP or its like has stopped them while the others wait for them.
+    """Says which workers to kill because a signal such as SIGSTOP has stopped them while the others wait for them.
 
-    Only for workers that outlive each other; elsewhere a stopped worker may be under a debugger.
+    Only for workers that survive each other; elsewhere a stopped worker may be under a debugger.
     """
 
     def __init__(self) -> None:
-        #: Since when each local rank stands still.
+        #: Since when each local rank is stopped.
         self._since: dict[int, float] = {}
         self._ended: set[int] = set()
 
@@ -33,7 +33,7 @@ class Frozen:
         return due
 
     def has_ended(self, local_rank: int) -> bool:
-        """Say whether this worker was ended for standing still."""
+        """Return whether this worker was killed because it was stopped."""
         return local_rank in self._ended
 
     def wakeup(self) -> float | None:
@@ -42,7 +42,7 @@ class Frozen:
 
 
 class HalfFinished:
-    """Notices, once an attempt, that some workers finished long ago while the others go on."""
+    """Notices, once per attempt, that some workers finished long ago while the others are still running."""
 
     def __init__(self, limit_s: float | None) -> None:
         self._limit_s = limit_s
@@ -51,7 +51,7 @@ class HalfFinished:
         self._told = False
 
     def begin(self) -> None:
-        """All workers have been started anew."""
+        """All workers have been started again."""
         self._due, self._told = None, False
 
     def look(self, finished: int, workers: int, now: float) -> str | None:

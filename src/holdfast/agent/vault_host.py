@@ -18,12 +18,12 @@ class VaultHost:
 
     def __init__(self, rounds: Coordinated) -> None:
         self._rounds = rounds
-        # Run ids may be used again: what an older job left in memory must not be taken for ours.
+        # Run ids may be used again: states that an older job left in memory are not ours.
         folder = run_folder(f"{rounds.get_run_id()}.{rounds.node}")
         self._vault = Vault(rounds.get_run_id(), secret=rounds.secret.key, folder=folder)
 
     def variables(self) -> dict[str, str]:
-        """Open the vault, tell the other nodes where it is, and return what workers need to find it."""
+        """Open the vault, tell the other nodes where it is, and return the variables by which workers find it."""
         rounds, place = self._rounds, self._rounds.place
         if place is None:
             return {}
@@ -40,5 +40,5 @@ class VaultHost:
         return self._vault.environ()
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Release the memory."""
         self._vault.close()

@@ -23,11 +23,11 @@ from holdfast.chaos.campaign import TRAININGS, Undisturbed, Verdict, run_seed
 def main(seeds: int, first: int, seed: int | None, backend: str, at_once: int) -> None:
     """Train under seeded faults; every run must end as the undisturbed one does, with every sample used once.
 
-    On the ring that means the same bits. On gloo it means the same bits where every step was done by as many workers,
-    and the same numbers but for rounding where it was not.
+    On the ring that means the same bits. On gloo, with or without replicas, it means the same bits where every step was
+    done by as many workers, and the same numbers but for rounding where it was not.
     """
-    if backend == "gloo" and find_spec("torch") is None:
-        raise click.UsageError("--backend gloo trains with torch: pip install 'holdfast[torch]'")
+    if backend != "ring" and find_spec("torch") is None:
+        raise click.UsageError(f"--backend {backend} trains with torch: pip install 'holdfast[torch]'")
     undisturbed = Undisturbed(TRAININGS[backend])
     if seed is not None:
         verdict = run_seed(seed, undisturbed, keep=True)

@@ -18,7 +18,7 @@ from typing import Any
 
 from holdfast.chaos import inject
 from holdfast.chaos.judge import is_same_size, judge
-from holdfast.chaos.schedule import BY_WORKER, Fault, Kind, Schedule, choose
+from holdfast.chaos.schedule import BY_WORKER, REPLICA, Fault, Kind, Schedule, choose
 from holdfast.wire.ports import HeldPort
 
 #: A run that takes longer than this has failed.
@@ -36,6 +36,8 @@ class Training:
     preload: str
     #: How long a step takes at least: long enough for a replacement to come while there is something left to do.
     pause_s: float
+    #: How many workers hold one copy of the model.
+    replica: int = 1
 
     def arguments(self, schedule: Schedule) -> tuple[str, ...]:
         """Return what its command line says of a schedule, beside the number of steps and how long each takes."""
@@ -62,10 +64,26 @@ class GlooTraining(Training):
         return Schedule(kind, 1, schedule.world_size, schedule.steps, ())
 
 
+@dataclass(frozen=True)
+class ReplicaTraining(Training):
+    """Training with torch over gloo, with copies of the model that are split over workers."""
+
+    def arguments(self, schedule: Schedule) -> tuple[str, ...]:
+        """Say how many workers there must be."""
+        return (str(schedule.world_size if schedule.keeps_size else 1),)
+
+    def calm(self, schedule: Schedule) -> Schedule:
+        """As many workers, on one node."""
+        return Schedule(0, 1, schedule.world_size, schedule.steps, ())
+
+
 RING = Training("holdfast.chaos.training", "numpy", 0.02)
 GLOO = GlooTraining("holdfast.chaos.gloo_training", "torch,torch._dynamo,torch.nn.parallel", 0.06)
 #: By the name of what the workers sum their gradients with.
-TRAININGS = {"ring": RING, "gloo": GLOO}
+REPLICAS = ReplicaTraining(
+    "holdfast.chaos.replica_training", "torch,torch._dynamo,torch.distributed.fsdp", 0.06, replica=REPLICA
+)
+TRAININGS = {"ring": RING, "gloo": GLOO, "replicas": REPLICAS}
 
 
 @dataclass
@@ -224,7 +242,7 @@ class Undisturbed:
 
 def run_seed(seed: int, undisturbed: Undisturbed, *, keep: bool = False) -> Verdict:
     """Run the schedule of one seed."""
-    schedule = choose(seed, random.Random(seed))
+    schedule = choose(seed, random.Random(seed), undisturbed.training.replica)
     return run_one(schedule, undisturbed.training, undisturbed.result(schedule), keep=keep)
 
 

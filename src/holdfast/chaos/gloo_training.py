@@ -165,7 +165,7 @@ def main() -> None:
     watch_sync(state)
     epochs = -(-options.steps * BATCH // SAMPLES)
     kept = Checkpointer([WatchedTier(folder / "checkpoints")], every=Every(steps=SAVE_EVERY))
-    made = elastic(state, backend="gloo", checkpoints=kept, membership=from_environ(min_nodes=options.least))
+    made = elastic(state, backend="gloo", checkpoints=kept, membership=from_environ(min_workers=options.least))
     with kept, made as run:
         watch_rendezvous(run, int(os.environ["RANK"]))
         state.optimizer.register_step_pre_hook(lambda *_: at(Moment.OPTIMIZER, STEP[0], run.rank))

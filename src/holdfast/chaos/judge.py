@@ -41,7 +41,7 @@ def is_same_size(result: Mapping[str, Any], expected: Mapping[str, Any]) -> bool
 
 
 def _difference(one: Mapping[str, Any], expected: Mapping[str, Any]) -> str:
-    """Say how far two models are apart, empty where that is not too far."""
+    """Say how far two models are apart, empty if that is not too far."""
     if all(one[part] == expected[part] for part in MODEL):
         return ""
     if is_same_size(one, expected):

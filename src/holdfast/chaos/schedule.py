@@ -82,7 +82,7 @@ class Schedule:
 
     @property
     def keeps_size(self) -> bool:
-        """Whether survivors wait for a replacement: in every second schedule where each who goes is replaced."""
+        """Whether survivors wait for a replacement: in every second schedule in which every lost worker is replaced."""
         return self.seed % 2 == 0 and not any(fault.kind in OF_SIZE for fault in self.faults)
 
     def to_json(self) -> dict[str, Any]:
@@ -96,12 +96,20 @@ class Schedule:
 
 STEPS = 24
 FAULTS_MAX = 3
+#: So many workers hold one copy of the model, where the campaign trains with replicas.
+REPLICA = 2
 
 
-def choose(seed: int, random: Choice) -> Schedule:
-    """Choose a schedule: every kind and moment comes up, faults of agents only where there are two of them."""
+def choose(seed: int, random: Choice, replica: int = 1) -> Schedule:
+    """Choose a schedule: every kind and moment comes up, faults of agents only where there are two of them.
+
+    With `replica` that many workers hold one copy of the model: there are two or three copies then.
+    """
     agents = random.choice((1, 1, 2))
-    workers = random.choice((2, 3, 4)) if agents == 1 else random.choice((1, 2))
+    if replica > 1:
+        workers = replica * random.choice((2, 3)) if agents == 1 else replica
+    else:
+        workers = random.choice((2, 3, 4)) if agents == 1 else random.choice((1, 2))
     kinds = [kind for kind in Kind if agents > 1 or kind not in OF_AGENTS]
     world_size = agents * workers
     faults: list[Fault] = []

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from holdfast.checkpoint import snapshot, telling
 from holdfast.checkpoint.checksums import checksum
 from holdfast.checkpoint.choose import Choice, Every, Group, choose, distance
-from holdfast.checkpoint.keys import Entry, Key, make_origin
+from holdfast.checkpoint.keys import ALONE, Entry, Key, make_origin
 from holdfast.checkpoint.loading import load_dealt, load_whole
 from holdfast.checkpoint.memory import MemoryTier
 from holdfast.checkpoint.ranges import Deal, deal_evenly
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 #: Sends each worker's bytes to all workers, in the order of their ranks.
 Gather = Callable[[bytes], list[bytes]]
-ALONE = (0, 1)
 #: How long a save waits for the one before it.
 WAIT_S = 600.0
 

@@ -10,6 +10,8 @@ from typing import Any
 from holdfast.errors import UsageError
 
 STEP_MAX = 10**12 - 1
+#: The shard of a worker that has the whole state.
+ALONE = (0, 1)
 SHARDS_MAX = 10**6
 ORIGIN_CHARACTERS_MAX = 100
 #: Length of the checksum that keeps ids apart that look the same as file names.

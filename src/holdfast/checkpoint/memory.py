@@ -339,7 +339,7 @@ def _sweep_run(root: PrivateFolder, name: str, stale_s: float) -> bool:
         for each in names:
             slot = folder.file(each, os.O_RDWR)
             owned.callback(os.close, slot)
-            fcntl.flock(slot, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises where its owner is alive
+            fcntl.flock(slot, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises if its owner is alive
         _remove_slots(folder, names)
         return root.rmdir(name)
 

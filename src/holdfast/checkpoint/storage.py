@@ -51,7 +51,7 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, data: bytes, key: Key) -> Manifest:
-        """Read it; raises `CorruptShardError` where it is not a whole manifest of this shard."""
+        """Read it; raises `CorruptShardError` if it is not a whole manifest of this shard."""
         try:
             told: dict[str, Any] = json.loads(data)
             if told["holdfast"] > FORMAT:
@@ -158,7 +158,7 @@ class StorageTier:
         return self._backend.age_of(f"{key.folder}/{key.stem}{MANIFEST}")
 
     def verify(self, key: Key) -> None:
-        """Read all of a shard; raises `CorruptShardError` or `ShardMissingError` where it is not as it was written."""
+        """Read all of a shard; raises `CorruptShardError` or `ShardMissingError` if it is not as it was written."""
         shard = self.open(Entry(key, 0, self.name))
         for start in range(0, shard.nbytes, 16 * BLOCK_BYTES):
             shard.read(start, min(start + 16 * BLOCK_BYTES, shard.nbytes))

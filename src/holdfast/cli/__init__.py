@@ -35,7 +35,7 @@ SECTIONS = {
     "Submit jobs": {
         "run": "Submit a job, to this machine or to the scheduler of a plugin, and follow it.",
         "list": "List jobs.",
-        "status": "Show how jobs are doing, replica by replica.",
+        "status": "Show the status of jobs, replica by replica.",
         "log": "Show what the replicas of a job wrote, and where their logs are.",
         "wait": "Wait until a job has ended and exit with its exit code.",
         "cancel": "Cancel jobs.",

@@ -15,7 +15,7 @@ def command(handles: tuple[str, ...]) -> None:
     """Cancel jobs; one that has ended already stays as it is.
 
     Returns at once, while the replicas take the time they have to end; `holdfast wait` waits for that. JOB is a job's
-    handle or id, or the beginning of its id where that is enough.
+    handle or id, or an unambiguous beginning of its id.
 
     \b
       holdfast cancel train-x7k2m

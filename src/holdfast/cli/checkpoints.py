@@ -39,7 +39,7 @@ def _keep(_: click.Context, __: click.Parameter, text: str | None) -> int | None
 def command(directory: str, verify: bool, prune: int | None, as_json: bool) -> None:
     """List the checkpoints in DIR, a folder or any URL that fsspec knows, the newest first.
 
-    Exits with 1 where --verify finds one that is not as it was written.
+    Exits with 1 if --verify finds a damaged one.
 
     \b
       holdfast checkpoints /shared/run7

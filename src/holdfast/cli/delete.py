@@ -17,7 +17,7 @@ from holdfast.specs import UnknownAppError, is_terminal
 def command(handles: tuple[str, ...], all_finished: bool, scheduler: str | None) -> None:
     """Delete jobs with their logs; one that still runs is cancelled first.
 
-    JOB is a job's handle or id, or the beginning of its id where that is enough.
+    JOB is a job's handle or id, or an unambiguous beginning of its id.
 
     \b
       holdfast delete train-x7k2m

@@ -43,7 +43,7 @@ _DEFAULTS = DemoOptions()
 def command(steps: int, step_time: float, patience: float, page: bool | None) -> None:
     """Watch two nodes of two workers train while a worker, and then a whole node, is killed.
 
-    All of it runs on this machine and needs nothing but Holdfast: two agents, one of which carries the coordinator, and
+    Everything runs on this machine and needs only Holdfast: two agents, one of which runs the coordinator, and
     four workers that fit a small model. Exits with 0 only if the job recovered from every kill and the model is right.
     Ctrl-C ends everything.
 

@@ -22,7 +22,7 @@ ALWAYS = frozenset({"name", "image", "entrypoint", "args", "num_replicas"})
 def command(handle: str, as_json: bool) -> None:
     """Show the app that a job was made from, as its scheduler remembers it, and where its logs are.
 
-    JOB is a job's handle or id, or the beginning of its id where that is enough; without it, the latest job.
+    JOB is a job's handle or id, or an unambiguous beginning of its id; without it, the latest job.
 
     \b
       holdfast describe

@@ -58,9 +58,9 @@ def command(
 ) -> None:
     """Show a run's event log: which nodes joined, what failed and why, how long things took.
 
-    RUN is a run's id, a job's handle or id, or the beginning of either where that is enough; a journal or a log folder
-    will do too. Without it, the run that was started last on this host. A line has the time since the start, a mark for
-    warnings, the round, and where there are several, the node. Which run is shown goes to stderr.
+    RUN is a run's id, a job's handle or id, or an unambiguous beginning of either; a journal or a log folder
+    also works. Without it, the latest run on this host. A line has the time since the start, a mark for
+    warnings, the round, and if there are several, the node. The name of the run goes to stderr.
 
     \b
       holdfast events --follow                     the newest live run

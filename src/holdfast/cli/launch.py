@@ -44,8 +44,8 @@ def command(context: click.Context, /, **_: Any) -> None:
     """Run SCRIPT on every worker of this node, together with the other nodes, and keep it running.
 
     Takes torchrun's flags, with dashes or underscores, and its PET_* variables; the section [cli.launch] of a settings
-    file holds defaults. Without --nproc-per-node there is one worker. Flags stand before SCRIPT; what follows SCRIPT is
-    passed to it. Exits with the root cause's exit code, 128+n for a signal.
+    file holds defaults. Without --nproc-per-node there is one worker. Write flags before SCRIPT; words after SCRIPT are
+    passed to it. Exits with the root cause's exit code, or 128+n for a signal.
 
     \b
       holdfast launch --nproc-per-node 2 train.py --lr 0.1

@@ -65,7 +65,7 @@ def command(
 ) -> None:
     """Show the output of a job's replicas, each line behind the name of its replica.
 
-    JOB is a job's handle or id, or the beginning of its id where that is enough; without it, the latest job.
+    JOB is a job's handle or id, or an unambiguous beginning of its id; without it, the latest job.
 
     \b
       holdfast log -f                              the latest job, until it ends

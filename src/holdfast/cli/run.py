@@ -109,9 +109,9 @@ def command(
 ) -> None:
     """Submit a job and print its handle.
 
-    COMPONENT makes an app of its arguments: the name of one (`holdfast builtins`), or file.py:function. A SCRIPT is run
+    COMPONENT makes an app from its arguments: a name (`holdfast builtins`), or file.py:function. A SCRIPT is run
     by dist.ddp, on one worker unless -j says otherwise, and takes the flags of `holdfast launch`: those below and all
-    others. A local job is watched to its end: its output appears as it comes, and the exit code is the job's.
+    others. A local job is followed to its end, with its output, and the exit code is the job's.
     The handle goes to stdout, all else to stderr.
 
     \b

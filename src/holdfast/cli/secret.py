@@ -83,7 +83,7 @@ def which(secret_file: str | None) -> None:
 def path() -> None:
     """Print the file of this user's own secret.
 
-    It is made where there is none.
+    It is made if there is none.
 
     \b
       holdfast secret path

@@ -27,7 +27,7 @@ from holdfast.wire.tls import TlsFiles
 @click.command()
 @click.argument("endpoint", default="localhost:29400")
 @connection_options
-@click.option("--require-secret", is_flag=True, help="Refuse to serve without a secret, which is the default.")
+@click.option("--require-secret", is_flag=True, help="Refuse to serve without a secret (the default).")
 @click.option(
     "--state-dir",
     type=click.Path(path_type=Path),
@@ -54,8 +54,8 @@ def command(
 ) -> None:
     """Run a coordinator at ENDPOINT (host:port; port 0 takes a free one; 0.0.0.0 serves every interface).
 
-    Agents find it with --rdzv-endpoint. It serves any number of runs at once. If it dies, training goes on; start it
-    again on the same endpoint and the agents come back to it.
+    Agents find it with --rdzv-endpoint. It serves any number of runs at once. If it dies, training continues; start it
+    again on the same endpoint and the agents reconnect.
 
     \b
       holdfast serve                        this machine only

@@ -1,4 +1,4 @@
-"""`holdfast status`: how jobs are doing."""
+"""`holdfast status`: the status of jobs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from holdfast.printable import printable
 @click.option("--roles", default="", metavar="ROLE,...", help="Only the replicas of these roles.")
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def command(handles: tuple[str, ...], roles: str, as_json: bool) -> None:
-    """Show how each job is doing, and each replica of it.
+    """Show the status of each job, and of its replicas.
 
-    JOB is a job's handle or id, or the beginning of its id where that is enough; without it, the latest job.
+    JOB is a job's handle or id, or an unambiguous beginning of its id; without it, the latest job.
 
     \b
       holdfast status

@@ -19,7 +19,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print it as JSON."
 def command() -> None:
     """Show tracked metadata, from the first tracker of the settings ([torchx:tracker]) or of TORCHX_TRACKERS.
 
-    RUN is a run's id, a job's handle or id, or the beginning of either where that is enough.
+    RUN is a run's id, a job's handle or id, or an unambiguous beginning of either.
 
     \b
       holdfast tracker list jobs

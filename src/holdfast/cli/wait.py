@@ -21,7 +21,7 @@ TIMED_OUT = 124
 def command(handle: str, timeout: float | None) -> None:
     """Wait until a job has ended and exit with its exit code.
 
-    JOB is a job's handle or id, or the beginning of its id where that is enough; without it, the latest job.
+    JOB is a job's handle or id, or an unambiguous beginning of its id; without it, the latest job.
 
     \b
       holdfast wait

@@ -1,9 +1,9 @@
-"""Names of others that lead to Holdfast, for programs written against them. Tables and thin adapters; no logic.
+"""Names of torch.distributed.elastic, torchx and torchelastic that mean Holdfast. Tables and thin adapters; no logic.
 
-`install()` is for programs that ask for it: from then on `import torch.distributed.elastic` and `import torchx` are
-answered by Holdfast even where the real ones are installed; the rest of torch stays what it is. `python -m
-holdfast.compat script.py` asks for a program that does not, `holdfast launch --compat` for its workers.
-`torchx_where_missing()` is what the command line does before it loads components and plugins.
+After `install()`, `import torch.distributed.elastic` and `import torchx` give Holdfast's modules even if the real ones
+are installed; the rest of torch does not change. `python -m holdfast.compat script.py` does this for a program that
+does not call it, `holdfast launch --compat` for its workers. The command line calls `torchx_where_missing()` before it
+loads components and plugins.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ __all__ = ["VARIABLE", "install", "install_from_environment", "module_behind", "
 
 
 def install(*families: str) -> Callable[[], None]:
-    """Let the names of these families lead to Holdfast from now on; returns the function that takes it back.
+    """Make the names of these families mean Holdfast's modules from now on; return the function that undoes it.
 
     The families are `torch` (`torch.distributed.elastic`, `.run`, `.launch`, `.launcher`) and `torchx`; without an
-    argument, both. `torchelastic` asks for itself when it is imported. What was imported under these names before is
-    set aside; code that holds it keeps it.
+    argument, both. `torchelastic` needs no call. Modules that were imported under these names before are
+    set aside; code that holds them keeps them.
 
-    Where torch is not installed it stays so: `import torch` raises `ModuleNotFoundError`.
+    If torch is not installed, `import torch` still raises `ModuleNotFoundError`.
     """
     for family in families:
         if family not in FAMILIES:
@@ -63,19 +63,19 @@ def _install_one(family: str) -> Callable[[], None]:
 
 
 def install_from_environment(value: str) -> None:
-    """Install what `HOLDFAST_COMPAT` says: names of families, or `all`."""
+    """Install the families that `HOLDFAST_COMPAT` names, or `all`."""
     names = [name.strip() for name in value.split(",") if name.strip()]
     if names:
         install(*(() if "all" in names else names))
 
 
 def torchx_where_missing() -> Callable[[], None]:
-    """Let `torchx` lead to Holdfast unless TorchX is installed; returns the function that takes it back."""
+    """Make `torchx` mean Holdfast's modules unless TorchX is installed; return the function that undoes it."""
     return (lambda: None) if _is_installed("torchx") else install("torchx")
 
 
 def module_behind(name: str) -> str:
-    """Return the name of the module of ours that a name of others leads to, or the name itself."""
+    """Return the name of our module behind a foreign name, or the name itself."""
     for family in OF_OTHERS:
         found = AliasFinder(table(family)).target(name)
         if isinstance(found, str):

@@ -1,7 +1,7 @@
-"""`python -m holdfast.compat script.py args`, or `-m module args`: run a program with the names of others leading here.
+"""`python -m holdfast.compat script.py args`, or `-m module args`: run a program with foreign names that mean ours.
 
 So `python -m holdfast.compat -m torch.distributed.run --nproc-per-node 2 train.py` is torchrun's command line on our
-launcher, and the workers find ours behind the names as well.
+launcher, and the names mean our modules in the workers too.
 """
 
 from __future__ import annotations

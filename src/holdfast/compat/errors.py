@@ -1,4 +1,4 @@
-"""Errors by their names in 0.1.0, TorchElastic and TorchX; each is the very class of `holdfast.errors`."""
+"""Errors by their names in 0.1.0, TorchElastic and TorchX; each is the same class as in `holdfast.errors`."""
 
 from __future__ import annotations
 

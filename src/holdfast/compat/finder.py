@@ -1,10 +1,10 @@
-"""The import hook behind the names of others: an alias is the very module it stands for, not a copy.
+"""The import hook behind foreign names: an alias is the same module, not a copy.
 
 Python loads a module once for every name it is asked for, so a second name would give second classes, and patching one
 would not patch the other. The alias finder comes first, so that no other one finds our files under a foreign name, and
 its loader returns the module that is already there under its own name.
 
-Where torch is not installed, `torch.distributed.elastic` answers and `import torch` fails as it should: see
+If torch is not installed, `torch.distributed.elastic` can be imported and `import torch` fails as it should: see
 `WithoutParents`.
 """
 
@@ -32,7 +32,7 @@ PATH_PREFIX = "holdfast-names:"
 
 
 class AliasFinder:
-    """Answers for the names of a table and for everything below them."""
+    """Finds the names of a table and everything below them."""
 
     def __init__(self, modules: Table) -> None:
         self.modules = modules
@@ -42,7 +42,7 @@ class AliasFinder:
         return self._nearest(name) is not None
 
     def target(self, name: str) -> str | View | None:
-        """What stands behind a name: its own entry, or what is below that of its nearest listed ancestor."""
+        """The module behind a name: its own entry, or the module below that of its nearest listed ancestor."""
         known = self._nearest(name)
         if known is None or known == name:
             return self.modules.get(name)
@@ -70,7 +70,7 @@ class AliasFinder:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Say how a name is loaded, or None where it is not ours or leads nowhere."""
+        """Say how a name is loaded, or None if it is not ours or leads nowhere."""
         del path, target
         behind = self.target(fullname)
         if isinstance(behind, View):

@@ -1,4 +1,4 @@
-"""A module that shows the names of several of ours, for a name of others that covers all of them.
+"""A module that shows the names of several of ours, for a foreign name that covers all of them.
 
 Reading goes to the first module that has the name, and writing to every one that has it, so that a name patched through
 the view is patched where it is used.

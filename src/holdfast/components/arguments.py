@@ -32,7 +32,7 @@ def materialize_appdef(
 ) -> AppDef:
     """Call a component with what was typed, or with a dictionary of values, and return its app.
 
-    Raises `UsageError` where a value does not fit, and `ComponentValidationError` where the function does not.
+    Raises `UsageError` if a value does not fit, and `ComponentValidationError` where the function does not.
     """
     args, kwargs = parse(cmpnt_fn, cmpnt_args, cmpnt_defaults, config, name)
     app = cmpnt_fn(*args, **kwargs)

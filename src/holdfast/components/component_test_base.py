@@ -39,7 +39,7 @@ class ComponentTestCase(unittest.TestCase):
     ) -> AppStatus | None:
         """Run what a component makes of `args` and return its status once it has ended.
 
-        Raises `JobTimeoutError` where that takes longer than `timeout` seconds.
+        Raises `JobTimeoutError` if that takes longer than `timeout` seconds.
         """
         app = component(**(args or {}))
         with get_runner(**(scheduler_params or {})) as runner:

@@ -89,9 +89,9 @@ def ddp(
         script_args: Arguments of the script.
         script: Script to run on every worker.
         m: Python module to run instead of a script.
-        image: Image to run in, where the scheduler uses images.
+        image: Image to run in, if the scheduler uses images.
         name: Name of the job, or experiment/name; by default that of the script.
-        h: Named resource of each node; it stands for cpu, gpu and memMB.
+        h: Named resource of each node; it replaces cpu, gpu and memMB.
         cpu: CPUs of each node.
         gpu: GPUs of each node.
         memMB: Memory of each node, in MB.
@@ -101,9 +101,9 @@ def ddp(
         max_retries: How often the scheduler may start the job again.
         rdzv_port: Port on the first node where nodes meet.
         rdzv_backend: How nodes meet; c10d and holdfast mean the same.
-        rdzv_conf: Further settings of the meeting, as in join_timeout=900.
+        rdzv_conf: Further settings of the rendezvous, as in join_timeout=900.
         mounts: Mounts, as in type=bind,src=/data,dst=/data,readonly.
-        debug: Make torch say more and fail at the right place, at the price of speed.
+        debug: Make torch log more and fail at the right place; training is slower.
         tee: What goes to log files and the console: 1 stdout, 2 stderr, 3 both, 0 straight to the console.
     """
     flags |= {"rdzv_backend": rdzv_backend, "rdzv_conf": rdzv_conf, "tee": tee}
@@ -137,7 +137,7 @@ def spmd(
         args: Arguments of the script.
         script: Script to run on every worker.
         m: Python module to run instead of a script.
-        image: Image to run in, where the scheduler uses images.
+        image: Image to run in, if the scheduler uses images.
         name: Name of the job, or experiment/name; by default that of the script.
         h: Named resource of each node.
         j: Number of nodes, [min:]nodes, with as many workers as the resource has GPUs; or [min:]nodes x workers.
@@ -145,7 +145,7 @@ def spmd(
         metadata: Notes for the scheduler.
         max_retries: How often the scheduler may start the job again.
         mounts: Mounts, as in type=bind,src=/data,dst=/data,readonly.
-        debug: Make torch say more and fail at the right place, at the price of speed.
+        debug: Make torch log more and fail at the right place; training is slower.
         rdzv_backend: How nodes meet; c10d and holdfast mean the same.
         tee: What goes to log files and the console: 1 stdout, 2 stderr, 3 both, 0 straight to the console.
     """
@@ -184,15 +184,15 @@ def elastic(
     """Run a script or module that survives lost nodes, with everything that Holdfast's agent can do.
 
     A node that is lost is replaced alone: the scheduler starts that replica again, up to max_retries times, and the
-    others go on or wait, as the smallest size allows. Takes every flag of `holdfast launch` that makes sense for a job.
+    others continue or wait, as the smallest size allows. Takes every flag of `holdfast launch` that suits a job.
 
     Args:
         script_args: Arguments of the script.
         script: Script to run on every worker.
         m: Python module to run instead of a script.
-        image: Image to run in, where the scheduler uses images.
+        image: Image to run in, if the scheduler uses images.
         name: Name of the job, or experiment/name; by default that of the script.
-        h: Named resource of each node; it stands for cpu, gpu and memMB.
+        h: Named resource of each node; it replaces cpu, gpu and memMB.
         cpu: CPUs of each node.
         gpu: GPUs of each node.
         memMB: Memory of each node, in MB.
@@ -203,9 +203,9 @@ def elastic(
         max_restarts: How often the agents may restart the workers.
         rdzv_port: Port on the first node where nodes meet.
         rdzv_backend: How nodes meet.
-        rdzv_conf: Further settings of the meeting, as in join_timeout=900.
+        rdzv_conf: Further settings of the rendezvous, as in join_timeout=900.
         mounts: Mounts, as in type=bind,src=/data,dst=/data,readonly.
-        debug: Make torch say more and fail at the right place, at the price of speed.
+        debug: Make torch log more and fail at the right place; training is slower.
         tee: What goes to log files and the console: 1 stdout, 2 stderr, 3 both, 0 straight to the console.
         spares: Nodes beyond the largest size that stand by to take a lost one's place.
     """

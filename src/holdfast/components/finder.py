@@ -5,8 +5,8 @@ of the package, as `foo.<module>.<function>`; a name that begins with an undersc
 Folders without `__init__.py` are not searched, but a package without one may be registered itself.
 
 What is registered takes the place of the builtins, unless they are registered again, by `holdfast =
-holdfast.components`, or nothing usable is registered at all. A module that cannot be imported is told by `problems()`
-and costs only itself.
+holdfast.components`, or nothing usable is registered at all. `problems()` reports a module that cannot be imported,
+which does not affect the others.
 
 A component is a public function, defined in the module itself, that returns an `AppDef`.
 """
@@ -47,7 +47,7 @@ ROOT = "holdfast.components"
 BROKEN = (Exception, SystemExit)
 #: The modules of this package that hold components; the others are machinery.
 BUILTINS = ("dist", "utils")
-#: More of them, for those who know their names; lists leave them out.
+#: Components that are found by name but not listed.
 UNLISTED = ("metrics",)
 
 
@@ -412,7 +412,7 @@ def _also_from(folder: Path) -> None:
 
 @cache
 def _welcome() -> None:
-    """Let modules that were written for TorchX find ours where it is not installed."""
+    """Let modules that were written for TorchX find ours if it is not installed."""
     from holdfast.compat import torchx_where_missing
 
     torchx_where_missing()

@@ -45,7 +45,7 @@ def tensorboard(
 
     Args:
         logdir: Folder or URL of the logs to show.
-        image: Image to run in, where the scheduler uses images; it needs tensorboard.
+        image: Image to run in, if the scheduler uses images; it needs tensorboard.
         timeout: Seconds after which it ends.
         port: Port on which it answers.
         start_on_file: Begin when this file exists, as written by the job that is looked at.

@@ -88,7 +88,7 @@ def read_signature(fn: Callable[..., Any]) -> Signature:
 
 
 def returns_app(fn: Callable[..., Any]) -> bool:
-    """Say whether a function promises an AppDef; an annotation that cannot be resolved counts by its text."""
+    """Return whether a function promises an AppDef; an annotation that cannot be resolved counts by its text."""
     annotation = getattr(inspect.unwrap(fn), "__annotations__", {}).get("return")
     if isinstance(annotation, str):
         try:

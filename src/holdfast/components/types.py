@@ -159,7 +159,7 @@ class Choice(Type):
 
 
 class Union(Type):
-    """One of several types; the first that fits. `none` stands for None where no member takes any text."""
+    """One of several types; the first that fits. `none` stands for None if no member takes any text."""
 
     def __init__(self, members: Sequence[Type], optional: bool) -> None:
         names = [member.name for member in members]

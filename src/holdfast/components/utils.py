@@ -1,4 +1,4 @@
-"""Small jobs: say something, run a command, run Python, copy a file.
+"""Small jobs: print a message, run a command, run Python, copy a file.
 
 `image` is the scheduler's own by default; the local one needs none. Arguments reach the program exactly as given, but
 for macros such as `${app_id}`; write `$$` for a dollar sign.
@@ -57,18 +57,18 @@ def echo(msg: str = "hello world", image: str = "", num_replicas: int = 1) -> Ap
 
     Args:
         msg: What to print.
-        image: Image to run in, where the scheduler uses images.
+        image: Image to run in, if the scheduler uses images.
         num_replicas: How many times to print it, side by side.
     """
     return _app("echo", Role("echo", image, entrypoint="echo", args=[msg], num_replicas=num_replicas))
 
 
 def touch(file: str, image: str = "") -> AppDef:
-    """Create an empty file where it does not exist, and set its time to now.
+    """Create an empty file if it does not exist, and set its time to now.
 
     Args:
         file: Path of the file.
-        image: Image to run in, where the scheduler uses images.
+        image: Image to run in, if the scheduler uses images.
     """
     return _app("touch", Role("touch", image, entrypoint="touch", args=[file]))
 
@@ -93,12 +93,12 @@ def sh(
 
     Args:
         args: The command.
-        image: Image to run in, where the scheduler uses images.
+        image: Image to run in, if the scheduler uses images.
         num_replicas: How many to run side by side.
         cpu: CPUs of each replica.
         gpu: GPUs of each replica.
         memMB: Memory of each replica, in MB.
-        h: Named resource of each replica; it stands for cpu, gpu and memMB.
+        h: Named resource of each replica; it replaces cpu, gpu and memMB.
         env: Environment variables.
         max_retries: How often the scheduler may start it again.
         mounts: Mounts, as in type=bind,src=/data,dst=/data,readonly.
@@ -144,12 +144,12 @@ def python(
         m: Module to run.
         c: Line of Python to run.
         script: Script to run.
-        image: Image to run in, where the scheduler uses images.
+        image: Image to run in, if the scheduler uses images.
         name: Name of the job.
         cpu: CPUs of each replica.
         gpu: GPUs of each replica.
         memMB: Memory of each replica, in MB.
-        h: Named resource of each replica; it stands for cpu, gpu and memMB.
+        h: Named resource of each replica; it replaces cpu, gpu and memMB.
         num_replicas: How many to run side by side.
         env: Environment variables.
         max_retries: How often the scheduler may start it again.
@@ -189,12 +189,12 @@ def binary(
         args: Arguments of the program.
         entrypoint: The program.
         name: Name of the job.
-        image: Image to run in, where the scheduler uses images.
+        image: Image to run in, if the scheduler uses images.
         num_replicas: How many to run side by side.
         cpu: CPUs of each replica.
         gpu: GPUs of each replica.
         memMB: Memory of each replica, in MB.
-        h: Named resource of each replica; it stands for cpu, gpu and memMB.
+        h: Named resource of each replica; it replaces cpu, gpu and memMB.
     """
     role = Role(
         PurePath(entrypoint).name or name,
@@ -213,7 +213,7 @@ def copy(src: str, dst: str, image: str = "", mounts: list[str] | None = None) -
     Args:
         src: What to copy, a path or a URL.
         dst: Where to; a folder that exists gets the copy inside it.
-        image: Image to run in, where the scheduler uses images.
+        image: Image to run in, if the scheduler uses images.
         mounts: Mounts, as in type=bind,src=/data,dst=/data,readonly.
     """
     args = ["-c", _COPY, src, dst]
@@ -234,7 +234,7 @@ def booth(
         x2: Second argument.
         trial_idx: Number of the trial; the result is kept under it.
         tracker_base: Folder or URL where results are kept.
-        image: Image to run in, where the scheduler uses images.
+        image: Image to run in, if the scheduler uses images.
     """
     args = ["-c", _BOOTH, str(x1), str(x2), str(trial_idx), tracker_base]
     return _app("booth", Role("booth", image, entrypoint="python", args=args))

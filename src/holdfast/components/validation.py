@@ -15,7 +15,7 @@ __all__ = ["Problem", "validate"]
 
 
 def validate(fn: Callable[..., Any]) -> list[Problem]:
-    """Say what keeps a function from being a component; nothing where all is well."""
+    """Say what keeps a function from being a component; nothing if all is well."""
     name = getattr(fn, "__name__", repr(fn))
     try:
         found = read_signature(fn).problems

@@ -25,7 +25,7 @@ def split(text: str, separator: str, stops: str) -> list[str]:
 
 
 def cut(text: str, separator: str, stops: str) -> tuple[str, str] | None:
-    """Split at the first separator outside quotes, or return None where there is none."""
+    """Split at the first separator outside quotes, or return None if there is none."""
     for place in _outside(text, stops):
         if text[place] == separator:
             return text[:place], text[place + 1 :]

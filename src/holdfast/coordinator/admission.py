@@ -1,4 +1,4 @@
-"""Whether a node may take part: its numbers make sense, and they are those of the run. Pure."""
+"""Whether a node may take part: its settings are valid, and match those of the run. Pure."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from holdfast.coordinator.messages import Join, NodeSpec, RunSettings
 from holdfast.coordinator.state import Node
 
-#: What an agent of an earlier launch hears when a later one has taken its place.
+#: The message to an agent of an earlier launch when a later one has taken its place.
 LEFT_OVER = (
     "this agent is left over from an earlier launch of run '{run}'; a later one has all its nodes, so it ends here"
 )
 LEASE_S_MIN = 0.05
-#: No length of time that anybody may ask for is longer: some ninety years, and safe to add to any clock.
+#: The longest allowed time: some ninety years, and safe to add to any clock.
 SECONDS_MAX = 3e9
 WORKERS_MAX = 1_000_000
 
@@ -50,8 +50,8 @@ def refusal(run: str, join: Join, settings: RunSettings | None, nodes: Mapping[s
 def left_over(nodes: Mapping[str, Node], settings: RunSettings) -> list[Node]:
     """Return the nodes of an earlier launch whose places agents of a later one have taken.
 
-    A coordinator that was started anew cannot tell whether a node that comes back from an older round survived its
-    predecessor or was forgotten: both go on. It knows once so many new agents have come that they are a whole run by
+    A coordinator that was started again cannot tell whether a node that comes back from an older round survived its
+    predecessor or was forgotten: both continue. It knows once so many new agents have come that they are a whole run by
     themselves, and there is one of them on the very host of the old one.
     """
     new = [node for node in nodes.values() if not node.earlier]

@@ -1,7 +1,7 @@
-"""The restart budget: what a broken round costs, and when enough is enough. Pure.
+"""The restart budget: what a broken round costs, and when the budget is spent. Pure.
 
-Restarts are counted for the whole job. A round's failures are charged once, however many nodes report them; those
-that a lost node dragged down cost nothing, since losing a node is not the program's fault.
+Restarts are counted for the whole job. A round's failures are charged once, even if many nodes report them; those
+that a lost node caused cost nothing, since losing a node is not the program's fault.
 """
 
 from __future__ import annotations

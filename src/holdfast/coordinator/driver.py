@@ -36,7 +36,7 @@ from holdfast.wire.listener import Limits, Listener, Peer
 #: Kinds of coordinator: one that an agent carries dies with it and may be replaced by another agent on its host; one
 #: that is served on its own is started again by what started it.
 EMBEDDED, SERVED = "embedded", "served"
-#: Timers are not armed anew for less than this.
+#: Timers are not set again for less than this.
 _TIMER_STEP_S = 0.001
 
 
@@ -60,7 +60,7 @@ class Coordinator:
             epoch=time.time() - time.monotonic(),
             guarded=may_seal is not None,
         )
-        #: Waits until this coordinator may seal a round; says false where it never may again.
+        #: Waits until this coordinator may seal a round; says false if it never may again.
         self._may_seal = may_seal
         self._asking: set[asyncio.Task[None]] = set()
         # The agent that carries a coordinator is one of its nodes, and hears of facts as they all do.
@@ -84,7 +84,7 @@ class Coordinator:
         return opened
 
     async def close(self) -> None:
-        """Stop listening and drop every connection; agents go on and look for the next coordinator."""
+        """Stop listening and drop every connection; agents keep running and look for the next coordinator."""
         if self._timer is not None:
             self._timer.cancel()
         for task in self._asking - {asyncio.current_task()}:  # which may be the one that found out
@@ -111,7 +111,7 @@ class Coordinator:
     def _handle(self, event: CoordinatorEvent) -> None:
         """Hand an event to the machine; an exception ends this coordinator.
 
-        What it left half done cannot be trusted. The members connect anew, to the next coordinator, and tell it what
+        Its state may be inconsistent then. The members connect to the next coordinator and tell it what
         they know, as after the death of any coordinator.
         """
         if self.crash is not None:
@@ -163,7 +163,7 @@ class Coordinator:
         try:
             self._records.save(effect.run, effect.record)
         except OSError as error:
-            # Going on without the record costs a clean recovery after a crash; stopping would cost the job.
+            # Continuing without the record makes recovery after a crash less clean; stopping would end the job.
             facts.publish(Fact("record_unsaved", f"cannot save the record of '{effect.run}': {error}", level=ERROR))
 
     def _arm(self) -> None:

@@ -1,4 +1,4 @@
-"""What a run is told and what it answers with. Pure."""
+"""The events and effects of a run. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class NodeJoined:
 
 @dataclass(frozen=True, slots=True)
 class NodeSaid:
-    """A node that has joined said something: the message is what came over the wire."""
+    """A node that has joined sent this message."""
 
     node: str
     message: Beat | Fail | Replace | Finish | Leave | Close

@@ -1,8 +1,8 @@
-"""The history of a run: what happened to all of it, numbered, so that every node can write down the same. Pure.
+"""The history of a run: the facts that concern all nodes, numbered, so that every node writes the same. Pure.
 
-News costs no message of its own: the latest facts ride on whatever is said to the nodes when a round is sealed, broken
-or closed, and a node that missed some shows it by the number in its next beat and is told in the answer. What only a
-coordinator knew that has died is lost; its successor goes on with the next number that no node has heard.
+Facts need no message of their own: the latest ones are part of the messages to all nodes when a round is sealed, broken
+or closed, and a node that missed some shows it by the number in its next beat and gets them in the answer. Facts that
+only a dead coordinator knew are lost; its successor continues with the next number that no node has heard.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from holdfast.coordinator.state import Node, Round, names
 from holdfast.facts import INFO, WARNING
 from holdfast.quantities import count
 
-#: Facts that a node that comes late can still be told.
+#: How many facts are kept for nodes that join late.
 FACTS_KEPT_MAX = 256
-#: Facts that are told again with one beat.
+#: How many facts the answer to one beat repeats.
 FACTS_RETOLD_MAX = 32
-#: Facts that ride on a message to all: what made it necessary.
+#: How many facts are part of a message to all nodes.
 FACTS_RIDING_MAX = 4
 SENTENCE_CHARS_MAX = 2000
-#: Hosts that a fact names, of however many.
+#: How many hosts a fact names at most.
 HOSTS_TOLD_MAX = 16
 
 
@@ -43,17 +43,17 @@ class History:
         return told
 
     def latest(self) -> tuple[ToldFact, ...]:
-        """Return what all nodes should hear now."""
+        """Return the facts for the next message to all nodes."""
         return tuple(self._kept)[-FACTS_RIDING_MAX:]
 
     def since(self, known: int) -> tuple[ToldFact, ...]:
-        """Return what a node that knows of all up to `known` has missed, as much as goes into one message."""
+        """Return the facts after number `known`, as many as fit into one message."""
         if known >= self.last:
             return ()
         return tuple(told for told in self._kept if told.number > known)[:FACTS_RETOLD_MAX]
 
     def catch_up(self, known: int) -> None:
-        """Never use a number that a node has heard already, from a coordinator before this one."""
+        """Skip numbers that a node has heard already, from an earlier coordinator."""
         self.last = max(self.last, known)
 
 
@@ -111,7 +111,7 @@ def node_gone(node: Node, sentence: str) -> News:
 
 
 def worker_replaced(node: Node, cause: Cause, round_: Round, restarts_used: int) -> News:
-    """A worker failed, and its round goes on."""
+    """A worker failed, and its round continues."""
     data = {"round": round_.id.number, "failure": cause.detail or None, "restarts_used": restarts_used}
     sentence = f"{said_by(node.name, cause)}; it is replaced, the others go on"
     return News("worker_replaced", sentence, data, WARNING)

@@ -1,7 +1,7 @@
 """The coordinator: connections on one side, runs and the store on the other. Pure.
 
 It knows which connection speaks for which node of which run, hands every message to the run it belongs to, and
-turns what a run says to a node into what is sent on a connection. A node has one connection; a newer one takes over
+sends a run's messages to a node on its connection. A node has one connection; a newer one takes over
 from an older one, whose end then means nothing.
 """
 
@@ -50,7 +50,7 @@ from holdfast.store.machine import Asked, PeerGone, SpaceDropped, StoreMachine
 from holdfast.store.messages import STORE_REQUESTS
 from holdfast.wire.frames import Message
 
-#: Runs that one coordinator holds at the same time; the oldest that is closed or deserted makes room.
+#: How many runs one coordinator holds at the same time; the oldest that is closed or deserted is removed.
 RUNS_MAX = 4096
 
 # -- events --------------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ class SaveRun:
 
 @dataclass(frozen=True, slots=True)
 class ForgetRun:
-    """Remove the record of a run that made room for another."""
+    """Remove the record of a run that was removed for another."""
 
     run: str
 
@@ -225,7 +225,7 @@ class CoordinatorMachine:
         }
 
     def speaks_for(self, node: str) -> bool:
-        """Say whether a connection speaks for a node, of whichever run."""
+        """Return whether a connection speaks for a node, of whichever run."""
         return any(session.node == node for session in self.sessions.values())
 
     # -- events ----------------------------------------------------------------------------------------------
@@ -268,7 +268,7 @@ class CoordinatorMachine:
         self._run(join.run, NodeJoined(join, session.address, session.reached_as), now)
 
     def _relay(self, session: Session, message: Call | Reply) -> None:
-        """Pass on what one node of a round asks the others, and what they answer; nothing is kept of either."""
+        """Forward a call of one node of a round to the others, and their answers; neither is kept."""
         run = self.runs.get(session.run)
         members = run.round.places if run is not None and run.round is not None else {}
         if session.node not in members:
@@ -333,7 +333,7 @@ class CoordinatorMachine:
             self._wakeups[run] = when
 
     def _make_room(self) -> bool:
-        """Say whether one more run may be held, forgetting the oldest that is closed or deserted if need be."""
+        """Return whether one more run may be held, forgetting the oldest that is closed or deserted if need be."""
         if len(self.runs) < RUNS_MAX:
             return True
         spent = next((name for name, run in self.runs.items() if run.closed is not None or not run.nodes), None)

@@ -1,7 +1,7 @@
-"""What agents and the coordinator say to each other about rounds. Pure.
+"""The messages between agents and the coordinator about rounds. Pure.
 
-Everything here may be lost, doubled or delayed without harm: a node's `seq` tells old words from new ones, its `ask`
-counter says which ask a round answers, and every beat repeats what the node believes, so that whichever side
+Every message may be lost, repeated or delayed without harm: a node's `seq` tells old messages from new ones, its `ask`
+counter says which ask a round answers, and every beat repeats what the node believes, so that the side that
 is behind is told again.
 """
 
@@ -68,7 +68,7 @@ class RunSettings(Record, frozen=True):
 
 
 class NodeSpec(Record, frozen=True):
-    """One node: what it brings and how it wants to be known."""
+    """One node: its workers, its name and its addresses."""
 
     node: str
     host: str
@@ -82,7 +82,7 @@ class NodeSpec(Record, frozen=True):
     node_rank: int = -1
     lease_s: float = 5.0
     hosts_coordinator: bool = False
-    #: Where the node before this one in the round may connect to it; 0 where it does not listen.
+    #: Where the node before this one in the round may connect to it; 0 if it does not listen.
     peer_port: int = 0
 
 
@@ -155,7 +155,7 @@ class ToldFact(Record, frozen=True):
 
 
 class Join(Message, frozen=True, tag=10):
-    """All that the coordinator needs to know of a node: sent to ask for a round, and again on every new connection."""
+    """Everything that the coordinator needs to know of a node: sent to ask for a round, and on every new connection."""
 
     seq: int
     run: str
@@ -179,12 +179,12 @@ class Beat(Message, frozen=True, tag=11):
     ask: int
     round: RoundId | None
     known: int = 0
-    #: A text about this node for people that look at the run.
+    #: A text about this node, for `holdfast rounds`.
     note: str = ""
 
 
 class Fail(Message, frozen=True, tag=12):
-    """This node cannot go on with the round because of a failure; all nodes are told at once."""
+    """This node cannot continue the round because of a failure; all nodes are told at once."""
 
     seq: int
     round: RoundId
@@ -206,7 +206,7 @@ class Leave(Message, frozen=True, tag=14):
 
 
 class Close(Message, frozen=True, tag=15):
-    """The run is over for all nodes; `failed` where its work cannot be done any more."""
+    """The run is over for all nodes; `failed` if its work cannot be done any more."""
 
     seq: int
     reason: str
@@ -231,7 +231,7 @@ class Reply(Message, frozen=True, tag=18):
 
 
 class Replace(Message, frozen=True, tag=19):
-    """A worker of this node failed and is being replaced; the others of the round go on without a pause."""
+    """A worker of this node failed and is being replaced; the other workers of the round keep running."""
 
     seq: int
     round: RoundId
@@ -252,7 +252,7 @@ class Sealed(Message, frozen=True, tag=20):
 
     ask: int
     place: Place
-    #: The latest facts of the run's history: news rides on what is said anyway.
+    #: The latest facts of the run's history.
     facts: tuple[ToldFact, ...] = ()
 
 
@@ -265,7 +265,7 @@ class Broken(Message, frozen=True, tag=21):
 
 
 class Ack(Message, frozen=True, tag=22):
-    """A beat was heard. The sentence says where the run stands."""
+    """The answer to a beat. The sentence describes the state of the run."""
 
     sentence: str
     nodes_waiting: int
@@ -274,25 +274,25 @@ class Ack(Message, frozen=True, tag=22):
 
 
 class Resend(Message, frozen=True, tag=23):
-    """The coordinator does not know what the node speaks of: send a `Join`."""
+    """The coordinator does not know the node's round: send a `Join`."""
 
     #: The ask with this number was answered by a round that is over, whether or not the node has heard of it: ask anew.
     void: int = -1
 
 
 class Newcomers(Message, frozen=True, tag=24):
-    """So many nodes wait to be admitted."""
+    """The number of nodes that wait to be admitted."""
 
     nodes_waiting: int
 
 
 class Closed(Message, frozen=True, tag=25):
-    """The run is over and its id is spent. `cause` is the root cause where it failed."""
+    """The run is over and its id cannot be used again. `cause` is the root cause if it failed."""
 
     reason: str
     failed: bool
     cause: Cause | None = None
-    #: Whether it failed too often without progress: starting it again would be of no use.
+    #: Whether it failed too often without progress: starting it again would not help.
     crash_loop: bool = False
     facts: tuple[ToldFact, ...] = ()
 
@@ -328,7 +328,7 @@ class Replied(Message, frozen=True, tag=29):
 
 NODE_TYPES = (Join, Beat, Fail, Finish, Leave, Close, Call, Reply, Replace, Query)
 COORDINATOR_TYPES = (Sealed, Broken, Ack, Resend, Newcomers, Closed, Rejected, Report, Called, Replied)
-#: The whole language of a coordinator's port: handshake, rounds and store.
+#: All messages on a coordinator's port: handshake, rounds and store.
 CODEC: Codec[Message] = Codec(
     *HANDSHAKE_TYPES, *NODE_TYPES, *COORDINATOR_TYPES, *STORE_REQUESTS, *STORE_REPLIES, service=SERVICE
 )

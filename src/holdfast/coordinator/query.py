@@ -1,4 +1,4 @@
-"""Ask a coordinator how its runs stand, without taking part in one."""
+"""Ask a coordinator for the state of its runs, without taking part in one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def ask_coordinator(
     tls: ssl.SSLContext | None = None,
     timeout_s: float = QUERY_TIMEOUT_S,
 ) -> list[dict[str, Any]]:
-    """Return a description of every run, or of one; each has a `sentence` that says where it stands."""
+    """Return a description of every run, or of one; each has a `sentence` about its state."""
     channel = Channel.connect(endpoint, CODEC, secret, run=run_id, timeout_s=timeout_s, tls=tls)
     try:
         answer = channel.ask(Query(run_id), time.monotonic() + timeout_s)

@@ -35,7 +35,7 @@ class Roster:
         self._gone: dict[str, tuple[int, int]] = {}
 
     def add(self, join: Join, now: float, *, earlier: bool = False) -> Node:
-        """Take in a node that has not been there, or that comes back after it was given up."""
+        """Add a node that is new, or that comes back after it was given up."""
         self._arrivals += 1
         self.last_arrival = now
         node = Node(
@@ -54,12 +54,12 @@ class Roster:
         return node
 
     def last_seq(self, name: str) -> int:
-        """Return the number of the last word heard from a node, live or gone."""
+        """Return the number of the last message of a node, live or gone."""
         node = self.nodes.get(name)
         return node.seq if node is not None else self._gone.get(name, (0, -1))[0]
 
     def hear(self, name: str, seq: int, now: float) -> Node | None:
-        """Take a word of a node as proof of life; None where it is not live, or said that before its last word."""
+        """Renew a node's lease by a message; None if the node is not live, or the message is an old one."""
         node = self.nodes.get(name)
         if node is None or seq <= node.seq:
             return None
@@ -68,7 +68,7 @@ class Roster:
         return node
 
     def renew(self, node: Node, now: float) -> None:
-        """Start a node's lease anew; a broken connection is forgiven."""
+        """Renew a node's lease; a broken connection no longer counts."""
         node.expires_at = now + node.spec.lease_s
         self._watch(node)
         if node.dropped is not None:
@@ -94,7 +94,7 @@ class Roster:
         node.phase = phase
 
     def remove(self, node: Node) -> None:
-        """Forget a node but for its last words."""
+        """Forget a node, except the number of its last message."""
         name = node.spec.node
         del self.nodes[name]
         self._gone[name] = (node.seq, node.sealed_ask)

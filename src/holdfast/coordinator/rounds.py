@@ -9,12 +9,12 @@ The rules:
 
 1. A round is sealed only while every live node is waiting for one. A live node that may still run workers of an older
    round holds the seal up, so no worker that we can reach ever runs beside a newer round.
-2. Only a first gathering has a last call. Survivors are sealed the moment that all of them are back.
+2. Only a first gathering has a last call. Survivors are sealed as soon as all of them are back.
 3. A round number is never used twice; the record is saved before any node hears of a round.
 4. A failure is charged to the restart budget once per round, when all survivors are back and all causes are known:
    a victim's report may arrive before that of the failure that made it one.
-5. A coordinator that was elected asks before each seal whether it still is the one; while it is not told so, it seals
-   nothing. Everything else goes on.
+5. A coordinator that was elected asks before each seal whether it still is the elected one; without the answer it seals
+   nothing. Everything else continues.
 6. After a restart of the coordinator nothing is sealed until the members of the last round, running or broken, are
    back or their time is up.
 """
@@ -55,7 +55,7 @@ LOSSES_TOLD_MAX = 4
 
 
 class Rounds:
-    """What a run has come to, and what is due; `RunMachine` adds what nodes say."""
+    """The state of a run's rounds, and what is due; `RunMachine` handles the messages of nodes."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Rounds:
         self._announced = False
         #: The latest losses, by time and host, for sentences.
         self.lost: list[tuple[float, str]] = []
-        #: Where nodes reach the coordinator, as far as it is no loopback: a node beside it is reached there too.
+        #: Where nodes reach the coordinator, unless that is loopback: a node on the same host is reached there too.
         self._reached_as = ""
         self.history = History()
         #: The wall clock at the time 0 of `now`, for facts that people read; nothing is decided by it.
@@ -230,7 +230,7 @@ class Rounds:
     # -- failures -----------------------------------------------------------------------------------------------
 
     def _fail_round(self, node: Node, cause: Cause | None, now: float) -> None:
-        """Break the round because one of its members will not go on with it."""
+        """Break the round because one of its members cannot continue it."""
         if cause is None:
             self._set_broken(f"{node.name} asked for a new round", now)
             return
@@ -242,7 +242,7 @@ class Rounds:
         self.round.note_failure(node.spec.node, cause)
 
     def _charge(self) -> bool:
-        """Charge the broken round to the budget, once; says whether the run may go on."""
+        """Charge the broken round to the budget, once; return whether the run may continue."""
         round_, settings = self.round, self.settings
         assert round_ is not None
         assert settings is not None
@@ -256,7 +256,7 @@ class Rounds:
         return goes_on
 
     def _obey(self, ruling: Ruling) -> bool:
-        """Do as the budget rules; says whether the run goes on."""
+        """Apply the budget's ruling; return whether the run continues."""
         self.spent = ruling.spent
         if ruling.end is not None:
             self._close(ruling.end, failed=True, cause=ruling.root, crash_loop=ruling.crash_loop)
@@ -289,7 +289,7 @@ class Rounds:
             self._seal_if_allowed(now)
 
     def holdup(self, now: float) -> Holdup | None:
-        """Say what the next round waits for, or None where it is due."""
+        """Say what the next round waits for, or None if it is due."""
         settings = self.settings
         missing = settings.min_nodes - self.waiting if settings is not None else 1
         if self._holdups():

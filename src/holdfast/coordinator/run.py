@@ -1,15 +1,15 @@
-"""One run: what its nodes say, and what that means for its rounds. Pure.
+"""One run: the messages of its nodes, and what they mean for its rounds. Pure.
 
-It decides which nodes a run takes in, whether a word is new or late, and what a node is told. `rounds` decides
+It decides which nodes may join a run, whether a message is new or late, and what a node is told. `rounds` decides
 when rounds are sealed and broken, the roster which nodes are live. It knows nothing of connections, sockets, the store,
 or workers.
 
 The rules:
 
-1. Words may be lost, doubled and delayed: only a word with a higher `seq` than the last one counts.
+1. Messages may be lost, repeated and delayed: only one with a higher `seq` than the last one counts.
 2. A node is live while its lease runs. When this machine itself was called late, silence is its own fault.
 3. An ask is answered by one round. When that round is over and the node has not heard of it, the ask is void and the
-   node asks anew, so that an answer that comes late is known as such.
+   node asks again, so that a late answer is recognised.
 4. Closed is final: a node that still asks is told so, and nothing else happens.
 """
 
@@ -94,7 +94,7 @@ class RunMachine(Rounds):
         return {**self.snapshot(), "sentence": self.sentence(now)}
 
     def sentence(self, now: float, node: str | None = None) -> str:
-        """Say in one sentence where the run stands, and what a certain node waits for."""
+        """Describe the state of the run in one sentence, and what a certain node waits for."""
         return sentences.describe(self, now, node)
 
     # -- what nodes say -----------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ class RunMachine(Rounds):
         node.ask = join.ask
 
     def _on_claim(self, node: Node, join: Join, place: Place, now: float) -> None:
-        """Take in a node that says it is in a round: after a new connection, or after a restart of the coordinator."""
+        """Handle a node that says it is in a round: after a new connection, or after a restart of the coordinator."""
         round_ = self.round
         node.ask = join.ask
         if round_ is None or place.round != round_.id:
@@ -216,7 +216,7 @@ class RunMachine(Rounds):
             self._note_failure(node, fail.cause)
 
     def _on_replace(self, name: str, replace: Replace, now: float) -> None:
-        """Charge a failure that the round outlives; only its budget can end it."""
+        """Charge a failure that the round survives; only its budget can end it."""
         node, round_, settings = self.roster.hear(name, replace.seq, now), self.round, self.settings
         if (
             node is None

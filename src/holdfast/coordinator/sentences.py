@@ -1,4 +1,4 @@
-"""A run as people and programs see it: a sentence for every wait, and plain data. Pure."""
+"""Descriptions of a run: a sentence for every wait, and plain data. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOSS_TOLD_S = 60.0
 
 
 def describe(run: Rounds, now: float, node: str | None = None) -> str:
-    """Say where a run stands and, given a node, what that node waits for."""
+    """Describe the state of a run and, given a node, what that node waits for."""
     if run.closed is not None:
         return f"closed: {run.closed.reason}"
     round_ = run.round

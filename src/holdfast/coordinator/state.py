@@ -1,4 +1,4 @@
-"""What a run is made of: stages, nodes, rounds, what holds the next round up, and what a restart must know. Pure."""
+"""The data of a run: stages, nodes, rounds, what delays the next round, and what a restart must know. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAMES_TOLD_MAX = 4
 
 
 class Stage(enum.StrEnum):
-    """Where a run stands."""
+    """The stage of a run."""
 
     GATHERING = "gathering"
     SEALED = "sealed"
@@ -63,7 +63,7 @@ class Node:
     rejoin_by: float | None = None
     #: Whether it was there in the time of a coordinator before this one, of which this one has no record.
     earlier: bool = False
-    #: A text about it for people that look at the run.
+    #: A text about it, for `holdfast rounds`.
     note: str = ""
     #: When its one valid entry in the heap of expiries comes up.
     watched_at: float = float("inf")
@@ -132,7 +132,7 @@ class Recovery:
         self._dead_rank = place.coordinator_rank
 
     def is_over(self, now: float) -> bool:
-        """Say whether all are back that can be, or their time is up."""
+        """Return whether all are back that can be, or their time is up."""
         places = self.round.places
         dead = self._dead_rank >= 0 and all(place.group_rank != self._dead_rank for place in places.values())
         return len(places) + dead >= self.round.size or now >= self.ends_at

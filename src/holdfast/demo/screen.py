@@ -166,7 +166,7 @@ def _workers(rows: list[Row]) -> Table:
 
 
 def bar(loss: float) -> str:
-    """Draw a loss by its order of magnitude: full at 10, empty where only noise is left."""
+    """Draw a loss by its order of magnitude: full at 10, empty if only noise is left."""
     low, high = math.log(LOSS_GOAL), math.log(10.0)
     share = (math.log(max(loss, LOSS_GOAL)) - low) / (high - low)
     return "█" * max(1, round(BAR_WIDTH * min(share, 1.0)))

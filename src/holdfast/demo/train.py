@@ -98,7 +98,7 @@ def distance(one: Vector, other: Vector | tuple[float, ...]) -> float:
 
 
 def load(folder: Path) -> tuple[int, Vector]:
-    """Return the last step that was saved and the weights after it; 0 and zeros where there is none."""
+    """Return the last step that was saved and the weights after it; 0 and zeros if there is none."""
     path = folder / "checkpoint.json"
     if not path.exists():
         return 0, [0.0] * len(TRUTH)

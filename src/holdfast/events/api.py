@@ -17,7 +17,7 @@ EventMetadataValue = str | int | float | bool | None
 
 
 class EventSource(StrEnum):
-    """Who an event is about: the agent of a node, or one of its workers."""
+    """Which process an event is about: the agent of a node, or one of its workers."""
 
     AGENT = "AGENT"
     WORKER = "WORKER"

@@ -88,7 +88,7 @@ class OtlpEventHandler(EventHandler):
         self._logger = self._provider.get_logger("holdfast.events")
 
     def record(self, event: Event) -> None:
-        """Send one event; raises `UnavailableError` where the collector did not take it."""
+        """Send one event; raises `UnavailableError` if the collector did not take it."""
         self._exporter.failed = False
         self._logger.emit(_as_log_record(event))
         if self._exporter.failed:

@@ -53,7 +53,7 @@ _VICTIM_WORDS = re.compile(
     | timed\ out\ waiting\ \d+\s?ms\ for\ (?:recv|send)\ operation
     | application\ timeout\ caused\ pair\ closure
     | distnetworkerror | diststoreerror
-    | the\ round\ is\ broken
+    | the\ round\ is\ broken | a\ worker\ of\ the\ same\ replica\ is\ gone
     """,
     re.IGNORECASE | re.VERBOSE,
 )

@@ -38,7 +38,7 @@ _STATES = {
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One call: the function, its file, and the line in it (0 where unknown)."""
+    """One call: the function, its file, and the line in it (0 if unknown)."""
 
     function: str
     file: str
@@ -59,7 +59,7 @@ class Stack:
     """Where one process is.
 
     `state` is the kernel's letter and `wait` the kernel function that it waits in, where it may be read; `kernel` are
-    the calls below that. `note` says why there are no Python frames, where there are none.
+    the calls below that. `note` says why there are no Python frames, if there are none.
     """
 
     pid: int

@@ -55,7 +55,7 @@ class Request(NamedTuple):
     path: str
     wants_json: bool = False
     keep_alive: bool = False
-    #: The host that the client means to speak to, without a port; empty where an old client does not say.
+    #: The host that the client means to speak to, without a port; empty if an old client does not say.
     host: str = ""
 
 

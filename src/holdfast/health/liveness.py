@@ -11,7 +11,7 @@ class Part(NamedTuple):
     name: str
     #: Monotonic seconds: one clock for all processes of a host.
     moved_at: float
-    #: Why that is unknown; empty where it is known.
+    #: Why that is unknown; empty if it is known.
     trouble: str = ""
 
 

@@ -40,7 +40,7 @@ class Policy(NamedTuple):
     asked: frozenset[str] = frozenset()
     #: The host names that are answered; `*` for all.
     names: frozenset[str] = frozenset([ANY_HOST])
-    #: Why there are no metrics, where there are none.
+    #: Why there are no metrics, if there are none.
     no_metrics: str = NO_METRICS
 
 

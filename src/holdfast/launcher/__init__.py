@@ -1,4 +1,4 @@
-"""From what a user asked for to an agent that runs: `LaunchConfig`, `elastic_launch`."""
+"""From the user's settings to a running agent: `LaunchConfig`, `elastic_launch`."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ SHUTDOWN_TIMEOUT_S = 30.0
 #: How long the workers' last lines may take to be read after a signal.
 OUTPUT_TIMEOUT_S = 1.0
 SHUTDOWN_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
-#: Tells a scheduler that starting the job again would be of no use.
+#: Tells a scheduler that starting the job again would not help.
 CRASH_LOOP_EXIT_CODE = 93
 
 Entrypoint = Callable[..., Any] | str | Script | Module | Program
@@ -41,7 +41,7 @@ Entrypoint = Callable[..., Any] | str | Script | Module | Program
 class LaunchConfig:
     """Everything that one node's agent needs to know, with TorchElastic's names and defaults.
 
-    What is ours: `rdzv_backend` is the native one by default, `exit_barrier_timeout`, `metrics` and `local_options`.
+    Our additions: `rdzv_backend` is the native one by default, `exit_barrier_timeout`, `metrics` and `local_options`.
     """
 
     min_nodes: int
@@ -82,19 +82,19 @@ class LaunchConfig:
 
 @dataclass(frozen=True)
 class LaunchReport:
-    """How a launch went: the result, with what the agent ended, and the root cause where there was one."""
+    """The result of a launch: the workers' results, the agent's outcome, and the root cause if there was one."""
 
     result: RunResult
     outcome: Outcome
     verdict: Verdict | None = None
-    #: The run's log folder on this node; empty where there is none.
+    #: The run's log folder on this node; empty if there is none.
     logs: str = ""
     #: Whether the root cause is a worker of this node.
     is_ours: bool = False
 
     @property
     def exit_code(self) -> int:
-        """What a launcher should exit with: 0, the root cause's own code, 128+n for a signal, 93 for a crash loop."""
+        """The exit code for a launcher: 0, the root cause's own code, 128+n for a signal, 93 for a crash loop."""
         if self.outcome.signal:
             return 128 + self.outcome.signal
         if self.outcome.crash_loop:
@@ -122,7 +122,7 @@ def launch_agent(
 ) -> dict[int, Any]:
     """Run one node's agent to its end and return its workers' results by global rank.
 
-    Raises `ChildFailedError` where workers failed, and `SignalError` where a signal ended it.
+    Raises `ChildFailedError` if workers failed, and `SignalError` if a signal ended it.
     """
     return results_of(run_agent(config, entrypoint, args, health_check_server), _name(entrypoint))
 
@@ -141,7 +141,7 @@ def results_of(report: LaunchReport, name: str) -> dict[int, Any]:
 def run_agent(
     config: LaunchConfig, entrypoint: Entrypoint | None, args: list[Any], health_check_server: Any = None
 ) -> LaunchReport:
-    """Run one node's agent to its end and report how that went; only what keeps it from starting is raised."""
+    """Run one node's agent to its end and return a report; only errors that keep it from starting are raised."""
     handler = _make_handler(config)
     if config.local_options.invitation:
         facts.warn("meeting_place", config.local_options.invitation)
@@ -236,7 +236,7 @@ def shutdown_timeout(config: LaunchConfig, environ: Mapping[str, str] = os.envir
 
 
 def _release(handler: RendezvousHandler, agent: Agent | None) -> None:
-    """Let go of the rendezvous: ours is left; any other is shut down, unless a signal ended only this node."""
+    """Release the rendezvous: leave ours; shut any other down, unless a signal ended only this node."""
     source: object = agent.rounds if agent is not None else handler
     if is_source(source):
         source.release(signalled=bool(agent is not None and agent.outcome is not None and agent.outcome.signal))
@@ -245,7 +245,7 @@ def _release(handler: RendezvousHandler, agent: Agent | None) -> None:
 
 
 def log_folder(logs: LogsSpecs | None) -> str:
-    """Return the folder that a run's logs are in, or nothing where none was made."""
+    """Return the folder that a run's logs are in, or nothing if none was made."""
     try:
         folder = logs.root_log_dir if logs is not None else ""
     except UsageError:  # no attempt was made yet

@@ -75,7 +75,7 @@ def launch(
     With several nodes, call it once on each node with the same `nnodes`, `endpoint` ("host-a:29400") and `run_id`.
     Every other flag of `holdfast launch` is taken by its name, with underscores: `hang="auto"`, `log_dir="logs"`.
 
-    Raises `UsageError` for arguments that cannot be, `WorkerFailedError`, with the remote traceback, when a worker
+    Raises `UsageError` for invalid arguments, `WorkerFailedError`, with the remote traceback, when a worker
     failed and no restart is left, `KeyboardInterrupt` after Ctrl-C and `SignalError` after any other signal.
     """
     if isinstance(workers, int) and workers < 1:

@@ -1,4 +1,4 @@
-"""Checks a launch config when it is made: a wrong type or number is told at once, by its name."""
+"""Checks a launch config when it is made: a wrong type or number is reported at once, by its name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check(config: LaunchConfig) -> None:
-    """Raise `UsageError` for what no launch could mean."""
+    """Raise `UsageError` for invalid settings."""
     config.min_nodes = _whole("min_nodes", config.min_nodes, 1)
     config.max_nodes = _whole("max_nodes", config.max_nodes, 1)
     if config.max_nodes < config.min_nodes:

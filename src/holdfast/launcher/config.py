@@ -1,4 +1,4 @@
-"""What torchrun's flags mean: options in, a launch config and an entrypoint out."""
+"""The meaning of torchrun's flags: options in, a launch config and an entrypoint out."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from holdfast.workers import (
 
 #: Backends whose settings are known here; no name means one of them.
 OUR_BACKENDS = ("", "holdfast", "c10d", "static")
-#: What every backend is told, and by which flag.
+#: Settings that every backend gets, and the flag of each.
 FLAGS_OF_THEIR_OWN = {
     "backend": "--rdzv-backend",
     "endpoint": "--rdzv-endpoint",
@@ -57,7 +57,7 @@ LOGS_SPECS_GROUP = "torchrun.logs_specs"
 
 def config_from_options(options: LaunchOptions) -> tuple[LaunchConfig, Script | Module | Program]:
     """Turn flags into what an agent needs; raises `UsageError` that names the flag."""
-    parse_nnodes(options.nnodes)  # a mistake there is told before one in the script's name
+    parse_nnodes(options.nnodes)  # a mistake there is reported before one in the script's name
     entry = entrypoint(options)
     return make_config(options, entry), entry
 
@@ -100,7 +100,7 @@ def make_config(options: LaunchOptions, entry: Entrypoint) -> LaunchConfig:
 
 
 def _invitation(options: LaunchOptions, backend: str, where: Endpoint, nodes: int) -> str:
-    """Say where the other nodes are awaited: this launch waits for them, and named no place."""
+    """Say where the other nodes must connect: this launch waits for them, and has no endpoint."""
     if backend not in OUR_BACKENDS or not where.is_loopback:
         return ""
     entry = (options.script, *options.script_args)
@@ -123,7 +123,7 @@ def parse_nnodes(text: str) -> tuple[int, int]:
 
 
 def entrypoint(options: LaunchOptions) -> Script | Module | Program:
-    """Say what each worker runs."""
+    """Return what each worker runs."""
     if not options.script:
         raise UsageError("name the script to run, as in: holdfast launch --nproc-per-node 2 train.py")
     if options.no_python:
@@ -137,7 +137,7 @@ def entrypoint(options: LaunchOptions) -> Script | Module | Program:
 
 
 def _check_script(text: str) -> None:
-    """Refuse what no worker could run; better here than when all nodes have come together."""
+    """Refuse a script that cannot run; better here than when all nodes have joined."""
     try:
         Path.cwd()
     except FileNotFoundError:
@@ -193,7 +193,7 @@ def parse_preload(text: str, entry: Entrypoint) -> tuple[str, ...]:
 def parse_hang(text: str) -> HangOptions | None:
     """Read `off`, `auto` (the limit is learned) or the time that workers may be silent.
 
-    A second time behind a colon, as in `auto:30m`, is how long they may take to their first heartbeat.
+    A second time after a colon, as in `auto:30m`, is how long they may take to their first heartbeat.
     """
     word, _, start = text.strip().lower().partition(":")
     if word in ("off", "none", "no", "") and not start:
@@ -221,7 +221,7 @@ def parse_bytes(text: str | None) -> int | None:
 
 
 def meeting_place(options: LaunchOptions, low: int, high: int) -> tuple[str, str, str]:
-    """Decide backend, endpoint and run id; a node alone needs no endpoint, and a fresh id where none was given."""
+    """Decide backend, endpoint and run id; a single node needs no endpoint, and gets a new id if none was given."""
     backend = options.rdzv_backend
     alone = high == 1 and not options.rdzv_endpoint and options.master_port is None
     if options.standalone or (alone and backend in ("", "static")):
@@ -253,7 +253,7 @@ def _rendezvous_settings(options: LaunchOptions) -> dict[str, str | int | bool]:
 
 
 def _warn_of_unknown(settings: Mapping[str, object], backend: str) -> None:
-    """Name what our own backends would not look at; what a plugin's knows is not known here."""
+    """Warn of settings that our own backends do not know; a plugin's settings are not checked here."""
     for key in settings if backend in OUR_BACKENDS else ():
         if key not in SETTINGS:
             from difflib import get_close_matches  # only a mistake needs it
@@ -276,7 +276,7 @@ def _logs_specs(options: LaunchOptions) -> LogsSpecs:
 
 
 def logs_specs_class(name: str | None) -> type[LogsSpecs]:
-    """Return the class that says where logs go, by the name of its entry point."""
+    """Return the class that decides where logs go, by the name of its entry point."""
     if name in (None, "default"):  # torch, where it is installed, registers its own under that name
         return DefaultLogsSpecs
     found = {plugin.name: plugin for plugin in plugins.find(LOGS_SPECS_GROUP)}

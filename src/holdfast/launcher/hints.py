@@ -1,4 +1,4 @@
-"""Hints about flags of a launch that stand behind the script, where the script gets them."""
+"""Hints about flags of a launch that were written after the script, so that the script gets them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def warn_of_misplaced_flags(options: LaunchOptions) -> bool:
 
 
 def hint_after(report: LaunchReport, options: LaunchOptions) -> str:
-    """Say which flag may have been meant for the launch, where a worker did not like its arguments."""
+    """Say which flag may have been meant for the launch, if a worker refused its arguments."""
     cause = report.verdict.cause if report.verdict is not None else None
     if cause is None or cause.kind is not Kind.EXIT or cause.exit_code != USAGE_EXIT_CODE:
         return ""

@@ -1,4 +1,4 @@
-"""What to type on the other nodes, for a launch of several nodes that says nowhere where they meet. Pure."""
+"""The commands for the other nodes, for a launch of several nodes without an endpoint. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def invitation(
     """Say where the nodes meet, and the commands that bring another one there.
 
     `flags` and `entry` are the words of this launch before its script and from there on; `ranks` are those of all
-    nodes where each must be given its own, and `rank` is this node's.
+    nodes if each needs its own, and `rank` is this node's.
     """
     plain = _without_rank(flags)
     if ranks is None:

@@ -24,7 +24,7 @@ class Group(enum.Enum):
     PROGRAM = "Program"
     FAILURES = "Failures"
     OUTPUT = "Logs"
-    TOLD = "Screen, metrics and health"
+    TOLD = "Metrics, events and health"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +41,15 @@ class Option:
     #: The variable that sets it where the flag is not given.
     variable: str = ""
     short: str = ""
-    #: The only values there are; empty where any will do.
+    #: The only values there are; empty if any will do.
     values: tuple[str, ...] = ()
     #: The least number.
     least: float | None = None
     #: What holds where the default is empty.
     otherwise: str = ""
-    #: The name of the rendezvous setting behind it; empty where there is none.
+    #: The name of the rendezvous setting behind it; empty if there is none.
     setting: str = ""
-    #: Why a job does not take it; empty where it does.
+    #: Why a job does not take it; empty if it does.
     not_in_jobs: str = ""
     #: Whether it is one of the ten that people use first: help shows them before all others, or alone.
     common: bool = False
@@ -71,7 +71,7 @@ class Option:
 
     @property
     def shown_default(self) -> str:
-        """What help says of its default; empty where there is nothing to say."""
+        """What help says of its default; empty if there is nothing to say."""
         return self.otherwise or ("" if self.is_flag or self.default in (None, "", ()) else str(self.default))
 
 
@@ -151,9 +151,9 @@ class LaunchOptions:
     local_addr: str | None = _option(
         None,
         Group.NODES,
-        "This node's address for others.",
+        "This node's address, as other nodes reach it.",
         torchrun=True,
-        otherwise="the one it reaches the coordinator by",
+        otherwise="the one by which it reaches the coordinator",
         not_in_jobs=_BY_REPLICA,
     )
     role: str = _option(
@@ -173,7 +173,7 @@ class LaunchOptions:
     last_call: str | None = _option(
         None,
         Group.NODES,
-        "How long a first gathering waits for more than MIN nodes.",
+        "How long the first round waits for more than MIN nodes.",
         otherwise="30s",
         setting="last_call_timeout",
     )
@@ -187,12 +187,12 @@ class LaunchOptions:
     admit: str | None = _option(
         None,
         Group.NODES,
-        "When a late node gets in: at-once, restart, or every:TIME.",
+        "When a late node is admitted: at-once, restart, or every:TIME.",
         otherwise="at-once",
         setting="admit",
     )
     spares: int | None = _option(
-        None, Group.NODES, "How many nodes beyond MAX may stand by; more are turned away.", setting="spares"
+        None, Group.NODES, "How many nodes beyond MAX may stand by; further nodes are refused.", setting="spares"
     )
     secret_file: str | None = _option(
         None,
@@ -208,7 +208,7 @@ class LaunchOptions:
         setting="insecure",
     )
     require_secret: bool = _option(
-        False, Group.NODES, "Refuse to run without a shared secret, which is the default.", setting="require_secret"
+        False, Group.NODES, "Refuse to run without a shared secret (the default).", setting="require_secret"
     )
     tls_cert: str | None = _option(
         None, Group.NODES, "Certificate of this node (PEM).", variable="HOLDFAST_TLS_CERT", setting="tls_cert"
@@ -219,7 +219,7 @@ class LaunchOptions:
     tls_ca: str | None = _option(
         None,
         Group.NODES,
-        "Authority that every node's certificate comes from (PEM).",
+        "Certificate authority that signed every node's certificate (PEM).",
         variable="HOLDFAST_TLS_CA",
         setting="tls_ca",
     )
@@ -233,7 +233,7 @@ class LaunchOptions:
     preload: str = _option(
         "auto",
         Group.PROGRAM,
-        "Modules to import once and fork workers from, as in torch,numpy; auto looks at the script; none is off.",
+        "Modules to import once before workers are forked, as in torch,numpy; auto reads the script; none is off.",
         common=True,
     )
     virtual_local_rank: bool = _option(
@@ -249,7 +249,7 @@ class LaunchOptions:
     compat: bool = _option(
         False,
         Group.PROGRAM,
-        "Let torch.distributed.elastic, torchx and torchelastic lead to Holdfast in the workers.",
+        "In the workers, make torch.distributed.elastic, torchx and torchelastic mean Holdfast's modules.",
     )
     start_method: str = _option(
         "spawn",
@@ -272,14 +272,14 @@ class LaunchOptions:
         "off",
         Group.FAILURES,
         "Find, explain and restart workers that hang: off, auto, or a time (90s) without a call of "
-        "holdfast.heartbeat(), or without any sign of life of any worker in scripts that never call it; "
-        "behind a colon, how long the first call may take (auto:30m).",
+        "holdfast.heartbeat(), or, in scripts that never call it, without any activity of any worker; "
+        "after a colon, how long the first call may take (auto:30m).",
         common=True,
     )
     vault: bool = _option(
         False,
         Group.FAILURES,
-        "Keep checkpoints in this node's memory, and copies of its neighbours'.",
+        "Keep checkpoints in this node's memory, and copies of its neighbours' checkpoints.",
     )
     restart_backoff: str | None = _option(
         None, Group.FAILURES, "Pause before a restart, doubling: FIRST or FIRST:MAX, as in 1s:60s."
@@ -287,12 +287,12 @@ class LaunchOptions:
     crash_loop: int | None = _option(
         None,
         Group.FAILURES,
-        "End with exit code 93 after so many failures in a row without progress.",
+        "End with exit code 93 after this many failures in a row without progress.",
         least=1,
         setting="crash_loop",
     )
     reset_restarts: bool = _option(
-        False, Group.FAILURES, "Progress gives the used restarts back.", setting="reset_restarts"
+        False, Group.FAILURES, "After progress, all restarts are available again.", setting="reset_restarts"
     )
     progress_after: str | None = _option(
         None,
@@ -316,9 +316,9 @@ class LaunchOptions:
     signals_to_handle: str = _option(
         "SIGTERM,SIGINT,SIGHUP,SIGQUIT", Group.FAILURES, "Signals that end this node cleanly.", torchrun=True
     )
-    forward_signals: str = _option("", Group.FAILURES, "Signals passed on to the workers without ending, as in USR1.")
+    forward_signals: str = _option("", Group.FAILURES, "Signals forwarded to the workers without ending, as in USR1.")
     monitor_interval: float = _option(
-        0.1, Group.FAILURES, "Seconds between two looks at a backend that must be polled.", torchrun=True
+        0.1, Group.FAILURES, "Seconds between two polls of a backend that does not push.", torchrun=True
     )
 
     log_dir: str | None = _option(

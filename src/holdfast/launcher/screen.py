@@ -1,4 +1,4 @@
-"""What a person sees: facts as lines, the wait of the moment on a terminal, and a report at the end."""
+"""The screen: facts as lines, the present wait on a terminal, and a report at the end."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class Screen:
         return accountant.account(time.time())
 
     def _tell_failure(self, report: LaunchReport, verdict: Verdict, elapsed: str) -> None:
-        """Tell a failure once: the evidence that is not on the screen yet, the reason, then who and where."""
+        """Report a failure once: the evidence that is not on the screen yet, the reason, then the worker and host."""
         cause = report.outcome.cause
         assert cause is not None  # it is what the verdict was made of
         self._release(unless=[cause.sentence, *(Verdict(each).sentence for each in verdict.others)])

@@ -1,7 +1,7 @@
-"""Reads words as torchrun's parser does, which is Python's argparse, and writes them out plainly. Pure.
+"""Parses words as torchrun does, with Python's argparse, and writes them in full. Pure.
 
 - A flag may be cut short as long as what is left means only one flag. Dashes and underscores mean the same.
-- A value that begins with a dash is written behind an equals sign, unless it is a negative number.
+- A value that begins with a dash is written after an equals sign, unless it is a negative number.
 - The first word that is no flag is the script; all that follows belongs to the script.
 - One `--` is dropped: the one before the script, or else the one right behind it. All others are the script's.
 """
@@ -30,7 +30,7 @@ def arrange(words: list[str], flags: Mapping[str, Flag], *, keep_dashes: bool = 
     """Return flags in full, each followed by its value, then `--`, the script and its arguments.
 
     From a flag on that is not known everything is left as it is. With `keep_dashes` a `--` behind the script stays.
-    Raises `UsageError` where a prefix means several
+    Raises `UsageError` if a prefix means several
     flags or a value is missing.
     """
     done: list[str] = []
@@ -56,9 +56,9 @@ def arrange(words: list[str], flags: Mapping[str, Flag], *, keep_dashes: bool = 
 
 
 def find_flag(text: str, flags: Mapping[str, Flag]) -> Flag | None:
-    """Return the flag that a word means, in full or cut short; None where there is no such flag.
+    """Return the flag that a word means, in full or cut short; None if there is no such flag.
 
-    Raises `UsageError` where it could be several.
+    Raises `UsageError` if it could be several.
     """
     text = text.replace("_", "-")
     if text in flags:

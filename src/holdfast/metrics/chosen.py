@@ -91,7 +91,7 @@ class Metrics:
 
     @property
     def registry(self) -> Any:
-        """The Prometheus registry to scrape, or None where Prometheus was not chosen."""
+        """The Prometheus registry to scrape, or None if Prometheus was not chosen."""
         return None if self.prometheus is None else self.prometheus.registry
 
     def handler_for(self, group: str) -> MetricHandler | None:

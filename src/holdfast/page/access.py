@@ -1,4 +1,4 @@
-"""Who may see the page: a link that works once, then a cookie. Pure but for its secrets, which are passed in.
+"""Access to the page: a link that works once, then a cookie. Pure but for its secrets, which are passed in.
 
 The server listens on loopback, where every user of this machine can reach it, and so can pages of other sites in this
 user's browser. So a request must name this host, which a page that was led here by DNS cannot, and carry a cookie that

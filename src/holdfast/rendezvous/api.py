@@ -1,4 +1,4 @@
-"""What users program against: handlers, what they return, and how they are parametrised.
+"""The interface for users: handlers, their results and their parameters.
 
 The names, arguments and meanings are those of TorchElastic, so that a handler written for it works here and the
 other way round.
@@ -80,7 +80,7 @@ class RendezvousInfo:
 
     @property
     def bootstrap_store_info(self) -> RendezvousStoreInfo | None:
-        """Where the round's rank 0 listens, where the handler knows it."""
+        """Where the round's rank 0 listens, if the handler knows it."""
         return self._bootstrap_store_info
 
 
@@ -106,7 +106,7 @@ class RendezvousHandler(ABC):
 
     @abstractmethod
     def is_closed(self) -> bool:
-        """Say whether the run is over; once true it stays true."""
+        """Return whether the run is over; once true it stays true."""
 
     @abstractmethod
     def set_closed(self) -> None:
@@ -114,7 +114,7 @@ class RendezvousHandler(ABC):
 
     @abstractmethod
     def num_nodes_waiting(self) -> int:
-        """Return how many nodes want into the running round; an agent that polls starts anew when there are any."""
+        """Return how many nodes wait to join the round; if there are any, an agent that polls asks for a new round."""
 
     @abstractmethod
     def get_run_id(self) -> str:
@@ -122,11 +122,11 @@ class RendezvousHandler(ABC):
 
     @abstractmethod
     def shutdown(self) -> bool:
-        """Close the run and let go of everything; true when that worked."""
+        """Close the run and release everything; return whether that worked."""
 
 
 def as_rendezvous_info(result: RendezvousInfo | tuple[Any, ...]) -> RendezvousInfo:
-    """Accept what any handler returns: a `RendezvousInfo`, ours or a look-alike, or the older 3-tuple."""
+    """Convert the result of any handler: a `RendezvousInfo`, ours or a similar one, or the older 3-tuple."""
     if isinstance(result, tuple):
         if len(result) != 3:
             raise RendezvousError(
@@ -177,7 +177,7 @@ class RendezvousParameters:
         return self.config.get(key, default)
 
     def get_as_bool(self, key: str, default: bool | None = None) -> bool | None:
-        """Return a setting as a bool; 1, true, t, yes, y and their opposites are understood."""
+        """Return a setting as a bool: 1, true, t, yes, y or their opposites."""
         value = self.get(key, default)
         if value is None or isinstance(value, bool):
             return value

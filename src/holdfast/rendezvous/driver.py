@@ -1,6 +1,6 @@
-"""A member's driver: its connection, its timer, and the coordinator that its agent may carry. No decisions.
+"""A member's driver: its connection, its timer, and the coordinator that its agent may run. No decisions.
 
-Everything here runs on the background loop; the owner's thread only posts events, and hears of effects through one
+Everything here runs on the background loop; the owner's thread only posts events, and gets effects through one
 callable.
 """
 
@@ -44,13 +44,13 @@ FAREWELL_S = 1.0
 class Host:
     """The embedded coordinator of an agent that owns the endpoint's address.
 
-    Of several agents on one machine the first to bind the port carries the coordinator. Should its process die, the
+    Of several agents on one machine the first to bind the port runs the coordinator. If its process dies, the
     next one that cannot connect takes its place. `endpoint` is where this process reaches it.
     """
 
     #: How long a first attempt to connect may take; each that fails gives the next one twice as much.
     connect_s = CONNECT_TIMEOUT_S
-    #: Waits until the coordinator may seal a round; None where no other can be elected in its place.
+    #: Waits until the coordinator may seal a round; None if no other can be elected in its place.
     may_seal: Callable[[], Awaitable[bool]] | None = None
 
     def __init__(
@@ -67,11 +67,11 @@ class Host:
 
     @property
     def is_up(self) -> bool:
-        """Whether this process carries the coordinator."""
+        """Whether this process runs the coordinator."""
         return self._coordinator is not None
 
     async def try_open(self) -> bool:
-        """Host the coordinator unless another process has the port; says whether this process does."""
+        """Host the coordinator unless another process has the port; return whether this process does."""
         return await self._listen()
 
     async def _listen(self) -> bool:
@@ -86,13 +86,13 @@ class Host:
                 raise
             return False
         self.endpoint = Endpoint(self.endpoint.host, opened.port)
-        # The others know this port by now: should the coordinator have to be opened again, it is there again.
+        # The others know this port by now: if the coordinator is opened again, it uses the same port.
         self._bound = Endpoint(self._bound.host, opened.port)
         self._coordinator = coordinator
         return True
 
     def _on_crash(self, coordinator: Coordinator) -> None:
-        """Let the next attempt to connect open a coordinator anew; it learns the round from the members."""
+        """Let the next attempt to connect open a new coordinator; it learns the round from the members."""
         if coordinator is self._coordinator:
             self._coordinator = None
 
@@ -100,7 +100,7 @@ class Host:
         """Note which coordinator this node is connected to."""
 
     async def close(self, farewell_of: str = "") -> None:
-        """Stop carrying the coordinator, once it has heard the last words of the node named."""
+        """Close the coordinator, once it has received the last message of this node."""
         if self._coordinator is None:
             return
         deadline = time.monotonic() + FAREWELL_S
@@ -167,7 +167,7 @@ class Member:
             facts.unexpected("the end of the rendezvous", raised, "this node may not have heard that it left the run")
 
     def close(self) -> None:
-        """Let go of the connection and the timer."""
+        """Release the connection and the timer."""
         self._drop()
         if self._timer is not None:
             self._timer.cancel()
@@ -193,7 +193,7 @@ class Member:
         self.handle(event)
 
     async def _connect(self) -> LinkUp | LinkDown:
-        """Connect; where no coordinator answers and the address is ours, host it."""
+        """Connect; if no coordinator answers and the address is ours, host it."""
         try:
             if self._host is not None and self._may_host:
                 self.machine.describe(hosts_coordinator=await self._host.try_open())
@@ -248,7 +248,7 @@ class Member:
 
 
 def owns_address(host: str) -> bool:
-    """Say whether an address that the host name means belongs to this machine."""
+    """Return whether an address that the host name means belongs to this machine."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except socket.gaierror:

@@ -1,19 +1,19 @@
-"""Meeting through etcd: it elects which node carries the coordinator, and elects another when that one is gone.
+"""Meeting through etcd: it elects the node that runs the coordinator, and another one when that node is gone.
 
-Rounds, leases and the store are the coordinator's, as everywhere. etcd adds one key for each run, tied to a lease of
-etcd's: the node that creates it carries the coordinator, at an address that no user had to know before.
+Rounds, leases and the store belong to the coordinator, as always. etcd adds one key for each run, tied to a lease of
+etcd's: the node that creates it runs the coordinator, at an address that users need not know before.
 
 The rules:
 
 1. A node takes the key from its holder only if that process is surely gone: this node was connected to it before, and
    now the address refuses connections, several times. A connection that times out proves nothing: the lease does.
-   It runs out within `LEASE_S` of the holder's last renewal. So in a partition the half with the holder goes on.
+   It runs out within `LEASE_S` of the holder's last renewal. So in a partition the half with the holder continues.
 2. The holder looks at its key with every renewal. If the key has another's address, the holder steps down: it closes
    its coordinator, and its nodes follow the other one. If the lease has run out and no other node was elected, the
    holder puts its key back.
 3. A round is sealed only after a look at the key that began less than `SEAL_S` ago. A node that took the key from
    another seals nothing for `HOLD_S`, which is longer. So two coordinators never seal at the same time, and none seals
-   after its lease ended. While etcd is out of reach no round is sealed; everything else goes on.
+   after its lease ended. While etcd is out of reach no round is sealed; everything else continues.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from holdfast.coordinator.driver import Coordinator
     from holdfast.wire.tls import TlsFiles
 
-#: The key goes away so long after its holder's last renewal.
+#: The key expires this long after its holder's last renewal.
 LEASE_S = 6
 RENEW_S = 1.5
 #: How long etcd may take to answer; several renewals fit into a lease.
@@ -55,7 +55,7 @@ PREFIX = "/holdfast/coordinators/"
 
 
 class EtcdFollower(Host):
-    """Finds the elected coordinator of a run anew for each connection, and never carries one."""
+    """Looks up the elected coordinator of a run for each connection, and never runs one."""
 
     #: A first attempt must not outlast the lease of a holder that is gone; later ones get more time.
     connect_s = 2.0
@@ -66,7 +66,7 @@ class EtcdFollower(Host):
         self._key = f"{PREFIX}{run}"
 
     async def try_open(self) -> bool:
-        """Find which node carries the coordinator; raises `UnavailableError` where none does for now."""
+        """Find which node carries the coordinator; raises `UnavailableError` if none does for now."""
         found = await asyncio.to_thread(self._etcd.read, self._key)
         if found is None:
             raise UnavailableError(f"etcd at {self._etcd.endpoint} has not elected a coordinator yet")
@@ -76,7 +76,7 @@ class EtcdFollower(Host):
 
 @dataclass(slots=True)
 class _Trouble:
-    """Tells once that etcd is out of reach, and once that it answers again."""
+    """Reports once that etcd is out of reach, and once that it answers again."""
 
     etcd: Endpoint
     since: float | None = None
@@ -105,7 +105,7 @@ class _Trouble:
 
 
 class EtcdHost(EtcdFollower):
-    """A coordinator that this process may be elected to carry."""
+    """A coordinator that this process may be elected to run."""
 
     def __init__(self, etcd: Endpoint, run: str, secret: bytes, tls: TlsFiles | None, address: str | None) -> None:
         super().__init__(etcd, run)
@@ -124,7 +124,7 @@ class EtcdHost(EtcdFollower):
 
     @property
     def is_up(self) -> bool:
-        """Whether this process was elected and carries the coordinator."""
+        """Whether this process was elected and runs the coordinator."""
         return self._coordinator is not None and self._lease is not None
 
     def reached(self, endpoint: Endpoint) -> None:
@@ -132,7 +132,7 @@ class EtcdHost(EtcdFollower):
         self._known = endpoint
 
     async def try_open(self) -> bool:
-        """Find which node carries the coordinator, or carry it; says whether this process does."""
+        """Find the node that runs the coordinator, or run it; return whether this process does."""
         while not self.is_up:
             found = await asyncio.to_thread(self._etcd.read, self._key)
             if found is None:
@@ -146,7 +146,7 @@ class EtcdHost(EtcdFollower):
         return True
 
     async def close(self, farewell_of: str = "") -> None:
-        """Stop carrying the coordinator, and say so."""
+        """Close the coordinator, and release the key."""
         await self._resign()
         await super().close(farewell_of)
 
@@ -165,7 +165,7 @@ class EtcdHost(EtcdFollower):
     # -- being elected ---------------------------------------------------------------------------------------------
 
     async def _stand_for_election(self, revision: int) -> None:
-        """Become the holder unless another node is quicker; `revision` is that of the key to replace, 0 for none."""
+        """Become the holder unless another node is faster; `revision` is that of the key to replace, 0 for none."""
         lease = 0
         try:
             await super()._listen()
@@ -231,7 +231,7 @@ class EtcdHost(EtcdFollower):
             facts.warn("election_renewed", f"etcd had let go of the coordinator of run '{self._run}'; it is back there")
 
     async def _step_down(self, holder: bytes) -> None:
-        """Stop carrying the coordinator: another node was elected. Our nodes connect to that one, and so do we."""
+        """Close the coordinator: another node was elected. Our nodes connect to that one, and so do we."""
         facts.warn(
             "coordinator_deposed",
             f"etcd has elected {holder.decode(errors='backslashreplace')} to carry the coordinator of run "
@@ -245,7 +245,7 @@ class EtcdHost(EtcdFollower):
     # -- small things ----------------------------------------------------------------------------------------------
 
     async def _resign(self) -> None:
-        """Be the holder no more; from here on nothing is sealed."""
+        """Stop being the holder; from here on nothing is sealed."""
         lease, self._lease, self._revision = self._lease, None, 0
         if self._renewing is not None:
             self._renewing.cancel()

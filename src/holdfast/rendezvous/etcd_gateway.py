@@ -1,4 +1,4 @@
-"""A few words of etcd's v3 API, over the JSON gateway that every server has."""
+"""A small part of etcd's v3 API, over the JSON gateway that every server has."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Gateway:
-    """Asks one etcd server. Blocking; raises `UnavailableError`, also where the answer is not one that etcd gives."""
+    """A client of one etcd server. Blocking; raises `UnavailableError`, also if the answer is not etcd's."""
 
     def __init__(self, endpoint: Endpoint, timeout_s: float = TIMEOUT_S) -> None:
         self.endpoint = endpoint
@@ -40,7 +40,7 @@ class Gateway:
         return self._ask("kv/range", {"key": _b64(key)}, first)
 
     def create(self, key: str, value: str, lease: int) -> bool:
-        """Set a key that does not exist; says whether that was so."""
+        """Set a key that does not exist; return whether that was so."""
         return self.write_if(key, value.encode(), 0, lease) is not None
 
     def write(self, key: str, value: bytes) -> None:
@@ -48,7 +48,7 @@ class Gateway:
         self._ask("kv/put", {"key": _b64(key), "value": base64.b64encode(value).decode()}, _nothing)
 
     def write_if(self, key: str, value: bytes, revision: int, lease: int = 0) -> int | None:
-        """Set a key that still has this revision, 0 for none; returns the new one, or None where it had another."""
+        """Set a key that still has this revision, 0 for none; returns the new one, or None if it had another."""
         compare = {"key": _b64(key), "target": "MOD", "mod_revision": str(revision)}
         text = base64.b64encode(value).decode()
         put = {"request_put": {"key": _b64(key), "value": text, "lease": str(lease)}}
@@ -69,7 +69,7 @@ class Gateway:
         return self._ask("lease/grant", {"TTL": str(seconds)}, lambda answer: int(answer["ID"]))
 
     def keep_alive(self, lease: int) -> int:
-        """Renew a lease; returns for how many seconds, 0 where it has run out."""
+        """Renew a lease; returns for how many seconds, 0 if it has run out."""
         return self._ask("lease/keepalive", {"ID": str(lease)}, lambda answer: int(answer["result"].get("TTL", 0)))
 
     def revoke(self, lease: int) -> None:

@@ -1,4 +1,4 @@
-"""What a member is told, by its owner and by its connection, and what it answers with. Pure."""
+"""The events of a member, from its owner and its connection, and its effects. Pure."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The round cannot go on because of a failure here."""
+    """The round cannot continue because of a failure here."""
 
     cause: Cause
 
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """A worker here failed and is being replaced; the round goes on."""
+    """A worker here failed and is being replaced; the round continues."""
 
     cause: Cause
 
@@ -50,7 +50,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """End the run for all nodes; `failed` where its work cannot be done any more."""
+    """End the run for all nodes; `failed` if its work cannot be done any more."""
 
     reason: str
     failed: bool = False
@@ -67,7 +67,7 @@ class PeerCall:
 
 @dataclass(frozen=True, slots=True)
 class PeerReply:
-    """PeerReply what another node asked."""
+    """Answer the call of another node."""
 
     caller: str
     call: int
@@ -92,7 +92,7 @@ class LinkDown:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """The coordinator said something."""
+    """The coordinator sent this message."""
 
     message: Message
 
@@ -171,7 +171,7 @@ class CoordinatorBack:
 
 @dataclass(frozen=True, slots=True)
 class NewcomersWait:
-    """So many nodes wait to be admitted to the running round."""
+    """The number of nodes that wait to be admitted to the running round."""
 
     nodes_waiting: int
 

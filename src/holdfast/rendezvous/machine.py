@@ -12,13 +12,13 @@ finish or have stopped.
 
 The rules:
 
-1. A lost connection changes nothing here but the need for a new one: workers go on, and the next connection
-   starts with a `Join` that says all that this node knows. One that stays lost is told. If the agent that carried the
+1. A lost connection only makes a new one necessary: workers keep running, and the next connection
+   starts with a `Join` with all that this node knows. One that stays lost is reported. If the agent that ran the
    coordinator is part of the round, its workers are gone with it: then the node gives up after as long as it would
    wait for a round.
 2. An ask ends in a round, in the end of the run, or at its deadline with a sentence that says what was missing.
-3. Every word carries a growing `seq`; only the answer to the latest ask counts.
-4. What must not be lost is said again: a `Join` when the coordinator asks for it, a `Close` with every beat until the
+3. Every message carries an increasing `seq`; only the answer to the latest ask counts.
+4. Some messages are repeated: a `Join` when the coordinator asks for it, a `Close` with every beat until the
    run is closed.
 """
 
@@ -97,14 +97,14 @@ __all__ = [
 
 RETRY_S_MIN = 0.05
 RETRY_S_MAX = 1.0
-#: So many beats fit into a lease: two may be lost before the third is late.
+#: How many beats fit into a lease: two may be lost before the third is late.
 BEATS_PER_LEASE = 3
 #: How long a wait lasts before the node asks what it is for.
 FIRST_BEAT_S = 0.4
 
 
 class State(enum.StrEnum):
-    """Where a member stands."""
+    """The state of a member."""
 
     IDLE = "idle"
     WAITING = "waiting"
@@ -143,7 +143,7 @@ class MemberMachine:
         self._ask_number = 0
         #: The last fact of the run's history that was heard, with all before it.
         self._known = 0
-        #: Told with every beat, for people that look at the run.
+        #: Sent with every beat, for `holdfast rounds`.
         self.note = ""
         self._cause: Cause | None = None
         #: Why the owner wants the run to end; said again until the coordinator says that it has.
@@ -237,11 +237,11 @@ class MemberMachine:
         return self._linked
 
     def describe(self, **changes: Any) -> None:
-        """Change what this node says of itself; counts from its next `Join` on."""
+        """Change this node's description; takes effect with its next `Join`."""
         self.spec = msgspec.structs.replace(self.spec, **changes)
 
     def sentence(self) -> str:
-        """Say what this node waits for, in the coordinator's words where it can be reached."""
+        """Return what this node waits for, in the coordinator's words if it can be reached."""
         if not self._linked and self.state not in (State.IDLE, State.ENDED):
             return f"{self._away_reason()}; trying again"
         return self._heard_sentence or "asked to join; no answer yet"
@@ -504,11 +504,11 @@ class Absence:
         return now - since if since is not None and told_in is not None else None
 
     def due(self, after_s: float) -> float | None:
-        """Say from when on an absence that lasts should be told, or None where it was."""
+        """Say from when on an absence that lasts should be told, or None if it was."""
         return self.since + after_s if self.since is not None and self._told_in is None else None
 
     def tell(self, state: str, now: float, after_s: float) -> bool:
-        """Say whether the absence is to be told now: once it lasts, and again in every other state."""
+        """Return whether the absence is to be told now: once it lasts, and again in every other state."""
         if self.since is None or now < self.since + after_s or self._told_in == state:
             return False
         self._told_in = state

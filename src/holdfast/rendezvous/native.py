@@ -1,6 +1,6 @@
-"""The native backend: a blocking handler over a member that is pushed, not polled.
+"""The native backend: a blocking handler over a member, to which the coordinator pushes.
 
-The agent that owns the endpoint's address carries the coordinator inside itself, unless a process already listens
+The agent that owns the endpoint's address runs the coordinator in its own process, unless a process already listens
 there: a `holdfast serve`, or another agent on this machine.
 """
 
@@ -77,7 +77,7 @@ Outcome = RoundSealed | RunEnded | AskFailed
 
 
 class NodeShare(Protocol):
-    """What a node brings to a run."""
+    """A node's workers in a run."""
 
     role: str
     local_world_size: int
@@ -87,7 +87,7 @@ class NodeShare(Protocol):
 class HoldfastRendezvousHandler(RendezvousHandler):
     """One node's handler of the native rendezvous.
 
-    Beyond what every handler has: `sentence()` says what is being waited for, `listen()` tells of broken rounds the
+    It has more than other handlers: `sentence()` gives the reason for a wait, `listen()` reports broken rounds the
     moment they break, `place` holds every rank of this node, and `fail`, `finish` and `leave` tell the others.
     """
 
@@ -132,7 +132,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         return self._info(self.next_round())
 
     def is_closed(self) -> bool:
-        """Say whether the run is over."""
+        """Return whether the run is over."""
         return self._closed or self._ended is not None
 
     def set_closed(self) -> None:
@@ -145,14 +145,14 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         self._post(Close(reason, failed))
 
     def num_nodes_waiting(self) -> int:
-        """Return how many nodes want into the round; at least one when the round is broken and must be formed anew."""
+        """Return how many nodes wait to join the round; at least one if the round is broken and another is needed."""
         machine = self._member.machine
         if machine.state is State.STOPPING:
             return max(machine.nodes_waiting, 1)
         return machine.nodes_waiting if machine.state is State.RUNNING else 0
 
     def shutdown(self) -> bool:
-        """Close the run, leave it, and let go of everything."""
+        """Close the run, leave it, and release everything."""
         if self._ended is None:
             self.set_closed()
         return self.leave("shut down")
@@ -173,7 +173,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         self.allow_restarts(spec.max_restarts)
 
     def release(self, *, signalled: bool = False) -> None:
-        """Leave the run, which goes on without this node, and let go of everything."""
+        """Leave the run, which continues without this node, and release everything."""
         del signalled
         self.leave("its agent has ended")
 
@@ -184,7 +184,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
 
     @property
     def elected_by(self) -> Endpoint | None:
-        """Where etcd is that elects the coordinator; None where the coordinator has an address for good."""
+        """Where etcd is that elects the coordinator; None if the coordinator has an address for good."""
         return None
 
     @property
@@ -286,7 +286,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
             raise UnavailableError(f"cannot hold port {port} for the workers: {why}") from error
 
     def would_disturb(self) -> bool:
-        """Say whether a round runs that this node would break to get in if it asked now.
+        """Return whether a round runs that this node would break to get in if it asked now.
 
         A look from outside, true for the moment: nothing may depend on it but how convenient the moment is.
         """
@@ -345,11 +345,11 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         self._listeners.append(listener)
 
     def fail(self, cause: Cause) -> None:
-        """Tell all nodes at once that this node cannot go on with the round."""
+        """Tell all nodes at once that this node cannot continue the round."""
         self._post(Fail(cause))
 
     def replace(self, cause: Cause) -> None:
-        """Tell that a worker here failed and is being replaced, while the round goes on."""
+        """Report that a worker here failed and is being replaced, while the round continues."""
         self._post(Replace(cause))
 
     def finish(self) -> None:
@@ -357,7 +357,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         self._post(Finish())
 
     def note(self, text: str) -> None:
-        """Show this text beside the node to people that look at the run; an empty text removes it."""
+        """Show this text beside the node in `holdfast rounds`; an empty text removes it."""
         self._member.machine.note = text
 
     def call(self, call: int, topic: str, body: str) -> None:
@@ -365,7 +365,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         self._post(PeerCall(call, topic, body))
 
     def reply(self, called: PeerCalled, body: str) -> None:
-        """PeerReply what another node asked."""
+        """Answer the call of another node."""
         self._post(PeerReply(called.caller, called.call, body))
 
     def leave(self, reason: str) -> bool:
@@ -385,11 +385,15 @@ class HoldfastRendezvousHandler(RendezvousHandler):
 
     def store(self, *, whole_run: bool = False) -> StoreClient:
         """Return the store of the current round, or of the whole run."""
-        place = self.place
-        run = self._run_id
-        space = run_space(run) if whole_run or place is None else round_space(run, place.round)
+        space = run_space(self._run_id) if whole_run else self.store_space
         tls = self._tls.client_context() if self._tls else None
         return StoreClient.connect(self.endpoint, space, secret=self._secret.key, tls=tls)
+
+    @property
+    def store_space(self) -> str:
+        """The name of the present round's keys in the store; of the run's while there is no round."""
+        place = self.place
+        return run_space(self._run_id) if place is None else round_space(self._run_id, place.round)
 
     # -- inside ------------------------------------------------------------------------------------------------
 

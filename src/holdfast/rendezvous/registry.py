@@ -1,4 +1,4 @@
-"""Which backend makes which handler: registered in code or by entry point, ours through the same door as others'."""
+"""The registry of rendezvous backends: registered in code or by entry point, ours too."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class _GlobalRegistry(RendezvousHandlerRegistry):
         return super().create_handler(params)
 
     def discover(self) -> None:
-        """Register every installed plugin; a broken one is reported and costs only itself."""
+        """Register every installed plugin; a broken one is reported and does not affect the others."""
         self._discover()
         for name, sentence in self._broken.items():
             facts.warn("plugin_broken", sentence, plugin=name)

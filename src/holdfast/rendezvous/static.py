@@ -1,4 +1,4 @@
-"""The static backend: the master's address and every node's rank are given by hand.
+"""The static backend: the user gives the master's address and every node's rank.
 
 It is the native rendezvous with nothing left to choose: all nodes must come, rank 0 carries the coordinator at the
 master's endpoint, and the ranks are binding. What torchrun's static backend lacks comes with it: peers are told of a

@@ -1,4 +1,4 @@
-"""The runner for programs that use asyncio: each call runs in a thread, so the loop is never held up."""
+"""The runner for programs that use asyncio: each call runs in a thread, so the loop is never blocked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _END = object()
 
 
 class AsyncRunner:
-    """The twin of `Runner`: the same methods with the same arguments, to be awaited.
+    """The asynchronous `Runner`: the same methods with the same arguments, to be awaited.
 
     `log_lines` and `read_log` are to be iterated with `async for`.
     """
@@ -46,7 +46,7 @@ class AsyncRunner:
 
 
 async def _each(method: Callable[..., Iterable[T]], *args: Any, **kwargs: Any) -> AsyncIterator[T]:
-    """Take what a method yields, each piece in a thread."""
+    """Iterate over a method's results, each in a thread."""
     pieces = iter(await asyncio.to_thread(method, *args, **kwargs))
     while (piece := await asyncio.to_thread(next, pieces, _END)) is not _END:
         yield cast("T", piece)

@@ -1,4 +1,4 @@
-"""The runner: one door to every scheduler."""
+"""The runner: one interface to every scheduler."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Runner:
         return self._make_request(ours, scheduler, cfg)
 
     def _label(self, app: AppDef, scheduler: str, parent_run_id: str | None) -> None:
-        """Tell the processes of an app which job they are, which one it came from, and which trackers they have."""
+        """Give the processes of an app their job's id, its parent and their trackers, as variables."""
         # The id is known only to the scheduler, which puts it in place of the macro.
         handle = make_app_handle(scheduler, self._name, macros.app_id)
         trackers = tracker_variables(os.environ)
@@ -148,7 +148,7 @@ class Runner:
         workspace: str | Mapping[str, str] | None = None,
         parent_run_id: str | None = None,
     ) -> AppHandle:
-        """Submit what a component makes of its arguments, given as a command line would or by name."""
+        """Call a component with its arguments, as on a command line or by name, and submit its app."""
         return self.schedule(self.dryrun_component(component, component_args, scheduler, cfg, workspace, parent_run_id))
 
     def dryrun_component(
@@ -160,7 +160,7 @@ class Runner:
         workspace: str | Mapping[str, str] | None = None,
         parent_run_id: str | None = None,
     ) -> AppDryRunInfo[Any]:
-        """Make the request for what a component makes of its arguments, without submitting it."""
+        """Call a component with its arguments and make the request for its app, without submitting it."""
         return self.dryrun(self.make_app(component, component_args), scheduler, cfg, workspace, parent_run_id)
 
     def make_app(self, component: str, component_args: Sequence[str] | Mapping[str, Any]) -> AppDef:
@@ -174,7 +174,7 @@ class Runner:
     # -- from job to what became of it -----------------------------------------------------------------------------
 
     def status(self, app_handle: AppHandle) -> AppStatus | None:
-        """Say how a job is doing; None where there is no such job any more."""
+        """Return the status of a job; None if there is no such job any more."""
         from holdfast.specs.states import AppStatus
 
         where, scheduler = self._find(app_handle)
@@ -196,9 +196,9 @@ class Runner:
     def wait(
         self, app_handle: AppHandle, wait_interval: float = 1.0, timeout: float | timedelta | None = None
     ) -> AppStatus | None:
-        """Wait until a job has ended and return its status; None where the job is gone.
+        """Wait until a job has ended and return its status; None if the job is gone.
 
-        It is looked at often at first and then less and less, every `wait_interval` seconds in the end. Raises
+        It polls often at first and then less and less, every `wait_interval` seconds in the end. Raises
         `JobTimeoutError` after `timeout` (seconds or a timedelta).
         """
         where, scheduler = self._find(app_handle)
@@ -216,29 +216,29 @@ class Runner:
             pause = min(pause * POLL_GROWTH, wait_interval)
 
     def cancel(self, app_handle: AppHandle) -> None:
-        """End a job; nothing happens where it has ended or is gone."""
+        """End a job; does nothing if it has ended or is gone."""
         where, scheduler = self._find(app_handle)
         scheduler.cancel(where.app_id)
 
     def kill(self, app_handle: AppHandle) -> bool:
-        """End a job without the time it has to end by itself; False where its scheduler can only cancel, as is done."""
+        """Kill a job at once; if its scheduler can only cancel, cancel it and return False."""
         where, scheduler = self._find(app_handle)
         kill = getattr(scheduler, "kill", None)
         (kill or scheduler.cancel)(where.app_id)
         return kill is not None
 
     def stop(self, app_handle: AppHandle) -> None:
-        """End a job, by the name that `cancel` had long ago."""
+        """End a job; the old name of `cancel`."""
         warnings.warn("Runner.stop is now called Runner.cancel", DeprecationWarning, stacklevel=2)
         self.cancel(app_handle)
 
     def delete(self, app_handle: AppHandle) -> None:
-        """Forget a job and what it has left behind; a running one is ended first."""
+        """Delete a job and its files; a running one is ended first."""
         where, scheduler = self._find(app_handle)
         scheduler.delete(where.app_id)
 
     def describe(self, app_handle: AppHandle) -> AppDef | None:
-        """Return the app as the scheduler remembers it; None where there is no such job."""
+        """Return the app as the scheduler remembers it; None if there is no such job."""
         where, scheduler = self._find(app_handle)
         found = scheduler.describe(where.app_id)
         if found is None:
@@ -271,12 +271,12 @@ class Runner:
         return scheduler.log_iter(where.app_id, role_name, k, regex, since, until, should_tail, streams)
 
     def read_log(self, app_handle: AppHandle, query: LogQuery) -> Iterable[tuple[float, str]]:
-        """Yield the lines of one replica, each with its time in seconds since 1970; 0.0 where none is kept."""
+        """Yield the lines of one replica, each with its time in seconds since 1970; 0.0 if none is kept."""
         where, scheduler = self._find_log(app_handle, query.regex)
         return read_log(scheduler, where.app_id, query)
 
     def log_folder(self, app_handle: AppHandle) -> str | None:
-        """Return the folder of a job's logs; None where its scheduler keeps none that this machine can read."""
+        """Return the folder of a job's logs; None if its scheduler keeps none that this machine can read."""
         where, scheduler = self._find(app_handle)
         find = getattr(scheduler, "log_folder", None)
         found = find(where.app_id) if find is not None else None
@@ -305,7 +305,7 @@ class Runner:
         return list(get_scheduler_factories())
 
     def close(self) -> None:
-        """Close every scheduler that was used; jobs go on."""
+        """Close every scheduler that was used; jobs keep running."""
         while self._schedulers:
             self._schedulers.popitem()[1].close()
 
@@ -373,7 +373,7 @@ def run(
         status.raise_for_status()      # raises AppStatusError unless the job succeeded
 
     `args` are those of the component, as on a command line or by name. Raises `JobTimeoutError` after `timeout`, in
-    seconds or as a timedelta; the job goes on. `get_runner` submits jobs without waiting, follows and cancels them.
+    seconds or as a timedelta; the job keeps running. `get_runner` submits jobs without waiting, and cancels them.
     """
     with get_runner() as runner:
         if isinstance(app, str):

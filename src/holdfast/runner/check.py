@@ -1,4 +1,4 @@
-"""What every app must hold before any scheduler is asked; each refusal is one sentence. Pure."""
+"""Checks of every app before a scheduler sees it; each refusal is one sentence. Pure."""
 
 from __future__ import annotations
 

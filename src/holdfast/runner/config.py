@@ -56,7 +56,7 @@ class Source(NamedTuple):
 
 
 class Config:
-    """What a set of files says, the first file winning over the next."""
+    """The settings of a set of files; the first file wins over the next."""
 
     def __init__(self, sources: Sequence[Source] = ()) -> None:
         self.sources = tuple(sources)
@@ -163,7 +163,7 @@ def find_files(start: Path, environ: Mapping[str, str]) -> list[Path]:
 
 
 def read(path: Path) -> Source | None:
-    """Read one file; None where a pyproject.toml says nothing to us. Raises `UsageError` by file and line."""
+    """Read one file; None if a pyproject.toml says nothing to us. Raises `UsageError` by file and line."""
     try:
         content = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -196,7 +196,7 @@ def _nearest(start: Path, name: str, home: Path | None) -> Path | None:
 
 @functools.lru_cache(maxsize=100)
 def _warn(sentence: str) -> None:
-    """Warn once: files are read again for every question."""
+    """Warn once: files are read many times."""
     facts.warn("config_unknown", sentence)
 
 
@@ -205,7 +205,7 @@ def _existing(home: Path | None, *names: str) -> list[Path]:
 
 
 def _is_file(path: Path) -> bool:
-    """Say whether a file can be seen; no where its folder may not be searched, as in another user's home."""
+    """Return whether a file can be seen; no where its folder may not be searched, as in another user's home."""
     return os.path.isfile(path)  # noqa: PTH113 - pathlib's own raises there
 
 

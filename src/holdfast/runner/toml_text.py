@@ -59,7 +59,7 @@ def value(thing: Any) -> str:
 
 
 def template(options: Mapping[str, runopts]) -> str:
-    """Write a settings file in which everything is explained and nothing is set."""
+    """Write a settings file that explains every option and sets none."""
     parts = [_HEAD]
     for name, opts in options.items():
         lines = [f"[scheduler.{key(name)}]"]

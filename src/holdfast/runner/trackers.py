@@ -1,4 +1,4 @@
-"""Which trackers a run shall tell, by the settings and the environment of who submits it."""
+"""The trackers of a run, from the settings and the environment of the process that submits it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NAMES = "TORCHX_TRACKERS"
 
 
 def get_configured_trackers(environ: Mapping[str, str] = os.environ) -> dict[str, str | None]:
-    """Return the trackers that runs shall tell, each with its configuration.
+    """Return the trackers of runs, each with its configuration.
 
     `TORCHX_TRACKERS` names them, or the section `[torchx:tracker]` of the settings; a tracker's configuration is
     `TORCHX_TRACKER_<NAME>_CONFIG`, `config` in `[tracker:<name>]`, or what stands beside its name.
@@ -28,7 +28,7 @@ def get_configured_trackers(environ: Mapping[str, str] = os.environ) -> dict[str
 
 
 def tracker_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that tell a run's own process which trackers it has; none where there are none."""
+    """Return the variables that name the trackers to a run's processes; empty if there are none."""
     trackers = get_configured_trackers(environ)
     if not trackers:
         return {}

@@ -1,6 +1,6 @@
 """Where jobs run: the interface of a scheduler, and the schedulers that are installed.
 
-Schedulers come by entry point, ours too: group `holdfast.schedulers`, and `torchx.schedulers` for what was written for
+Schedulers are entry points, ours too: group `holdfast.schedulers`, and `torchx.schedulers` for those written for
 TorchX.
 """
 

@@ -52,7 +52,7 @@ T = TypeVar("T")
 class LogQuery(NamedTuple):
     """Which lines of which replica are wanted, in the order of `Scheduler.log_iter`.
 
-    With `follow` they go on until no more can come. `regex` keeps the lines in which it is found, `since` and `until`
+    With `follow` lines come until the replica ends. `regex` keeps the lines in which it is found, `since` and `until`
     those written in that time; without `streams` both come together.
     """
 
@@ -76,7 +76,7 @@ class Scheduler(ABC, Generic[T]):
 
     @abstractmethod
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[T]:
-        """Make the native request; nothing may happen yet."""
+        """Make the native request without any side effect."""
 
     @abstractmethod
     def schedule(self, dryrun_info: AppDryRunInfo[T]) -> str:
@@ -84,15 +84,15 @@ class Scheduler(ABC, Generic[T]):
 
     @abstractmethod
     def describe(self, app_id: str) -> DescribeAppResponse | None:
-        """Say how a job is doing, or None where there is none of that id."""
+        """Return the state of a job, or None if there is none with that id."""
 
     @abstractmethod
     def list(self, cfg: Mapping[str, CfgVal] | None = None) -> builtins.list[ListAppResponse]:
-        """List the jobs that this scheduler knows; `cfg` are run options, where it needs some to know where to look."""
+        """List the jobs that this scheduler knows; `cfg` are run options, if it needs some to find them."""
 
     @abstractmethod
     def _cancel_existing(self, app_id: str) -> None:
-        """End a job that exists; no error where it has ended already."""
+        """End a job that exists; no error if it has ended already."""
 
     # -- what may be changed -------------------------------------------------------------------------------------------
 
@@ -101,7 +101,7 @@ class Scheduler(ABC, Generic[T]):
         return runopts()
 
     def _delete_existing(self, app_id: str) -> None:
-        """Forget a job and what it has left behind; by default it is only cancelled."""
+        """Delete a job and its files; by default it is only cancelled."""
         self._cancel_existing(app_id)
 
     def log_iter(
@@ -115,9 +115,9 @@ class Scheduler(ABC, Generic[T]):
         should_tail: bool = False,
         streams: Stream | None = None,
     ) -> Iterable[str]:
-        """Yield the lines of one replica's output without their ends, oldest first; what they mean, see `LogQuery`.
+        """Yield the lines of one replica's output without line ends, oldest first; for the arguments see `LogQuery`.
 
-        The method that plugins written for TorchX have. By default it yields what `read_log` does.
+        Plugins written for TorchX have this method. By default it yields the lines of `read_log`.
         """
         query = LogQuery(role_name, k, regex, since, until, should_tail, streams)
         return (line for _, line in self.read_log(app_id, query))
@@ -125,13 +125,13 @@ class Scheduler(ABC, Generic[T]):
     def read_log(self, app_id: str, query: LogQuery) -> Iterable[tuple[float, str]]:
         """Yield the lines of one replica, each with the time at which it was written, in seconds since 1970.
 
-        A scheduler that keeps times lets the lines of several replicas be merged; one that does not overrides
+        With times the lines of several replicas can be merged; a scheduler that does not keep times overrides
         `log_iter` instead. A job, role or replica that does not exist is a `UsageError`.
         """
         raise NotImplementedError(f"{type(self).__qualname__} does not give logs")
 
     def _validate(self, app: AppDef, scheduler: str, cfg: Mapping[str, CfgVal] | None = None) -> None:
-        """Refuse what cannot run here; by default a role that does not say what it needs."""
+        """Refuse an app that cannot run here; by default one with a role without resources."""
         del scheduler, cfg
         for role in app.roles:
             if role.resource == NULL_RESOURCE:
@@ -140,20 +140,20 @@ class Scheduler(ABC, Generic[T]):
     def wait_news(self, app_id: str, timeout: float) -> None:
         """Return when the job's state may have changed, at the latest after `timeout` seconds.
 
-        A scheduler that is told of changes overrides this; the others just wait.
+        A scheduler that gets events about changes overrides this; the others just wait.
         """
         del app_id
         time.sleep(timeout)
 
     def close(self) -> None:
-        """Give back what the scheduler holds; jobs go on."""
+        """Release everything that the scheduler holds; jobs keep running."""
 
     # -- what every scheduler does ---------------------------------------------------------------------------------
 
     def submit(self, app: AppDef, cfg: Mapping[str, CfgVal], workspace: str | None = None) -> str:
         """Make the request and submit it; returns the job's id.
 
-        A workspace goes to the first role of the app, which then names what was built of it.
+        A workspace goes to the first role of the app, whose image then names the result.
         """
         resolved = self.run_opts().resolve(cfg)
         build = getattr(self, "build_workspaces", None)  # of schedulers that ship code
@@ -184,12 +184,12 @@ class Scheduler(ABC, Generic[T]):
         return self.describe(app_id) is not None
 
     def cancel(self, app_id: str) -> None:
-        """End a job; nothing happens where there is none."""
+        """End a job; does nothing if there is none."""
         if self.exists(app_id):
             self._cancel_existing(app_id)
 
     def delete(self, app_id: str) -> None:
-        """Forget a job; nothing happens where there is none."""
+        """Delete a job; does nothing if there is none."""
         if self.exists(app_id):
             self._delete_existing(app_id)
 
@@ -204,7 +204,7 @@ class Scheduler(ABC, Generic[T]):
 
 
 def validate(scheduler: Scheduler[Any], app: AppDef, cfg: Mapping[str, CfgVal]) -> None:
-    """Let a scheduler refuse an app, also one whose `_validate` does not take the run options yet."""
+    """Call a scheduler's checks of an app, also those of one whose `_validate` takes no run options."""
     if _takes(scheduler._validate, app, scheduler.backend, cfg):
         scheduler._validate(app, scheduler.backend, cfg)
     else:
@@ -217,7 +217,7 @@ def list_jobs(scheduler: Scheduler[Any], cfg: Mapping[str, CfgVal] | None = None
 
 
 def wait_news(scheduler: Scheduler[Any], app_id: str, timeout: float) -> None:
-    """Wait until a job's state may have changed, also with a scheduler that only can be asked again."""
+    """Wait until a job's state may have changed, also with a scheduler that must be polled."""
     wait = getattr(scheduler, "wait_news", None)
     if wait is None:
         time.sleep(timeout)
@@ -226,7 +226,7 @@ def wait_news(scheduler: Scheduler[Any], app_id: str, timeout: float) -> None:
 
 
 def read_log(scheduler: Scheduler[Any], app_id: str, query: LogQuery) -> Iterable[tuple[float, str]]:
-    """Yield a replica's lines with their times, 0.0 each where a scheduler has only lines."""
+    """Yield a replica's lines with their times; 0.0 if a scheduler has only lines."""
     has_times = getattr(type(scheduler), "read_log", Scheduler.read_log) is not Scheduler.read_log
     if has_times:
         return scheduler.read_log(app_id, query)

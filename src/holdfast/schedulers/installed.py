@@ -1,7 +1,7 @@
 """Which schedulers are installed, by entry point: ours and those of others.
 
-Those of others add to ours and never hide them: where a name is taken, ours keeps it, or else the first of them, and
-the other is reported. None is loaded before it is asked for, so a broken one costs only itself.
+Those of other packages never hide ours: if a name is taken, ours keeps it, or else the first of them, and
+the other is reported. None is loaded before it is used, so a broken one does not affect the others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from holdfast.schedulers.api import Scheduler
 
 GROUPS = ("holdfast.schedulers", "torchx.schedulers")
 DEFAULT = "local"
-#: Where the schedulers live that keep their names, even if a plugin has the same.
+#: The package of the schedulers that keep their names, even if a plugin has the same.
 OURS = "holdfast.schedulers."
 
 SchedulerFactory = Callable[..., Scheduler[Any]]
@@ -25,7 +25,7 @@ SchedulerFactory = Callable[..., Scheduler[Any]]
 
 @dataclass(frozen=True)
 class LazyFactory:
-    """Loads a scheduler's own factory when it is called; raises `PluginBrokenError` where that cannot be."""
+    """Loads a scheduler's own factory when it is called; raises `PluginBrokenError` if that cannot be."""
 
     plugin: plugins.Plugin
 
@@ -82,7 +82,7 @@ def conflicts() -> list[str]:
 
 
 def _sort_out() -> tuple[dict[str, LazyFactory], list[LazyFactory]]:
-    """Return who has each name, and who comes too late: ours are first, then our group, then TorchX's."""
+    """Return the scheduler of each name, and those whose name is taken: ours first, then our group, then TorchX's."""
     found = [
         LazyFactory(plugins.Plugin(group, point.name, point.value, point.dist.name, point))
         for group in GROUPS

@@ -1,4 +1,4 @@
-"""The collectives of one round: who has come to which operation, what each worker gets, and how an operation fails.
+"""The collectives of one round: which workers have begun an operation, what each gets, and how an operation fails.
 
 All members do the same operations in the same order. Each gets its result on its own, a moment after all have come, so
 that one may have it when another is gone already. A member that closes its connections, or dies, fails the operation

@@ -87,7 +87,7 @@ class SimNode(MemberProcess):
         )
         self.join_as(name, RUN, self.spec, scenario.settings)
         self.agent = AgentMachine(AgentRules(replaces=scenario.settings.max_restarts > 0))
-        #: The workers that train in process, by local rank; where there are none, workers are only counted.
+        #: The workers that train in process, by local rank; if there are none, workers are only counted.
         self.gang: dict[int, SimWorker] = {}
         self._make_worker = make_worker
         self._failed: list[int] = []

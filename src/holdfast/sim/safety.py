@@ -79,7 +79,7 @@ class Safety:
             raise Violation("one membership per round", f"{node.id} was sent {place}, before it was {known}")
 
     def rejected(self, run: RunMachine, node: MemberProcess) -> None:
-        """Look at a node that is turned away."""
+        """Look at a node that is refused."""
         place, round_ = node.machine.place, run.round
         if place is not None and round_ is not None and round_.id == place.round and round_.broken is None:
             raise Violation("a member is not turned away", f"{node.id} is in round {place.round}, which goes on")

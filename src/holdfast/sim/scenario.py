@@ -160,7 +160,7 @@ class Scenario(msgspec.Struct, frozen=True):
     coordinator_rate: float = 1.0
     coordinator_offset_s: float = 0.0
     timers_first: bool = False
-    #: Set where the nodes are workers that train in process.
+    #: Set if the nodes are workers that train in process.
     training: TrainingPlan | None = None
     #: Whether workers train in process: they outlive each other and their round.
     in_process: bool = False

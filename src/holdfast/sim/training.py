@@ -64,7 +64,7 @@ class Model:
         self._changed = None
 
     def roll_back(self, *, can_undo: bool) -> bool:
-        """Undo the step; says whether the state is whole."""
+        """Undo the step; return whether the state is whole."""
         if self._changed is not None and not can_undo:
             self.torn = True
         self._changed = None
@@ -89,7 +89,7 @@ class Disk:
         return max((model.step for model in self.saved), default=-1)
 
     def read(self) -> Model | None:
-        """Return the newest checkpoint, or None where it cannot be read."""
+        """Return the newest checkpoint, or None if it cannot be read."""
         if not self.readable or not self.saved:
             return None
         return max(self.saved, key=lambda model: model.step).copy()

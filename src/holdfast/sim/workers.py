@@ -62,7 +62,7 @@ class SimWorker(MemberProcess):
         self._place: Place | None = None
         self._round: SimRound | None = None
         self._inbox: list[t.TrainerEvent] = []
-        #: What the collective under way is for; None where there is none.
+        #: What the collective under way is for; None if there is none.
         self._under_way: str | None = None
         self._deadline = 0
         #: Counts what the program does; what was planned for an earlier moment is void.

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> Any:
-        """Bring named resources and states in when they are first asked for: describing an app needs neither."""
+        """Import named resources and states when they are first used: describing an app needs neither."""
         if name == "_named_resource_factories":
             from holdfast.specs.sources import load
 

@@ -13,7 +13,7 @@ from holdfast.specs.resource import NULL_RESOURCE, Resource
 if TYPE_CHECKING:
     from holdfast.specs.cfg import CfgVal
 
-#: Stand-ins that people know from TorchX.
+#: Placeholders with TorchX's names.
 ALL = "all"
 MISSING = "<MISSING>"
 NONE = "<NONE>"
@@ -37,7 +37,7 @@ class Role:
     name: str
     image: str
     min_replicas: int | None = None
-    #: An image below `image`, for schedulers that have such a thing; none of ours has.
+    #: An image below `image`, for schedulers that support it; none of ours does.
     base_image: str | None = None
     entrypoint: str = MISSING
     args: list[str] = field(default_factory=list)
@@ -68,7 +68,7 @@ class AppDef:
 
 
 class AppDryRunInfo(Generic[T]):
-    """What would be submitted: the scheduler's own request, which may still be changed; printing shows it."""
+    """The scheduler's own request before it is submitted; it may still be changed, and printing shows it."""
 
     def __init__(self, request: T, fmt: Callable[[T], str]) -> None:
         self.request = request

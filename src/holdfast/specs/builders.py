@@ -43,7 +43,7 @@ def parse_mounts(opts: list[str]) -> list[BindMount | VolumeMount | DeviceMount]
         parse_mounts(["type=bind", "src=~/data", "dst=/data", "readonly", "type=device", "src=/dev/fuse"])
 
     `src` may be written `source`, and `dst` `target` or `destination`. A device takes `perm=rwm` and appears under
-    its own name unless `dst` says otherwise. Raises `UsageError` on what does not fit.
+    its own name unless `dst` says otherwise. Raises `UsageError` for an invalid option.
     """
     mounts: list[dict[str, str]] = []
     for word in opts:
@@ -82,7 +82,7 @@ def _mount(type: str, **options: str) -> BindMount | VolumeMount | DeviceMount: 
 
 
 def _at_home(path: str) -> str:
-    """Put the sender's home for `~`; anything else is the executing machine's business and stays as it is."""
+    """Replace `~` by the submitting user's home; other paths belong to the executing machine and stay as they are."""
     if not path.startswith("~"):
         return path
     from holdfast.home import expand  # which costs as much to import as all of this package

@@ -1,4 +1,4 @@
-"""Named resources: one word for what a replica needs, as in `gpu.small` or `aws_p5.48xlarge`."""
+"""Named resources: names for the needs of a replica, as in `gpu.small` or `aws_p5.48xlarge`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class NamedResources:
         return found
 
     def reset(self) -> None:
-        """Read everything anew; what was registered by the program is forgotten."""
+        """Read everything again, and forget resources that the program registered."""
         from holdfast.specs.sources import load  # which reads the metadata of everything installed
 
         factories = _factories()
@@ -72,19 +72,19 @@ def register_named_resource(name: str, factory: ResourceFactory) -> None:
 def resource(
     cpu: float | None = None, gpu: float | None = None, memMB: int | None = None, h: str | None = None
 ) -> Resource:
-    """Make a resource of numbers (2 CPUs, no GPU and 1024 MB where none is given), or by name `h`, which wins."""
+    """Make a resource from numbers (by default 2 CPUs, no GPU and 1024 MB), or by name `h`, which wins."""
     if h:
         return get_named_resources(h)
     return Resource(cpu=cpu or 2, gpu=gpu or 0, memMB=memMB or 1024)
 
 
 def _factories() -> dict[str, ResourceFactory]:
-    """The one dict of all factories, under the name by which programs reach for it to add or replace some."""
+    """The dict of all factories; programs may add to it or replace entries."""
     return specs._named_resource_factories
 
 
 def _own(name: str, found: Any) -> Resource:
-    """Take what a factory made; a plugin written for an installed TorchX makes TorchX's kind of resource."""
+    """Convert the result of a factory; a plugin written for an installed TorchX returns TorchX's class."""
     if isinstance(found, Resource):
         return found
     try:

@@ -1,8 +1,8 @@
 """The grammar of run options written on one line, `queue=gpu,tags=a;b,labels=team:vision`. Pure.
 
-Pairs and the items of a list are separated alike, by `,` or `;`: whatever stands before the next `key=` belongs to the
-value. The entries of a dict are `key:value`. A value or item that begins with a quote runs to the closing one, and what
-stands between them is taken as it is.
+Pairs and the items of a list are separated alike, by `,` or `;`: all text before the next `key=` belongs to the
+value. The entries of a dict are `key:value`. A value or item that begins with a quote runs to the closing one, and the
+text between them is taken as it is.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def split_items(text: str) -> list[str]:
 
 
 def split_pairs(text: str) -> list[tuple[str, str]]:
-    """Split into keys and values, quotes still in place; raises ValueError on what has no key."""
+    """Split into keys and values, quotes still in place; raises ValueError for a value without a key."""
     text = text.strip().rstrip(",; ")
     pairs: list[tuple[str, str]] = []
     key, value_start, value_end = "", 0, 0
@@ -56,7 +56,7 @@ def to_list(text: str) -> list[str]:
 
 
 def to_dict(text: str) -> dict[str, str]:
-    """Read `a:1,b:2`; raises ValueError where an item is no pair."""
+    """Read `a:1,b:2`; raises ValueError if an item is no pair."""
     found = {}
     for item in split_items(text) if text.strip() else ():
         key, colon, value = item.partition(":")

@@ -1,4 +1,4 @@
-"""Handles: one string that finds a job again, `scheduler://session/app_id`. Pure."""
+"""Handles: strings that name jobs, `scheduler://session/app_id`. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HANDLE = re.compile(r"(?P<scheduler>[^:/]+)://(?P<session>[^/]*)/(?P<app>[^/]+)
 
 
 class ParsedAppHandle(NamedTuple):
-    """A handle taken apart."""
+    """The parts of a handle."""
 
     scheduler_backend: str
     session_name: str
@@ -21,12 +21,12 @@ class ParsedAppHandle(NamedTuple):
 
 
 def make_app_handle(scheduler_backend: str, session_name: str, app_id: str) -> AppHandle:
-    """Put a handle together."""
+    """Make a handle from its parts."""
     return f"{scheduler_backend}://{session_name}/{app_id}"
 
 
 def parse_app_handle(app_handle: AppHandle) -> ParsedAppHandle:
-    """Take a handle apart; raises `MalformedAppHandleError`."""
+    """Split a handle into its parts; raises `MalformedAppHandleError`."""
     match = _HANDLE.fullmatch(app_handle)
     if match is None:
         raise MalformedAppHandleError(app_handle)

@@ -1,4 +1,4 @@
-"""Macros: words in a role that are filled in once it is known where and as what a replica runs. Pure."""
+"""Macros: placeholders in a role that are replaced once the place and number of a replica are known. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class macros:  # noqa: N801 - the name that components are written with
 
     @dataclass
     class Values:
-        """What the macros stand for in one replica."""
+        """The values of the macros in one replica."""
 
         img_root: str
         app_id: str

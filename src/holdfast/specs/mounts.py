@@ -1,4 +1,4 @@
-"""What of the outside a replica sees: folders, volumes, devices. Pure."""
+"""Mounts of a replica: folders, volumes, devices. Pure."""
 
 from __future__ import annotations
 

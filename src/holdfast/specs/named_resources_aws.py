@@ -112,7 +112,7 @@ inf2.48xlarge 192 0 768 neuron=12
 
 
 def instance_type_from_resource(resource: Resource) -> str:
-    """Name the machine of a resource by what its capabilities say; nothing, with a warning, where they do not."""
+    """Return the machine type from a resource's capabilities; empty, with a warning, if they do not name it."""
     found = resource.capabilities.get(K8S_ITYPE)
     if found is None:
         warnings.warn(

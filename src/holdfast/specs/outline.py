@@ -1,4 +1,4 @@
-"""Nested data as text that people can read, in the manner of YAML. Pure."""
+"""Nested data as readable text, in the style of YAML. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one replica needs of a machine. Pure."""
+"""The resources that one replica needs. Pure."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ GiB = 1024
 class Resource:
     """CPUs, GPUs and memory of one replica; -1 means that nothing is asked for.
 
-    `cpu` and `gpu` may be fractions where the scheduler can share them. `capabilities` say what kind of machine is
-    wanted, `devices` count what else must be attached (as in `{"vpc.amazonaws.com/efa": 4}`), `tags` are for people.
+    `cpu` and `gpu` may be fractions if the scheduler can share them. `capabilities` say what kind of machine is
+    wanted, `devices` count further devices (as in `{"vpc.amazonaws.com/efa": 4}`), `tags` are for the user.
     """
 
     cpu: float

@@ -1,4 +1,4 @@
-"""Run options: what a scheduler lets the user choose for one run."""
+"""Run options: what the user can choose for one run on a scheduler."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Resolved(dict[str, CfgVal]):
 class runopt:  # noqa: N801 - the name that schedulers are written with
     """One option: what it is for, its type, and its default.
 
-    Types are str, int, float, bool, list[str], dict[str, str], and Literal["a", "b"] where only some words will do;
+    Types are str, int, float, bool, list[str], dict[str, str], and Literal["a", "b"] for a choice of words;
     Optional[...] of these is the same.
     """
 
@@ -51,20 +51,20 @@ class runopt:  # noqa: N801 - the name that schedulers are written with
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The only values that will do; empty where all of the type will."""
+        """The allowed values; empty if all values of the type are allowed."""
         wanted = _bare(self.opt_type)
         return get_args(wanted) if get_origin(wanted) is Literal else ()
 
     @property
     def type_name(self) -> str:
-        """The type as a person would write it."""
+        """The type as a user would write it."""
         wanted = _bare(self.opt_type)
         if self.choices:
             return " or ".join(map(repr, self.choices))
         return wanted.__name__ if get_origin(wanted) is None else str(wanted).replace("typing.", "").lower()
 
     def cast_to_type(self, value: str) -> CfgVal:
-        """Read a value from text; raises ValueError with a sentence on what does not fit."""
+        """Read a value from text; raises ValueError that says what is wrong."""
         wanted = _bare(self.opt_type)
         if self.is_type_list_of_str:
             return grammar.to_list(value)
@@ -83,7 +83,7 @@ class runopt:  # noqa: N801 - the name that schedulers are written with
         return text
 
     def accepts(self, value: Any) -> bool:
-        """Whether a value is of the option's type; a whole number will do where a fraction may stand."""
+        """Whether a value is of the option's type; a whole number also counts as a float."""
         wanted = _bare(self.opt_type)
         if self.choices:
             return value in self.choices
@@ -135,7 +135,7 @@ class runopts:  # noqa: N801 - the name that schedulers are written with
     def resolve(self, cfg: Mapping[str, CfgVal]) -> dict[str, CfgVal]:
         """Check the values and fill in defaults; keys that are not known pass through with a warning.
 
-        Raises `InvalidRunConfigError` where a value is missing or of another type.
+        Raises `InvalidRunConfigError` if a value is missing or of another type.
         """
         if not isinstance(cfg, _Resolved):
             self._warn_of_unknown(cfg)
@@ -161,7 +161,7 @@ class runopts:  # noqa: N801 - the name that schedulers are written with
     def cfg_from_str(self, cfg_str: str) -> dict[str, CfgVal]:
         """Read options from one line, as in `queue=gpu,tags=a,b`; those that are not known stay text.
 
-        Raises `InvalidRunConfigError` where a value does not fit.
+        Raises `InvalidRunConfigError` if a value does not fit.
         """
         try:
             pairs = grammar.split_pairs(cfg_str)
@@ -257,7 +257,7 @@ def _describe(key: str, option: runopt) -> list[str]:
 
 
 def _bare(wanted: Any) -> Any:
-    """The type itself where None would do as well."""
+    """The type without None."""
     args = get_args(wanted)
     if NoneType not in args:
         return wanted

@@ -1,6 +1,6 @@
 """Apps as plain data, for disks, wires and `describe`. Pure.
 
-What is written can be read again by this version and later ones: fields that are not known are passed over, fields that
+This version and later ones can read what was written: unknown fields are skipped, fields that
 are missing have their defaults. A role's class is not kept: what `pre_proc` does has been done when an app is written.
 """
 
@@ -25,7 +25,7 @@ _MOUNT_TYPES = {cls: kind for kind, cls in _MOUNTS.items()}
 
 
 def appdef_to_json(app: AppDef) -> dict[str, Any]:
-    """Describe an app in values that JSON has."""
+    """Describe an app as JSON values."""
     return {"name": app.name, "roles": [role_to_json(role) for role in app.roles], "metadata": dict(app.metadata)}
 
 
@@ -39,7 +39,7 @@ def appdef_from_json(data: Mapping[str, Any]) -> AppDef:
 
 
 def role_to_json(role: Role) -> dict[str, Any]:
-    """Describe a role in values that JSON has."""
+    """Describe a role as JSON values."""
     data = {name: getattr(role, name) for name in Role.__dataclass_fields__}
     data["retry_policy"] = role.retry_policy.value
     data["resource"] = role.resource.to_json()

@@ -28,7 +28,7 @@ CUSTOM_MODULE = "TORCHX_CUSTOM_NAMED_RESOURCES"
 
 
 def load() -> dict[str, ResourceFactory]:
-    """Bring together what is known, later over earlier."""
+    """Merge all sources; later ones win."""
     return {
         **named_resources_generic.NAMED_RESOURCES,
         **named_resources_aws.NAMED_RESOURCES,

@@ -1,4 +1,4 @@
-"""How a job is doing, as data. Pure."""
+"""The status of a job, as data. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.specs.app import NONE
 
 
 class AppState(enum.IntEnum):
-    """Where a job, or one replica of it, stands."""
+    """The state of a job, or of one replica."""
 
     UNSUBMITTED = 0
     SUBMITTED = 1
@@ -32,7 +32,7 @@ class AppState(enum.IntEnum):
 
 ReplicaState = AppState
 
-#: What a status and a replica's status have in TorchX; the rest is ours.
+#: Fields that a status and a replica's status have in TorchX; the others are ours.
 _TORCHX_FIELDS = frozenset(
     {"state", "num_restarts", "msg", "structured_error_msg", "ui_url", "roles", "id", "role", "hostname"}
 )
@@ -47,7 +47,7 @@ def is_terminal(state: AppState) -> bool:
 
 
 def is_started(state: AppState) -> bool:
-    """Whether it runs or has run."""
+    """Whether a job in this state runs or has run."""
     return state in STARTED_STATES
 
 
@@ -62,29 +62,32 @@ class ReplicaStatus:
     structured_error_msg: str = NONE
     hostaddr: str = ""
     exit_code: int | None = None
-    #: Wall clock of the machine it ran on; None where it did not happen or is not known.
+    #: Wall clock of the machine it ran on; None if it did not happen or is not known.
     started_at: float | None = None
     ended_at: float | None = None
-    #: Why it ended as it did, in a sentence; empty when all is well.
+    #: Why it ended, in a sentence; empty if it succeeded.
     cause: str = ""
-    #: The part of the cause that the exit code does not say; None where the scheduler gives only `cause`.
+    #: The part of the cause that the exit code does not say; None if the scheduler gives only `cause`.
     reason: str | None = None
-    #: The last line that it wrote, where it left no error.
+    #: The last line that it wrote, if it left no error.
     last_line: str = ""
     #: How often it was started again.
     restarts: int = 0
 
     @property
     def sentence(self) -> str:
-        """How it is doing, in one line."""
+        """The status in one line."""
         words = [f"{self.role}/{self.id} {self.state.name}{f' on {self.hostname}' if self.hostname else ''}"]
         if self.restarts:
             words.append(f"restarts: {self.restarts}")
         if self.started_at is not None and self.ended_at is not None:
             words.append(f"ran {_span(self.ended_at - self.started_at)}")
-        if self.exit_code is not None and f"code {self.exit_code}" not in self.cause:
+        why = self.cause
+        if self.exit_code is not None and (self.exit_code >= 0 or self.reason is None):
             words.append(f"exit code {self.exit_code}")
-        return ", ".join(words) + (f": {self.cause}" if self.cause else "")
+            if self.reason is not None:
+                why = self.reason or (f"its last line was: {self.last_line}" if self.last_line else "")
+        return ", ".join(words) + (f": {why}" if why else "")
 
 
 @dataclass
@@ -97,7 +100,7 @@ class RoleStatus:
 
 @dataclass
 class AppStatus:
-    """How a job is doing as a whole, and each replica of it."""
+    """The status of a job, and of each of its replicas."""
 
     state: AppState
     num_restarts: int = 0
@@ -110,7 +113,7 @@ class AppStatus:
     ended_at: float | None = None
 
     def is_terminal(self) -> bool:
-        """Whether nothing more will happen."""
+        """Whether the job has ended."""
         return is_terminal(self.state)
 
     def replicas(self, filter_roles: Sequence[str] | None = None) -> list[ReplicaStatus]:
@@ -126,7 +129,7 @@ class AppStatus:
 
     @property
     def exit_code(self) -> int:
-        """What a command that stands for the job should exit with."""
+        """The exit code for a command that waits for the job."""
         if self.state is AppState.SUCCEEDED:
             return 0
         codes = [replica.exit_code for replica in self.failed_replicas() if replica.exit_code]
@@ -149,7 +152,7 @@ class AppStatus:
         return data
 
     def format(self, filter_roles: Sequence[str] | None = None) -> str:
-        """Describe the status for people, one line for each replica."""
+        """Describe the status as text, one line for each replica."""
         lines = [f"State: {self.state.name}; restarts: {self.num_restarts}"]
         if self.msg:
             lines.append(f"Message: {self.msg}")
@@ -173,7 +176,7 @@ def _role_shown(role: RoleStatus) -> dict[str, Any]:
 
 
 def _unfolded(text: str) -> Any:
-    """Take the data out of a text that is a JSON object; any other text stays as it is."""
+    """Parse a text that is a JSON object; any other text stays as it is."""
     import json  # few need it
 
     try:
@@ -190,7 +193,7 @@ def _said(data: Mapping[str, Any], kind: type[Any]) -> dict[str, Any]:
 
 
 def _span(seconds: float) -> str:
-    """Write a time that has passed as people say it."""
+    """Write a duration for people."""
     if seconds < 60:
         return f"{max(seconds, 0.0):.1f} s"
     minutes = round(seconds) // 60

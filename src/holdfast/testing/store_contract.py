@@ -130,7 +130,7 @@ def compare_set_has_one_winner(make: Make) -> None:
 
 @_case
 def append_adds_to_the_end(make: Make) -> None:
-    """A missing key counts as empty, and appending to one wakes who waits for it."""
+    """A missing key counts as empty, and appending to one wakes the clients that wait for it."""
     store = make()
     waiting = Background(lambda: store.wait(["log"]))
     store.append("log", "a")

@@ -73,7 +73,7 @@ class GangStarted:
 class BeatsSeen:
     """The beats of all workers that run, by rank, as they are now, and how long all of them have been still.
 
-    `still_s` is None where that cannot be seen.
+    `still_s` is None if that cannot be seen.
     """
 
     beats: Mapping[int, Beat] = field(default_factory=dict)
@@ -177,7 +177,7 @@ class HangMachine:
         return learned if is_warm else max(learned, options.warm_up_s)
 
     def start_limit_s(self, beats: Mapping[int, Beat]) -> float | None:
-        """How long the gang may take to its first beat; None where it may never beat at all."""
+        """How long the gang may take to its first beat; None if it may never beat at all."""
         options = self.options
         if options.start_s is not None:
             return options.start_s

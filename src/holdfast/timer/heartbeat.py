@@ -55,6 +55,11 @@ def heartbeat(step: int | None = None) -> None:
     slot[LAST] = now
 
 
+def is_beating() -> bool:
+    """Whether this process has sent a beat that counts."""
+    return _slot is not None
+
+
 def pause() -> None:
     """Announce that no beats will come for a while, as during a long evaluation; the next beat ends the pause."""
     if _slot is not None:

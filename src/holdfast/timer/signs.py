@@ -15,7 +15,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 def read_signs(pids: Mapping[int, int]) -> dict[int, Signs]:
     """Return the signs of life of these processes, given and returned by rank.
 
-    Raises `OSError` where the kernel does not show them: a process of another user, a restricted /proc. A worker that
+    Raises `OSError` if the kernel does not show them: a process of another user, a restricted /proc. A worker that
     has just ended is left out.
     """
     cpu = _cpu_by_session(set(pids.values()))

@@ -37,7 +37,7 @@ class Signs:
     io: int
 
     def moved_since(self, before: Signs, elapsed_s: float) -> bool:
-        """Say whether the worker computed, wrote or communicated between two looks."""
+        """Return whether the worker computed, wrote or communicated between two looks."""
         return (
             self.pid != before.pid
             or self.io != before.io

@@ -1,4 +1,4 @@
-"""What needs torch; nothing here imports it until a name is used."""
+"""Training with torch; torch is imported when a name is first used."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from holdfast.torch.data import StepSampler as StepSampler
     from holdfast.torch.ddp import ElasticDDP as ElasticDDP
     from holdfast.torch.groups import RoundGroups as RoundGroups
+    from holdfast.torch.replicas import Replica as Replica
+    from holdfast.torch.replicas import replica as replica
     from holdfast.torch.run import TorchRun as TorchRun
     from holdfast.torch.run import TorchStep as TorchStep
     from holdfast.torch.run import elastic as elastic
@@ -23,6 +25,7 @@ else:
         data="CyclingIterator ElasticDistributedSampler StepSampler",
         ddp="ElasticDDP",
         groups="RoundGroups",
+        replicas="Replica replica",
         run="TorchRun TorchStep elastic",
         state="TorchState",
         store="TorchStore",

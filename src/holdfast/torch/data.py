@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class ElasticDistributedSampler(DistributedSampler[Any]):
-    """A `DistributedSampler` that begins at `start_index`: what comes before it has been used already in this epoch.
+    """A `DistributedSampler` that begins at `start_index`: samples before it have been used already in this epoch.
 
     The rest of the data set is shuffled by the epoch's number and dealt out evenly; the last samples may come twice.
     """
@@ -69,10 +69,10 @@ class CyclingIterator(Iterator[T]):
 
 
 class StepSampler(Sampler[list[int]]):
-    """A batch sampler for torch's `DataLoader`: one worker's share of the steps to come, as if all went well.
+    """A batch sampler for torch's `DataLoader`: one worker's share of the next steps, if no worker joins or leaves.
 
-    `aim` says where a run stands; each pass begins there. A loader may read as far ahead as it likes: what is used up
-    is decided by the run's own ledger, and what was loaded for a round that is over is thrown away.
+    `aim` sets the position of a run; each pass begins there. A loader may read as far ahead as it likes: the run's own
+    ledger decides which samples are used, and samples that were loaded for an earlier round are dropped.
     """
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class StepSampler(Sampler[list[int]]):
 
 
 class StepLoader:
-    """Loads the samples of one step after the other, ahead of time where the loader has workers of its own."""
+    """Loads the samples of one step after the other, ahead of time if the loader has workers of its own."""
 
     def __init__(self, dataset: Any, options: dict[str, Any]) -> None:
         if taken := {"batch_size", "batch_sampler", "sampler", "shuffle", "drop_last"} & options.keys():
@@ -109,14 +109,14 @@ class StepLoader:
         self._sampler = StepSampler()
         self._loader: DataLoader[Any] = DataLoader(dataset, batch_sampler=self._sampler, **options)
         self._stream: Iterator[Any] = iter(())
-        #: What the stream yields next, as a ledger of its own; None where there is no stream.
+        #: What the stream yields next, as a ledger of its own; None if there is no stream.
         self._ahead: Ledger | None = None
         self._place = (0, 1)
 
     def load(self, step: Step, ledger: Ledger, rank: int, world_size: int) -> Any:
         """Return this worker's share of a step, collated: one batch, or with micro-batches a list of them.
 
-        It is None, or an empty list, where this worker has no sample in this step.
+        It is None, or an empty list, if this worker has no sample in this step.
         """
         if self._reads_ahead:
             found = self._read_on(step, ledger, rank, world_size)
@@ -127,7 +127,7 @@ class StepLoader:
         return found[0] if found else None
 
     def _fetch(self, indices: list[int]) -> Any:
-        """Load what is needed now; going through the loader would only cost time."""
+        """Load the samples directly; going through the loader would only cost time."""
         collate: Any = self._loader.collate_fn
         if hasattr(self._dataset, "__getitems__"):
             return collate(self._dataset.__getitems__(indices))
@@ -140,7 +140,7 @@ class StepLoader:
             or self._ahead.step != ledger.step
             or self._ahead.next(world_size) != step.portion
         ):
-            # Even what has been loaded for this very step is loaded again: the step before may have changed it.
+            # Samples that were loaded for this very step are loaded again: the step before may have changed them.
             self._sampler.aim(ledger, rank, world_size)
             self._stream, self._ahead, self._place = iter(self._loader), _copy(ledger), (rank, world_size)
         found = [next(self._stream) for _ in step.micro_batches]

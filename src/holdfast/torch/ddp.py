@@ -1,4 +1,4 @@
-"""DistributedDataParallel that outlives the round it was made for."""
+"""A wrapper around DistributedDataParallel that survives the end of a round."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _OPTIONS = inspect.signature(DistributedDataParallel.__init__).parameters
 class ElasticDDP(torch.nn.Module):  # type: ignore[misc, unused-ignore]
     """A module whose gradients are averaged over all samples of a step while they are computed.
 
-    It is used like the `DistributedDataParallel` that stands behind it, which is made anew for every round. That one
-    takes the mean over the workers; where they have unequal shares of the samples, gradients are weighted by them.
+    It is used like the `DistributedDataParallel` inside it, which is made again for every round. That one
+    takes the mean over the workers; if their shares of the samples differ, gradients are weighted by them.
     """
 
     def __init__(self, module: torch.nn.Module, weight: Callable[[], float], options: dict[str, Any]) -> None:
@@ -46,7 +46,7 @@ class ElasticDDP(torch.nn.Module):  # type: ignore[misc, unused-ignore]
         return self._ready.no_sync()  # type: ignore[no-any-return, unused-ignore]
 
     def wrap(self) -> None:
-        """Begin a round; called by all workers together, when the process group stands."""
+        """Begin a round; called by all workers together, once the process group is formed."""
         options = dict(self._options)
         # All workers take the same state before the first step, so there is no need to send it from here too.
         if "init_sync" in _OPTIONS:
@@ -54,7 +54,7 @@ class ElasticDDP(torch.nn.Module):  # type: ignore[misc, unused-ignore]
         object.__setattr__(self, "_wrapped", _SteadyDDP(self.module, **options))
 
     def unwrap(self) -> None:
-        """End a round. What hooks into the parameters is let go of at once: it must not hear of the next round."""
+        """End a round. Hooks on the parameters are removed at once, so that they are not called in the next round."""
         wrapped = self._wrapped
         if wrapped is not None:
             for name in ("reducer", "logger"):
@@ -75,11 +75,11 @@ class ElasticDDP(torch.nn.Module):  # type: ignore[misc, unused-ignore]
 
 
 class _SteadyDDP(DistributedDataParallel):
-    """Lays gradients out alike from the first step of every round on.
+    """Lays out gradients in the same way from the first step of every round.
 
     torch learns from a first step in which order gradients come, and changes how they lie in its buckets. Where they
     lie decides in which order gloo adds up what three workers or more have, so the first step of a round would give
-    other bits than the same step in the midst of one. Here the order is that of the parameters, the last first.
+    other bits than the same step in the middle of one. Here the order is that of the parameters, the last first.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -96,7 +96,7 @@ class _SteadyDDP(DistributedDataParallel):
 
 
 class _Weighted(torch.autograd.Function):  # type: ignore[misc, unused-ignore]
-    """Lets a tensor through, and multiplies what comes back for it."""
+    """Passes a tensor on unchanged, and multiplies its gradient."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, weight: float) -> torch.Tensor:

@@ -1,11 +1,11 @@
-"""Waiting for a device with an eye on the round.
+"""Waiting for a device while watching the round.
 
 A collective of NCCL returns before it has done its work, and its `wait` makes only the stream wait: what is queued
 behind it, the optimizer too, would run on sums that never arrived when a peer dies. So the host waits here until the
 device has finished, and stops waiting the moment the round is over.
 
-The waiting is done on a stream of its own. The stream that a program computes on is then never stuck behind a
-collective that will not end, and can go on in the next round while the old one is still being aborted.
+The wait uses a stream of its own. The stream that a program computes on is then never stuck behind a
+collective that will not end, and can continue in the next round while the old one is still being aborted.
 """
 
 from __future__ import annotations
@@ -38,33 +38,38 @@ def wait_event(event: Any, over: Callable[[], str | None], timeout_s: float) -> 
 
 
 class DeviceSums:
-    """Checksums tensors over a round's group so that the host knows when a sum is complete."""
+    """Sums tensors over a round's group so that the host knows when a sum is complete; `reduce` begins a sum."""
 
-    def __init__(self, over: Callable[[], str | None], timeout_s: float) -> None:
+    def __init__(self, reduce: Callable[[torch.Tensor], Any], over: Callable[[], str | None], timeout_s: float) -> None:
+        self._reduce = reduce
         self._over = over
         self._timeout_s = timeout_s
         self._side: Any = _cuda.Stream()
-        #: What a collective in flight may still write to; nothing of it may be used again before that is ended.
+        #: Memory that a running collective may still write to; it must not be reused before the collective has ended.
         self.in_flight: list[torch.Tensor] = []
 
     def begin(self, tensor: torch.Tensor) -> Callable[[], None]:
         """Begin to sum a tensor over all workers, in place; what is returned waits for the end."""
-        work = torch.distributed.all_reduce(tensor, async_op=True)
+        work = self._reduce(tensor)
         self.in_flight.append(tensor)
 
         def wait() -> None:
-            with torch.cuda.stream(self._side):
-                work.wait()
-            done = _cuda.Event()
-            done.record(self._side)
-            wait_event(done, self._over, self._timeout_s)
-            torch.cuda.current_stream().wait_event(done)
+            self.wait(work)
             self.in_flight = [each for each in self.in_flight if each is not tensor]
 
         return wait
 
+    def wait(self, work: Any) -> None:
+        """Wait until a collective has done its work."""
+        with torch.cuda.stream(self._side):
+            work.wait()
+        done = _cuda.Event()
+        done.record(self._side)
+        wait_event(done, self._over, self._timeout_s)
+        torch.cuda.current_stream().wait_event(done)
+
     def settle(self) -> None:
-        """Wait until the device has done everything that was queued so far, collectives of others included."""
+        """Wait until the device has finished all queued work, including collectives of other code."""
         done = _cuda.Event()
         done.record()
         wait_event(done, self._over, self._timeout_s)

@@ -1,4 +1,4 @@
-"""Gradients of all workers put together: weighted by how many samples each worker had, in few large pieces."""
+"""Averages gradients over all workers, weighted by the number of samples of each, in few large pieces."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.nn.modules.batchnorm import SyncBatchNorm, _NormBase
 
 from holdfast.errors import UsageError
+from holdfast.torch.sharded import as_part_of, own_part
 from holdfast.train.ring import Ring
 
 BUCKET_BYTES = 25 * 1024 * 1024
 
-#: Begins to sum one tensor over all workers, in place; what it returns waits for the end.
+#: Begins to sum one tensor over all workers, in place; returns a function that waits for the end.
 Summing = Callable[[torch.Tensor], Callable[[], Any]]
 
 
 @dataclass(slots=True)
 class _Bucket:
-    """Some parameters of one kind, whose gradients travel as one tensor; one more number each says who has any."""
+    """Parameters of one kind, whose gradients are sent as one tensor, and for each how many workers have a gradient."""
 
     parameters: list[torch.nn.Parameter]
     flat: torch.Tensor
@@ -52,7 +52,7 @@ class Reducer:
         statistics = self._statistics()
         if statistics:
             flat = torch.cat([each.reshape(-1) for each in statistics])
-            # Without a sample the statistics have not changed, and their weight is nothing.
+            # Without a sample the statistics have not changed, and their weight is 0.
             summing(flat.mul_(weight))()
             _scatter(flat, statistics)
         for bucket, wait in zip(self._buckets, waits, strict=True):
@@ -60,7 +60,7 @@ class Reducer:
             _hand_out(bucket)
 
     def forget(self) -> None:
-        """Let go of all sums: a collective that was given up may still write to where they lie."""
+        """Release all sums: an aborted collective may still write to their memory."""
         for bucket in self._buckets:
             for parameter in bucket.parameters:
                 parameter.grad = None
@@ -76,12 +76,6 @@ class Reducer:
         ]
 
 
-def sum_with_torch(tensor: torch.Tensor) -> Callable[[], Any]:
-    """Sum through the process group, in the background."""
-    work = dist.all_reduce(tensor, async_op=True)
-    return work.wait  # type: ignore[no-any-return, unused-ignore]
-
-
 def sum_with_ring(ring: Ring) -> Summing:
     """Sum through our own ring, in the order of the ranks."""
 
@@ -93,7 +87,7 @@ def sum_with_ring(ring: Ring) -> Summing:
 
 
 def to_numpy(tensor: torch.Tensor) -> Any:
-    """Return a tensor as an array that can be summed; what numpy has no numbers for becomes float32."""
+    """Return a tensor as an array that can be summed; types that numpy lacks become float32."""
     tensor = tensor.detach().cpu()
     return tensor.numpy() if tensor.dtype in _NUMPY else tensor.float().numpy()
 
@@ -102,7 +96,7 @@ _NUMPY = (torch.float32, torch.float64, torch.float16, torch.complex64, torch.co
 
 
 def take_gradients(parameters: list[torch.nn.Parameter], weight: float) -> dict[str, Any]:
-    """Return the weighted gradients as one flat array for each kind of numbers, and clear them."""
+    """Return the weighted gradients as one flat array for each dtype, and clear them."""
     import numpy as np
 
     found: dict[str, list[Any]] = {}
@@ -115,7 +109,7 @@ def take_gradients(parameters: list[torch.nn.Parameter], weight: float) -> dict[
 
 
 def give_gradients(parameters: list[torch.nn.Parameter], totals: dict[str, Any]) -> None:
-    """Set gradients from what `take_gradients` made of them, here or elsewhere."""
+    """Set gradients from the result of `take_gradients`, here or on another worker."""
     places = dict.fromkeys(totals, 0)
     for parameter in parameters:
         name = to_numpy(torch.empty(0, dtype=parameter.dtype)).dtype.name
@@ -133,27 +127,31 @@ def _make_buckets(parameters: Iterable[torch.nn.Parameter]) -> Iterable[_Bucket]
             continue
         some = open_.setdefault((parameter.dtype, parameter.device), [])
         some.append(parameter)
-        if sum(each.numel() * each.element_size() for each in some) >= BUCKET_BYTES:
+        if sum(own_part(each).numel() * each.element_size() for each in some) >= BUCKET_BYTES:
             yield _make_bucket(open_.pop((parameter.dtype, parameter.device)))
     for some in open_.values():
         yield _make_bucket(some)
 
 
 def _make_bucket(parameters: list[torch.nn.Parameter]) -> _Bucket:
-    sizes = [parameter.numel() for parameter in parameters]
-    flat = torch.zeros(sum(sizes) + len(sizes), dtype=parameters[0].dtype, device=parameters[0].device)
+    parts = [own_part(parameter) for parameter in parameters]
+    sizes = [part.numel() for part in parts]
+    flat = torch.zeros(sum(sizes) + len(sizes), dtype=parts[0].dtype, device=parts[0].device)
     *pieces, present = torch.split(flat, [*sizes, len(sizes)])
-    views = [piece.view(parameter.shape) for piece, parameter in zip(pieces, parameters, strict=True)]
+    views = [piece.view(part.shape) for piece, part in zip(pieces, parts, strict=True)]
     return _Bucket(parameters, flat, views, present)
 
 
 def _fill(bucket: _Bucket, weight: float) -> None:
     with torch.no_grad():
-        here = [parameter.grad if weight else None for parameter in bucket.parameters]
+        here = [
+            own_part(parameter.grad) if weight and parameter.grad is not None else None
+            for parameter in bucket.parameters
+        ]
         if any(gradient is not None and gradient.layout is not torch.strided for gradient in here):
             raise UsageError("sparse gradients cannot be averaged: make the embedding with sparse=False")
         pairs = [(view, grad) for view, grad in zip(bucket.views, here, strict=True) if grad is not None]
-        # A gradient may be the view itself, where it was set to zero rather than dropped.
+        # A gradient may be the view itself, if it was set to zero rather than dropped.
         moved = [(view, grad) for view, grad in pairs if view.data_ptr() != grad.data_ptr()]
         if len(pairs) < len(here):
             for view, gradient in zip(bucket.views, here, strict=True):
@@ -169,11 +167,11 @@ def _fill(bucket: _Bucket, weight: float) -> None:
 
 
 def _hand_out(bucket: _Bucket) -> None:
-    """Let every parameter have its sum; one that had a gradient nowhere gets none."""
+    """Give every parameter its sum; one that had no gradient on any worker gets none."""
     missing = [index for index, parameter in enumerate(bucket.parameters) if parameter.grad is None]
     absent = {index for index in missing if not bucket.present[index]} if missing else set()
     for index, (parameter, view) in enumerate(zip(bucket.parameters, bucket.views, strict=True)):
-        parameter.grad = None if index in absent else view
+        parameter.grad = None if index in absent else as_part_of(view, parameter)
 
 
 def _scatter(flat: torch.Tensor, tensors: list[torch.Tensor]) -> None:

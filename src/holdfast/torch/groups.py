@@ -1,8 +1,8 @@
 """Process groups that live as long as a round, and end with it at once.
 
-Every round has a default group of its own, made of keys that only this round can see. When the round is over,
-`RoundGroups.abort` ends whatever waits in a collective: gloo's by shutting its connections down. NCCL's collectives are
-waited for by the host with an eye on the round (see `device`), and their groups are aborted in the background (see
+Every round has a default group of its own, with store keys that only this round can see. When the round is over,
+`RoundGroups.abort` ends every collective that waits: gloo's by shutting its connections down. For NCCL's collectives
+the host waits while watching the round (see `device`), and their groups are aborted in the background (see
 `retired`). The next round then makes its group in the same process, in milliseconds.
 """
 
@@ -16,7 +16,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -33,7 +33,8 @@ from holdfast.torch.store import TorchStore
 
 if TYPE_CHECKING:
     from holdfast.store.api import Store
-    from holdfast.train.membership import Membership, RoundView
+    from holdfast.train.given import Rounds
+    from holdfast.train.membership import RoundView
 
 T = TypeVar("T")
 
@@ -41,18 +42,101 @@ T = TypeVar("T")
 TIMEOUT_S = 1800.0
 #: gloo cannot be told to give up while it connects, so it gets this long for each of its five tries.
 CONNECT_S = 1.0
-#: A wait for a peer's key looks this often whether the round still stands.
+#: A wait for a peer's key checks this often whether the round is over.
 LOOK_S = 0.05
+#: Bytes travel in pieces of this size.
+PIECE_BYTES = 64 * 1024 * 1024
 #: A peer of a round that stands is waited for at least this long, whatever torch says.
 PATIENCE_S = 60.0
+
+
+class Maker(Protocol):
+    """How the process groups of a round are made."""
+
+    def make(self, backend: str, store: TorchStore, view: RoundView, timeout_s: float) -> None:
+        """Make the group that the workers of a round talk through."""
+
+    def reduce(self, tensor: torch.Tensor) -> Any:
+        """Begin to sum a tensor over that group, in place; returns torch's `Work`."""
+
+    def send(self, tensor: torch.Tensor, source: int) -> Any:
+        """Begin to send a tensor from one rank to all others; returns torch's `Work`."""
+
+    def set_timeout(self, timeout_s: float) -> None:
+        """Change how long a collective may take."""
+
+    def operations(self) -> int:
+        """How many collectives have been begun; it only grows within a round."""
+
+    def backends(self) -> list[Any]:
+        """What stands behind the groups."""
+
+    def drop(self, *, aborting: bool) -> None:
+        """Let go of the groups; `aborting` where they are being aborted in the background."""
+
+
+class DefaultGroups:
+    """Every round has a default group of torch's own, and what the program makes beside it."""
+
+    def make(self, backend: str, store: TorchStore, view: RoundView, timeout_s: float) -> None:
+        """Make the default group."""
+        if dist.is_initialized():
+            raise UsageError(
+                "there is a process group already: leave init_process_group to holdfast, which makes one a round"
+            )
+        # torch counts groups to name them, and a group that could not be formed leaves its count behind: workers that
+        # formed theirs would then wait under another name.
+        c10d._world.group_count = 0
+        dist.init_process_group(
+            backend,
+            store=store,
+            rank=view.rank,
+            world_size=view.world_size,
+            timeout=timedelta(seconds=timeout_s),
+        )
+
+    def reduce(self, tensor: torch.Tensor) -> Any:
+        """Begin to sum a tensor over the default group."""
+        return dist.all_reduce(tensor, async_op=True)
+
+    def send(self, tensor: torch.Tensor, source: int) -> Any:
+        """Begin to send a tensor over the default group."""
+        return dist.broadcast(tensor, source, async_op=True)
+
+    def set_timeout(self, timeout_s: float) -> None:
+        """Change how long a collective of the default group may take."""
+        c10d._set_pg_timeout(timedelta(seconds=timeout_s))
+
+    def operations(self) -> int:
+        """Count the collectives of all groups."""
+        begun = 0
+        groups: list[Any] = list(c10d._world.pg_map)
+        for group in groups:
+            with contextlib.suppress(RuntimeError):  # a backend that does not count
+                begun += int(group._get_sequence_number_for_group())
+        return begun
+
+    def backends(self) -> list[Any]:
+        """What stands behind all groups that torch knows."""
+        return backends_of(list(c10d._world.pg_map))
+
+    def drop(self, *, aborting: bool) -> None:
+        """Make torch forget all its groups."""
+        if aborting:
+            forget_groups()
+        else:
+            dist.destroy_process_group()
 
 
 class RoundGroups:
     """The process groups of one round at a time; `abort` may be called from any thread."""
 
-    def __init__(self, backend: str = "gloo", timeout: timedelta | float = TIMEOUT_S) -> None:
+    def __init__(
+        self, backend: str = "gloo", timeout: timedelta | float = TIMEOUT_S, maker: Maker | None = None
+    ) -> None:
         if not dist.is_available():
             raise UsageError("this torch was built without torch.distributed: use the ring (backend='ring')")
+        self._maker: Maker = DefaultGroups() if maker is None else maker
         self.backend = backend
         self.timeout_s = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
         self._lock = threading.Lock()
@@ -64,46 +148,34 @@ class RoundGroups:
         self._settled = 0
         #: Whether NCCL's groups of this round are being aborted.
         self._aborting = False
-        #: Why nothing can be expected of the groups any more.
+        #: Why the groups cannot be used any more.
         self.aborted: str | None = None
-        #: How gradients are summed so that the host knows of it; None where a collective has done its work at its end.
+        #: Sums gradients so that the host knows when a sum is complete; None if they are complete when they return.
         self.device_sums: DeviceSums | None = None
         _all.add(self)
 
     # -- one round -------------------------------------------------------------------------------------------------
 
-    def form(self, view: RoundView, membership: Membership | None = None) -> None:
+    def form(self, view: RoundView, membership: Rounds | None = None) -> None:
         """Make the default group of a round; raises `RoundOverError` where the round did not last until then."""
         self.close()
-        if dist.is_initialized():
-            raise UsageError(
-                "there is a process group already: leave init_process_group to holdfast, which makes one a round"
-            )
         self.aborted, self._aborting, self._settled = None, False, 0
         if membership is not None:
             membership.on_break(self.abort)
         self._store = TorchStore(_RoundStore(view.store, lambda: self.aborted))
         self._excepthook = sys.excepthook  # torch wraps it with every group
-        # torch counts groups to name them, and a group that could not be formed leaves its count behind: the others,
-        # who formed theirs, would then wait under another name.
-        c10d._world.group_count = 0
+        connect_s = min(self.timeout_s, CONNECT_S) if self.is_gloo else self.timeout_s
         try:
             with self._sockets.watching(), _errors_are_ours(self.backend):
-                dist.init_process_group(
-                    self.backend,
-                    store=self._store,
-                    rank=view.rank,
-                    world_size=view.world_size,
-                    timeout=timedelta(seconds=min(self.timeout_s, CONNECT_S) if self.is_gloo else self.timeout_s),
-                )
+                self._maker.make(self.backend, self._store, view, connect_s)
             self._formed = True
             self._check()
             if self.is_nccl:
-                self.device_sums = DeviceSums(lambda: self.aborted, self.timeout_s)
+                self.device_sums = DeviceSums(self._maker.reduce, lambda: self.aborted, self.timeout_s)
                 # The communicator is made by the first collective. Better here, where all wait for it, than in a step.
                 self.device_sums.begin(torch.zeros(1, device="cuda"))()
             if self.is_gloo:
-                c10d._set_pg_timeout(timedelta(seconds=self.timeout_s))
+                self._maker.set_timeout(self.timeout_s)
         except (RuntimeError, OSError, HoldfastError) as error:
             self.close()
             if isinstance(error, UsageError):
@@ -118,25 +190,23 @@ class RoundGroups:
         return group
 
     def abort(self, reason: str) -> None:
-        """End every collective that is under way, and all that would follow."""
+        """End every running collective, and all later ones."""
         with self._lock:
             self.aborted = self.aborted or reason
             if self._formed:
                 self._end_waits()
 
     def close(self) -> None:
-        """Let go of the groups of the round; safe to call at any time."""
+        """Release the groups of the round; safe to call at any time."""
         with self._lock:
             self.aborted = self.aborted or "the round's groups are closed"
             formed, self._formed = self._formed, False
             if formed:
                 self._end_waits()
             self._sockets.forget()
-        if formed and self.is_nccl:
-            forget_groups()
+        if formed:
+            self._maker.drop(aborting=self.is_nccl)
             self.device_sums = None
-        elif formed:
-            dist.destroy_process_group()
         if self._excepthook is not None:
             sys.excepthook, self._excepthook = self._excepthook, None
         if self._store is not None:
@@ -145,18 +215,18 @@ class RoundGroups:
 
     @property
     def is_gloo(self) -> bool:
-        """Whether every collective has done its work when it returns, and can be ended."""
+        """Whether every collective is complete when it returns, and can be ended."""
         return self.backend == "gloo"
 
     @property
     def is_nccl(self) -> bool:
-        """Whether collectives go on on the device after they have returned."""
+        """Whether collectives continue on the device after they have returned."""
         return self.backend == "nccl"
 
     def settle(self) -> None:
-        """Wait until every collective so far has done its work; raises `RoundOverError` where one never will.
+        """Wait until every collective so far has done its work; raises `RoundOverError` if one never will.
 
-        Where none was begun since the last time there is nothing to wait for, even if the round is over meanwhile: a
+        If none was begun since the last time there is nothing to wait for, even if the round is over meanwhile: a
         step whose sums are complete counts.
         """
         begun = self.operations()
@@ -166,19 +236,47 @@ class RoundGroups:
             self.device_sums.settle()
         elif cuda_in_use():
             torch.cuda.current_stream().synchronize()
-        self._check()  # an abort ends a collective too, with anything in its sums
+        self._check()  # an abort ends a collective too, with undefined sums
         self._settled = begun
 
     def operations(self) -> int:
         """How many collectives the round's groups have begun; it only grows within a round."""
-        begun = 0
-        groups: list[Any] = list(c10d._world.pg_map) if self._formed else []
-        for group in groups:
-            with contextlib.suppress(RuntimeError):  # a backend that does not count
-                begun += int(group._get_sequence_number_for_group())
-        return begun
+        return self._maker.operations() if self._formed else 0
+
+    def begin_sum(self, tensor: torch.Tensor) -> Callable[[], Any]:
+        """Begin to sum a tensor over all workers, in place; what is returned waits for the end."""
+        if self.device_sums is not None:
+            return self.device_sums.begin(tensor)
+        work = self._maker.reduce(tensor)
+        return work.wait  # type: ignore[no-any-return, unused-ignore]
+
+    def broadcast(self, mine: bytes | None, source: int) -> bytes:
+        """Send bytes from one rank to all others; raises `RoundOverError` where that did not come to its end."""
+        device = "cuda" if self.is_nccl else "cpu"
+        try:
+            size = torch.tensor([0 if mine is None else len(mine)], device=device)
+            self._send(size, source)
+            parts, total = [], int(size.item())
+            for start in range(0, total, PIECE_BYTES):
+                stop = min(start + PIECE_BYTES, total)
+                if mine is not None:
+                    piece = torch.frombuffer(bytearray(mine[start:stop]), dtype=torch.uint8).to(device)
+                else:
+                    piece = torch.empty(stop - start, dtype=torch.uint8, device=device)
+                self._send(piece, source)
+                parts.append(piece.cpu().numpy().tobytes() if mine is None else b"")
+        except (RuntimeError, OSError) as error:
+            raise error if isinstance(error, RoundOverError) else RoundOverError(self.aborted or str(error)) from error
+        return b"".join(parts) if mine is None else mine
 
     # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _send(self, tensor: torch.Tensor, source: int) -> None:
+        work = self._maker.send(tensor, source)
+        if self.device_sums is not None:
+            self.device_sums.wait(work)
+        else:
+            work.wait()
 
     def _check(self) -> None:
         if self.aborted is not None:
@@ -191,15 +289,15 @@ class RoundGroups:
         if self.is_nccl:
             if not self._aborting:
                 self._aborting = True
-                abort_later([] if self.device_sums is None else [self.device_sums.in_flight])
+                abort_later(self._maker.backends(), [] if self.device_sums is None else [self.device_sums.in_flight])
             return
-        for backend in backends_of(list(c10d._world.pg_map)):
+        for backend in self._maker.backends():
             with contextlib.suppress(RuntimeError, AttributeError):
                 backend.abort()
 
 
 class _RoundStore(PrefixStore):
-    """A round's keys for torch. Who waits for a peer's key stops waiting when the round is over."""
+    """A round's keys for torch. A wait for a peer's key ends when the round is over."""
 
     def __init__(self, store: Store, over: Callable[[], str | None]) -> None:
         super().__init__("torch", store)
@@ -235,7 +333,7 @@ class _RoundStore(PrefixStore):
                     raise
 
 
-#: What torch does by itself when a collective of NCCL fails or takes too long: it ends the process. Here a round ends.
+#: When a collective of NCCL fails or takes too long, torch ends the process. Here only the round ends.
 _OUR_ERRORS = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
     "TORCH_NCCL_ENABLE_MONITORING": "0",
@@ -248,7 +346,7 @@ _OUR_ERRORS = {
 
 @contextlib.contextmanager
 def _errors_are_ours(backend: str) -> Iterator[None]:
-    """Have torch leave NCCL's errors to us in groups that are made meanwhile; it reads this when it makes them."""
+    """Turn off torch's handling of NCCL's errors in groups that are made meanwhile; torch reads this at that moment."""
     if backend != "nccl":
         yield
         return

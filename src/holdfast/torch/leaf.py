@@ -1,4 +1,4 @@
-"""Tensors in the layout of state: their bytes without a copy where they are in this host's memory."""
+"""Tensors in the layout of state: their bytes, without a copy if they are in this host's memory."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 
 from holdfast.checkpoint.layout import CorruptShardError, Leaf
 from holdfast.errors import UsageError
+from holdfast.torch.sharded import own_part
 
 
 def view_tensor(value: torch.Tensor) -> tuple[str, tuple[int, ...], memoryview]:
@@ -17,7 +18,7 @@ def view_tensor(value: torch.Tensor) -> tuple[str, tuple[int, ...], memoryview]:
         kind = "meta" if value.is_meta else str(value.layout).removeprefix("torch.")
         raise UsageError(f"a {name} tensor of layout {kind} has no plain bytes: turn it into a dense tensor")
     tensor = value.detach()
-    # A conjugate or a negative may be a promise rather than bytes.
+    # A conjugate or a negative may be lazy: its bytes do not exist yet.
     tensor = to_host(tensor.resolve_conj().resolve_neg()).contiguous()
     if not tensor.numel():
         return name, tuple(value.shape), memoryview(b"")
@@ -38,7 +39,7 @@ def make_tensor(dtype: str, shape: tuple[int, ...], data: memoryview) -> torch.T
 
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor, or a copy of one that is on a device; its bytes are there when this returns."""
+    """Return the tensor, or a copy of one that is on a device; the copy is complete when this returns."""
     if tensor.device.type == "cpu":
         return tensor
     host = host_like(tensor)
@@ -47,12 +48,12 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def host_like(tensor: torch.Tensor) -> torch.Tensor:
-    """Return room for a tensor in this host's memory; pinned where the tensor is on a GPU, for the bus's full speed."""
+    """Return memory for a tensor on this host; pinned if the tensor is on a GPU, for the bus's full speed."""
     return torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda, memory_format=torch.contiguous_format)
 
 
 def copy_tensors(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Return copies in this host's memory; those of a device travel together."""
+    """Return copies in this host's memory; tensors of one device are copied together."""
     copies: list[torch.Tensor] = []
     waiting = False
     for tensor in tensors:
@@ -69,7 +70,10 @@ def copy_tensors(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def copy_tree(value: Any) -> Any:
-    """Return a tree of dicts, lists, tuples and anything else in which every tensor is a copy in this host's memory."""
+    """Return a tree of dicts, lists, tuples and anything else in which every tensor is a copy in this host's memory.
+
+    Of a sharded tensor it has this worker's part.
+    """
     tensors: list[torch.Tensor] = []
     _collect(value, tensors)
     return _rebuild(value, iter(copy_tensors(tensors)))
@@ -77,7 +81,7 @@ def copy_tree(value: Any) -> Any:
 
 def _collect(value: Any, found: list[torch.Tensor]) -> None:
     if isinstance(value, torch.Tensor):
-        found.append(value)
+        found.append(own_part(value))
     elif isinstance(value, dict):
         for item in value.values():
             _collect(item, found)

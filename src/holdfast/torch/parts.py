@@ -1,7 +1,7 @@
 """The parts of a torch state: how each is copied, replaced, and undone.
 
-`begin` is called before every step and must cost next to nothing, so no part copies parameters there. They change only
-inside `optimizer.step()`; what else a step changes (buffers, learning rates, a scaler) is small.
+`begin` is called before every step and must be cheap, so no part copies parameters there. They change only
+inside `optimizer.step()`; everything else that a step changes (buffers, learning rates, a scaler) is small.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import torch
 
 from holdfast.errors import UsageError
 from holdfast.torch.leaf import copy_tree
+from holdfast.torch.sharded import as_part_of, is_sharded, own_part
 
-#: Buffers of up to so many numbers are copied before every step.
+#: Buffers of up to this many numbers are copied before every step.
 SMALL = 1 << 16
 
 
@@ -25,13 +26,13 @@ class Part(Protocol):
         """Return a copy in this host's memory."""
 
     def apply(self, tree: Any) -> None:
-        """Become what `capture` returned, here or on another worker; what others hold a reference to stays in place."""
+        """Take the values that `capture` returned, here or on another worker; objects stay the same objects."""
 
     def begin(self) -> Any:
         """Return what `roll_back` needs; parameters are not part of it."""
 
     def roll_back(self, mark: Any) -> None:
-        """Undo what happened since `begin`, but for parameters."""
+        """Undo all changes since `begin`, except to parameters."""
 
 
 class ModulePart:
@@ -47,7 +48,7 @@ class ModulePart:
         self.look()
 
     def look(self) -> None:
-        """Find the parameters and buffers anew; walking through a module is too slow for every step."""
+        """Find the parameters and buffers again; walking through a module is too slow for every step."""
         self.parameters = list(self.module.parameters())
         self._slots = [(each._buffers, name) for each in self.module.modules() for name in each._buffers]
         self._copies = [None] * len(self._slots)
@@ -64,15 +65,27 @@ class ModulePart:
 
     def apply(self, tree: Any) -> None:
         """Become what `capture` returned, in place."""
+        own_state = self.module.state_dict()
         try:
-            self.module.load_state_dict(tree["state"])
-        except RuntimeError as error:
+            if any(map(is_sharded, own_state.values())):
+                self._take_parts(own_state, tree["state"])
+            else:
+                self.module.load_state_dict(tree["state"])
+        except (RuntimeError, KeyError) as error:
             raise UsageError(f"the state does not fit this worker's '{self.name}': {error}") from error
         own = dict(self.module.named_buffers())
         with torch.no_grad():
             for name, value in tree["hidden"].items():
                 own[name].copy_(value)
         self.look()
+
+    def _take_parts(self, own: dict[str, Any], theirs: dict[str, Any]) -> None:
+        if own.keys() != theirs.keys():
+            raise KeyError(f"{sorted(own.keys() ^ theirs.keys())} is on one side only")
+        with torch.no_grad():
+            for name, value in theirs.items():
+                if isinstance(value, torch.Tensor):
+                    own_part(own[name]).copy_(value)
 
     def begin(self) -> Any:
         """Copy the buffers that may change; of large ones only those that have changed since they were copied last."""
@@ -106,14 +119,14 @@ class ModulePart:
                 if value._version != version or value.numel() <= SMALL:
                     value.copy_(saved)
                 home[name] = value
-        # Copying back counts as a change too: the copies are made anew with the next step.
+        # Copying back counts as a change too: the next step makes new copies.
         self._copies = [None] * len(self._slots)
         for parameter in self.parameters:
             parameter.grad = None
 
 
 class OptimizerPart:
-    """An optimizer: its own state changes only inside `step`, what a group is set to also outside of it."""
+    """An optimizer: its own state changes only inside `step`, the options of its groups also outside of it."""
 
     def __init__(self, name: str, optimizer: torch.optim.Optimizer) -> None:
         self.name = name
@@ -127,13 +140,25 @@ class OptimizerPart:
         """Become what `capture` returned, in place."""
         try:
             if not self._fill(tree):
-                self.optimizer.load_state_dict(tree)
+                self.optimizer.load_state_dict(self._as_shared_out(tree))
                 self._fill(tree)
         except (ValueError, KeyError) as error:
             raise UsageError(f"the state does not fit this worker's '{self.name}': {error}") from error
 
+    def _as_shared_out(self, tree: Any) -> Any:
+        """Return what `capture` returned with the parts of sharded parameters' state as sharded tensors again."""
+        flat = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        state = {
+            key: {
+                name: as_part_of(value, flat[key]) if _is_like(value, own_part(flat[key])) else value
+                for name, value in values.items()
+            }
+            for key, values in tree["state"].items()
+        }
+        return {**tree, "state": state}
+
     def _fill(self, tree: Any) -> bool:
-        """Copy into the tensors that are there, bit by bit; says whether all were there."""
+        """Copy into the tensors that are there, bit by bit; return whether all were there."""
         own = self.optimizer.state_dict()["state"]
         theirs = tree["state"]
         if own.keys() != theirs.keys() or any(own[key].keys() != theirs[key].keys() for key in own):
@@ -178,7 +203,7 @@ class ScalerPart:
 
     def apply(self, tree: Any) -> None:
         """Become what `capture` returned, in place."""
-        if tree:  # empty where the scaler is switched off
+        if tree:  # empty if the scaler is switched off
             self.scaler.load_state_dict(tree)
         self._forget()
 
@@ -248,7 +273,7 @@ class ValuePart:
 
 
 def make_part(name: str, value: Any, home: dict[str, Any]) -> Part:
-    """Return the part for what a state was given under a name."""
+    """Return the part for an attribute of a state."""
     if isinstance(value, torch.nn.Module):
         return ModulePart(name, value)
     if isinstance(value, torch.optim.Optimizer):
@@ -258,6 +283,10 @@ def make_part(name: str, value: Any, home: dict[str, Any]) -> Part:
     if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
         return StatefulPart(name, value)
     return ValuePart(name, home)
+
+
+def _is_like(value: Any, tensor: torch.Tensor) -> bool:
+    return isinstance(value, torch.Tensor) and value.shape == tensor.shape
 
 
 def _own(value: Any) -> Any:
@@ -270,6 +299,10 @@ def _filled(known: Any, value: Any) -> Any:
         return value
     if not isinstance(known, torch.Tensor):
         return value.clone()
+    if is_sharded(known):
+        with torch.no_grad():
+            own_part(known).copy_(own_part(value))
+        return known
     if known.shape != value.shape or known.dtype != value.dtype:
         return value.to(known.device, copy=True)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The random numbers of a step, which depend on nothing but a seed, the step and the part of it that is done.
+"""The random numbers of a step, which depend only on a seed, the step and the part of it that is done.
 
 A step that is done again draws the same numbers, also when another worker does it in place of a dead one.
 """
@@ -15,7 +15,7 @@ import torch
 
 
 def seed_step(seed: int, step: int, part: int) -> None:
-    """Seed every generator that training code uses: Python's, numpy's where it is loaded, torch's on all devices."""
+    """Seed every generator that training code uses: Python's, numpy's if it is loaded, torch's on all devices."""
     digest = hashlib.blake2b(struct.pack("<Qqq", seed & ((1 << 64) - 1), step, part), digest_size=8).digest()
     value = int.from_bytes(digest, "little") >> 1
     random.seed(value)
@@ -30,6 +30,6 @@ def seed_step(seed: int, step: int, part: int) -> None:
 
 
 def cuda_in_use() -> bool:
-    """Say whether this process has touched a GPU; asking does not."""
+    """Return whether this process has used a GPU; asking does not use one."""
     cuda: Any = torch.cuda
     return bool(cuda.is_initialized())

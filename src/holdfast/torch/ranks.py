@@ -1,4 +1,4 @@
-"""Who this process is among the workers, and which device is its own; for scripts that any launcher starts.
+"""This process's rank among the workers, and its device; for scripts that any launcher starts.
 
 A process that was not launched by an agent is the only one: rank 0 of 1.
 """
@@ -29,12 +29,12 @@ def local_rank() -> int:
 
 
 def rank() -> int:
-    """Return this process's number among all of its group; 0 where there is no group."""
+    """Return this process's number among all of its group; 0 if there is no group."""
     return dist.get_rank() if _is_there() else 0
 
 
 def world_size() -> int:
-    """Return how many processes the group has; 1 where there is no group."""
+    """Return how many processes the group has; 1 if there is no group."""
     return dist.get_world_size() if _is_there() else 1
 
 
@@ -49,7 +49,7 @@ def is_local_rank0() -> bool:
 
 
 def local_device() -> torch.device:
-    """Return this process's own GPU where its group, or without a group this machine, works on GPUs; else the CPU."""
+    """Return this process's own GPU if its group (without a group: this machine) uses GPUs; else the CPU."""
     if dist.is_initialized():
         return local_cuda_device() if dist.get_backend() == "nccl" else torch.device("cpu")
     return local_cuda_device() if _has_gpus() else torch.device("cpu")
@@ -63,7 +63,7 @@ def local_cuda_device() -> torch.device:
 def init_pg(backend: str = "auto", **kwargs: Any) -> torch.device:
     """Join the process group of this run and return the device to work on.
 
-    `auto` is nccl where there are GPUs and gloo elsewhere. Without a launcher the group is this process alone.
+    `auto` is nccl if there are GPUs, else gloo. Without a launcher the group is this process alone.
     """
     if backend == "auto":
         backend = "nccl" if _has_gpus() else "gloo"

@@ -1,8 +1,8 @@
-"""NCCL's groups of rounds that are over: out of torch's sight at once, aborted in the background.
+"""NCCL's groups of rounds that are over: hidden from torch at once, aborted in the background.
 
-NCCL's abort takes half a second, and a new communicator a few milliseconds. Nothing says that the one must wait for
-the other: a thread begins to abort the groups when the round breaks, which frees whatever waits for them, torch
-forgets them when the round is closed, and the next round forms its own meanwhile. What a collective in flight may still
+NCCL's abort takes half a second, and a new communicator a few milliseconds. The one need not wait for
+the other: a thread begins to abort the groups when the round breaks, which ends every wait for them, torch
+forgets them when the round is closed, and the next round forms its own meanwhile. Memory that a collective may still
 write to is kept until the abort is done.
 """
 
@@ -20,9 +20,9 @@ from torch.distributed import distributed_c10d as c10d
 
 from holdfast.facts import facts
 
-#: How long a process that ends waits for its aborts: a kernel that still runs would hold the end of the process up.
+#: How long a process that ends waits for its aborts: a kernel that still runs would delay the end of the process.
 EXIT_WAIT_S = 10.0
-#: Where torch keeps what it knows of groups; versions differ in what they have.
+#: Where torch keeps its groups; versions of torch differ.
 _REGISTRIES = (
     "pg_map",
     "pg_names",
@@ -36,10 +36,9 @@ _REGISTRIES = (
 _threads: list[threading.Thread] = []
 
 
-def abort_later(keep: list[Any]) -> None:
-    """Abort all groups that torch knows, in a thread; what is in `keep` lives until that is done."""
-    groups = list(c10d._world.pg_map)
-    thread = threading.Thread(target=_abort, args=([groups, *keep],), name="holdfast abort", daemon=True)
+def abort_later(backends: list[Any], keep: list[Any]) -> None:
+    """Abort what stands behind process groups, in a thread; what is in `keep` lives until that is done."""
+    thread = threading.Thread(target=_abort, args=([backends, *keep],), name="holdfast abort", daemon=True)
     _threads[:] = [each for each in _threads if each.is_alive()]
     _threads.append(thread)
     thread.start()
@@ -56,7 +55,7 @@ def forget_groups() -> None:
 
 
 def backends_of(groups: list[Any]) -> list[Any]:
-    """Return what stands behind these groups, each once."""
+    """Return the backends of these groups, each once."""
     found: list[Any] = []
     for group in groups:
         for device in ("cuda", "cpu"):
@@ -68,7 +67,7 @@ def backends_of(groups: list[Any]) -> list[Any]:
 
 
 def _abort(kept: list[Any]) -> None:
-    for backend in backends_of(kept[0]):
+    for backend in kept[0]:
         try:
             backend.abort()
         except Exception as error:  # noqa: BLE001 - whatever NCCL says of a group that is broken anyway

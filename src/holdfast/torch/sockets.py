@@ -1,8 +1,8 @@
 """The connections that gloo holds in this process, and how to end them.
 
-gloo cannot be told to stop waiting for a peer: its `abort` does nothing, and a collective with a frozen peer waits for
+gloo cannot stop waiting for a peer: its `abort` does nothing, and a collective with a frozen peer waits for
 the group's timeout. But a connection that is shut down, from any thread, fails the collective at once. gloo serves its
-connections from an epoll instance of its own, and the kernel tells what is registered there. So nothing has to be
+connections from an epoll instance of its own, and the kernel lists what is registered there. So nothing has to be
 guessed: connections made later are found too, and no others are touched. Where the kernel does not tell (gVisor),
 they are those that appeared while the group was made.
 """
@@ -42,11 +42,11 @@ class GlooSockets:
                 self._found |= _descriptors("socket:") - sockets
 
     def shut_down(self) -> int:
-        """End every connection, whatever waits for it; returns how many there were."""
+        """End every connection, which ends all waits for it; return how many there were."""
         return sum(_shut(sock) for sock in _sockets(self._watched()))
 
     def forget(self) -> None:
-        """Let go of everything without a word on it; the groups are being destroyed."""
+        """Forget everything without sending; the groups are being destroyed."""
         self._loops.clear()
         self._found.clear()
 
@@ -99,7 +99,7 @@ def _sockets(descriptors: Iterable[tuple[int, int]]) -> Iterator[socket.socket]:
             continue
         try:
             sock = socket.socket(fileno=copy)
-        except OSError:  # no socket, but what wakes the loop
+        except OSError:  # not a socket, but the descriptor that wakes the loop
             os.close(copy)
             continue
         with sock:

@@ -1,8 +1,8 @@
 """The state of a training with torch: modules, optimizers, schedulers, scalers, random numbers, plain values.
 
-Parameters are not copied before a step. They change only inside `optimizer.step()`, so a step that fails before it has
-nothing to put back but buffers and the like. A step that fails inside or after it leaves a state that is no longer
-whole; it is then taken from a peer. Where that might leave no whole state anywhere, because the workers talk to each
+Parameters are not copied before a step. They change only inside `optimizer.step()`, so a step that fails earlier has
+only buffers and the like to put back. A step that fails inside or after it leaves a state that is no longer
+whole; it is then taken from a peer. If that might leave no whole state anywhere, because the workers talk to each
 other after an optimizer's step, parameters and optimizer state are copied just before it.
 """
 
@@ -18,16 +18,17 @@ from holdfast.errors import UsageError
 from holdfast.facts import Fact, facts
 from holdfast.torch.parts import ModulePart, OptimizerPart, Part, make_part
 from holdfast.torch.randomness import seed_step
+from holdfast.torch.sharded import own_part
 from holdfast.train.state import State
 
 Rollback = Literal["auto", "copy", "peer"]
 
 
 class TorchState(State):
-    """All that a training with torch changes: `TorchState(model=net, optimizer=optimizer, best=0.0)`.
+    """Everything that a training with torch changes: `TorchState(model=net, optimizer=optimizer, best=0.0)`.
 
     Each of them is an attribute. Modules, optimizers, gradient scalers and everything with a `state_dict` (schedulers)
-    are known by what they are; anything else is a plain value.
+    are recognised by their type; anything else is a plain value.
 
     `rollback` says how a step that failed after `optimizer.step()` is undone: "copy" copies parameters and optimizer
     state before it, "peer" takes the state from another worker, and "auto" copies only if the workers talk to each
@@ -63,7 +64,7 @@ class TorchState(State):
         self._operations_then = 0
         #: Counts the collectives of this worker; set by the run.
         self.count_operations: Callable[[], int] | None = None
-        #: Waits until they have done their work, and raises where one never will; set by the run.
+        #: Waits until they have done their work, and raises if one never will; set by the run.
         self.settle: Callable[[], None] | None = None
         for part in self._optimizers():
             _watch(part.optimizer, self)
@@ -71,7 +72,7 @@ class TorchState(State):
     # -- copies ----------------------------------------------------------------------------------------------------
 
     def sync(self, world_size: int, rank: int) -> None:
-        """Take the state of the most advanced worker where this one's is not the same."""
+        """Take the state of the most advanced worker if this one's is not the same."""
         self.part = rank
         super().sync(world_size, rank)
         for module in self._modules():
@@ -86,7 +87,7 @@ class TorchState(State):
         }
 
     def apply_snapshot(self, snapshot: Any) -> None:
-        """Become what a snapshot says, in place: tensors that others hold stay the same tensors."""
+        """Take the values of a snapshot, in place: tensors stay the same objects."""
         theirs = snapshot["parts"]
         if theirs.keys() != self._parts.keys():
             raise UsageError(f"this state has {', '.join(self._parts)}, but the snapshot {', '.join(theirs)}")
@@ -100,7 +101,7 @@ class TorchState(State):
     # -- steps as transactions -------------------------------------------------------------------------------------
 
     def begin(self) -> Any:
-        """Note what a rollback needs: buffers and settings, but no parameters."""
+        """Keep what a rollback needs: buffers and settings, but no parameters."""
         self._steps += self._open
         self._open, self._stepped = True, False
         self._spare, self._undo = (self._undo or self._spare) if self._copies else None, None
@@ -108,7 +109,7 @@ class TorchState(State):
         return {name: part.begin() for name, part in self._parts.items()}
 
     def roll_back(self, mark: Any) -> bool:
-        """Undo everything since `begin`; says whether that could be done."""
+        """Undo everything since `begin`; return whether that could be done."""
         self._open = False
         self.look_back()
         undo, self._undo = self._undo, None
@@ -124,12 +125,12 @@ class TorchState(State):
         return True
 
     def reseed(self) -> None:
-        """Begin the random numbers of a part of the step."""
+        """Seed the random numbers of a part of the step."""
         if self._rng:
             seed_step(self._seed, self._steps, self.part)
 
     def look_back(self) -> None:
-        """Learn from a step whether the workers talk to each other after an optimizer's step."""
+        """Learn from a step whether the workers communicate after an optimizer's step."""
         if self._rollback != "auto" or not self._stepped or self.count_operations is None:
             return
         self._talks = self._talks or self.count_operations() > self._operations_then
@@ -192,7 +193,7 @@ class _Undo:
         for _, entries in self._states:
             for _, values in entries:
                 self._tensors += [value for value in values.values() if isinstance(value, torch.Tensor)]
-        self._tensors = [tensor.detach() for tensor in self._tensors]
+        self._tensors = [own_part(tensor) for tensor in self._tensors]
         self._copies: list[torch.Tensor]
         with torch.no_grad():
             if last is not None and _alike(last._copies, self._tensors):
@@ -219,7 +220,7 @@ def _alike(some: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
 
 
 def _watch(optimizer: torch.optim.Optimizer, state: TorchState) -> None:
-    """Have a state told before an optimizer changes anything; the optimizer does not keep the state alive."""
+    """Call a state before an optimizer changes anything; the optimizer does not keep the state alive."""
     known = weakref.ref(state)
 
     def hook(*_: Any) -> None:

@@ -1,7 +1,7 @@
-"""Any store of ours as a `torch.distributed.Store`: for process groups and whatever else torch uses one for.
+"""Any store of ours as a `torch.distributed.Store`, for process groups and everything else in torch that uses one.
 
 torch's C++ code calls the methods below through pybind11. It looks some of them up by their C++ names, and it
-keeps the timeout on its own side, so whatever waits here takes it from there.
+keeps the timeout on its own side, so every wait here takes it from there.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class TorchStoreTimeoutError(StoreTimeoutError, dist.DistStoreError):
 
 
 class TorchQueueEmptyError(TorchStoreTimeoutError, _QueueEmptyError):  # type: ignore[misc, unused-ignore]
-    """A queue that was not to be waited for is empty."""
+    """A queue is empty, and `block` is false."""
 
 
 class TorchStore(dist.Store):  # type: ignore[misc, name-defined, unused-ignore]
     """A store of ours that torch can use; `store` is the one beneath it.
 
     A process group holds only the C++ half of its store and would find no method once the Python half is
-    gone. So a `TorchStore` lives until `close` is called, as process groups that last as long as their
-    process do not need.
+    gone. So a `TorchStore` lives until `close` is called. Process groups that last as long as their
+    process do not need to call it.
     """
 
     def __init__(self, store: Store) -> None:
@@ -46,13 +46,13 @@ class TorchStore(dist.Store):  # type: ignore[misc, name-defined, unused-ignore]
         _kept[id(self)] = self
 
     def close(self) -> None:
-        """Let this object and its clones go, once no process group uses them; the store beneath stays."""
+        """Release this object and its clones, once no process group uses them; the store beneath stays open."""
         for each in (self, *self._clones):
             _kept.pop(id(each), None)
         self._clones.clear()
 
     def set(self, key: str, value: str | bytes) -> None:
-        """Give a key a value, in place of the one it may have."""
+        """Set the value of a key, and replace an older one."""
         self.store.set(key, value)
 
     def get(self, key: str) -> bytes:
@@ -125,7 +125,7 @@ class TorchStore(dist.Store):  # type: ignore[misc, name-defined, unused-ignore]
         return self.store.queue_len(key)
 
     def barrier(self, key: str, world_size: int, timeout: timedelta | None = None) -> None:
-        """Return once `world_size` callers have come here."""
+        """Return once `world_size` callers have called this."""
         try:
             self.store.barrier(key, world_size, self.timeout if timeout is None else timeout)
         except StoreTimeoutError as error:

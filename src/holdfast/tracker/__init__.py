@@ -1,11 +1,11 @@
-"""Trackers: what a run made, from what, and what it says of itself, kept where others find it.
+"""Trackers store the artifacts, sources and metadata of runs.
 
-api      the interface of a tracker, and `AppRun`, by which a program tells of its own run
+api      the interface of a tracker, and `AppRun`, by which a program adds to its own run
 backend  `fsspec`: files in a folder, here or anywhere that fsspec reaches
 
-A program calls `app_run_from_env()` and adds what it has made. Which trackers it then writes to is the business of who
-submits it: `[torchx:tracker]` and `[tracker:<name>]` in the settings, or the variable `TORCHX_TRACKERS`. Trackers come
-by entry point, groups `holdfast.tracker` and `torchx.tracker`.
+A program calls `app_run_from_env()` and adds its results. The user chooses the trackers when submitting it:
+`[torchx:tracker]` and `[tracker:<name>]` in the settings, or the variable `TORCHX_TRACKERS`. Trackers are entry points
+of the groups `holdfast.tracker` and `torchx.tracker`.
 """
 
 from __future__ import annotations

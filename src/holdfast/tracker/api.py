@@ -23,7 +23,7 @@ GROUPS = ("holdfast.tracker", "torchx.tracker")
 
 @dataclass
 class TrackerSource:
-    """What a run was made from: another run, or anything with a name, and what of it."""
+    """A source of a run: another run, or anything with a name, and which artifact of it."""
 
     source_run_id: str
     artifact_name: str | None
@@ -31,7 +31,7 @@ class TrackerSource:
 
 @dataclass
 class TrackerArtifact:
-    """Something that a run made, and where it lies."""
+    """Something that a run made, and where it is."""
 
     name: str
     path: str
@@ -40,51 +40,51 @@ class TrackerArtifact:
 
 @dataclass
 class Lineage:
-    """What a run was made from, and which runs were made from it."""
+    """The sources of a run, and the runs that were made from it."""
 
     sources: list[TrackerSource] = field(default_factory=list)
     descendants: list[str] = field(default_factory=list)
 
 
 class TrackerBase(ABC):
-    """Keeps what runs tell; a plugin registers a factory `(config: str | None) -> TrackerBase`."""
+    """Stores data of runs; a plugin registers a factory `(config: str | None) -> TrackerBase`."""
 
     @abstractmethod
     def add_artifact(self, run_id: str, name: str, path: str, metadata: Mapping[str, object] | None = None) -> None:
-        """Keep where something lies that a run made."""
+        """Store the path of an artifact of a run."""
 
     @abstractmethod
     def artifacts(self, run_id: str) -> Mapping[str, TrackerArtifact]:
-        """Return what a run made, by name."""
+        """Return the artifacts of a run, by name."""
 
     @abstractmethod
     def add_metadata(self, run_id: str, **kwargs: object) -> None:
-        """Keep values that say something of a run."""
+        """Store metadata of a run."""
 
     @abstractmethod
     def metadata(self, run_id: str) -> Mapping[str, object]:
-        """Return what is said of a run."""
+        """Return the metadata of a run."""
 
     @abstractmethod
     def add_source(self, run_id: str, source_id: str, artifact_name: str | None = None) -> None:
-        """Keep that a run was made from another, or from one of its artifacts."""
+        """Store that a run was made from another, or from one of its artifacts."""
 
     @abstractmethod
     def sources(self, run_id: str, artifact_name: str | None = None) -> Iterable[TrackerSource]:
-        """Return what a run was made from, or only where it is that artifact."""
+        """Return the sources of a run, or only those with that artifact."""
 
     @abstractmethod
     def lineage(self, run_id: str) -> Lineage:
-        """Return what a run was made from, and what was made from it."""
+        """Return the sources of a run, and the runs that were made from it."""
 
     @abstractmethod
     def run_ids(self, **kwargs: str) -> Iterable[str]:
-        """Return the runs that are known, or those that the tracker's own filters let through."""
+        """Return the known runs, or those that match the tracker's own filters."""
 
 
 @dataclass
 class AppRunTrackableSource:
-    """The run that another was made from, and what of it."""
+    """The run that another was made from, and which artifact of it."""
 
     parent: AppRun
     artifact_name: str | None
@@ -92,7 +92,7 @@ class AppRunTrackableSource:
 
 @dataclass
 class AppRun:
-    """One run: what is added goes to every tracker, what is asked comes from the first."""
+    """One run: data go to every tracker, and are read from the first."""
 
     id: str
     backends: Iterable[TrackerBase]
@@ -100,7 +100,7 @@ class AppRun:
     @staticmethod
     @lru_cache(maxsize=1)
     def run_from_env() -> AppRun:
-        """Return this process's run by its environment; without trackers there, what is added goes nowhere."""
+        """Return this process's run, from its environment; without trackers there, data are dropped."""
         run_id = os.environ.get(ENV_TORCHX_JOB_ID, UNDEFINED)
         trackers = list(trackers_from_environ())
         parent = os.environ.get(ENV_TORCHX_PARENT_RUN_ID)
@@ -114,22 +114,22 @@ class AppRun:
         return self.id
 
     def add_metadata(self, **kwargs: object) -> None:
-        """Keep values that say something of this run."""
+        """Store metadata of this run."""
         for backend in self.backends:
             backend.add_metadata(self.id, **kwargs)
 
     def add_artifact(self, name: str, path: str, metadata: Mapping[str, object] | None = None) -> None:
-        """Keep where something lies that this run made."""
+        """Store the path of an artifact of this run."""
         for backend in self.backends:
             backend.add_artifact(self.id, name, path, metadata)
 
     def add_source(self, source_id: str, artifact_name: str | None = None) -> None:
-        """Keep that this run was made from another, or from one of its artifacts."""
+        """Store that this run was made from another, or from one of its artifacts."""
         for backend in self.backends:
             backend.add_source(self.id, source_id, artifact_name)
 
     def sources(self) -> Iterable[AppRunTrackableSource]:
-        """Return what this run was made from."""
+        """Return the sources of this run."""
         first = next(iter(self.backends), None)
         found = first.sources(self.id) if first is not None else ()
         return [
@@ -155,9 +155,9 @@ def trackers_from_environ() -> Iterable[TrackerBase]:
 
 
 def build_trackers(factory_and_config: Mapping[str, str | None]) -> Iterable[TrackerBase]:
-    """Make trackers by name, of an entry point or `module:function`; one that cannot be made is told and left out.
+    """Make trackers by name, from an entry point or `module:function`; one that fails is reported and left out.
 
-    A run goes on without what it would have told.
+    The run continues without it.
     """
     made = []
     for name, config in factory_and_config.items():

@@ -1,4 +1,4 @@
-"""Results by key, for programs that only want to leave some numbers for others to read."""
+"""Results by key, for programs that store a few numbers for others to read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ResultTracker(ABC):
 
     @abstractmethod
     def get(self, key: KeyType) -> dict[str, ResultType]:
-        """Return the results of a key; nothing where there are none."""
+        """Return the results of a key; nothing if there are none."""
 
     def __setitem__(self, key: KeyType, results: dict[str, ResultType]) -> None:
         self.put(key, **results)
@@ -47,7 +47,7 @@ class FsspecResultTracker(ResultTracker):
         self._fs.pipe_file(path, json.dumps(results, indent=2).encode())
 
     def get(self, key: KeyType) -> dict[str, ResultType]:
-        """Return the results of a key; nothing where there are none."""
+        """Return the results of a key; nothing if there are none."""
         try:
             found: dict[str, ResultType] = json.loads(self._fs.cat_file(posixpath.join(self._root, str(key))))
         except FileNotFoundError:

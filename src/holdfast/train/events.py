@@ -1,4 +1,4 @@
-"""What the trainer machine is told, and what it answers with. Pure.
+"""The events and effects of the trainer machine. Pure.
 
 An effect whose end matters names the events that report it. An `Answer` goes to the program: it says what the call that
 brought the event returns or raises.
@@ -27,12 +27,13 @@ class Account(msgspec.Struct, frozen=True, array_like=True):
     synced: bool
     #: The step of the newest checkpoint that this worker can read; -1 for none, or where it did not look.
     saved: int = -1
-    #: The round in which its last step was counted. States with the same step of the same round are the same.
+    #: The round in which its last step was counted, or its state restored. States with the same step of the same round
+    #: are the same.
     counted_in: int = 0
 
 
 class Vote(msgspec.Struct, frozen=True, array_like=True):
-    """What one worker says at the end of a step."""
+    """One worker's message to the others at the end of a step."""
 
     step: int
     newcomers: bool = False
@@ -55,14 +56,14 @@ class RoundAgreed:
 
 @dataclass(frozen=True, slots=True)
 class RoundDenied:
-    """No round came about in time, or this worker was turned away."""
+    """No round was formed in time, or this worker was refused."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class RunClosed:
-    """The training is over for all workers; `failed` where it did not end well."""
+    """The training is over for all workers; `failed` if it did not succeed."""
 
     reason: str
     failed: bool = False
@@ -78,7 +79,7 @@ class RoundBroken:
 
 @dataclass(frozen=True, slots=True)
 class NewcomersWait:
-    """So many workers wait to be let in."""
+    """The number of workers that wait to join."""
 
     count: int
 
@@ -90,9 +91,9 @@ class RoundOpened:
 
 @dataclass(frozen=True, slots=True)
 class RoundLost:
-    """What the workers were doing together did not come to its end: one of them is gone, or the round is over.
+    """A collective operation of the workers did not finish: one of them is gone, or the round is over.
 
-    `touched` where a transfer had already changed this worker's state.
+    `touched` if a transfer had already changed this worker's state.
     """
 
     reason: str
@@ -104,12 +105,12 @@ class RoundLost:
 
 @dataclass(frozen=True, slots=True)
 class SharingAsked:
-    """The state wants to be made equal on all workers."""
+    """The state asks to be made equal on all workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedFound:
-    """The newest checkpoint that this worker can read is of this step; -1 where there is none."""
+    """The newest checkpoint that this worker can read is of this step; -1 if there is none."""
 
     step: int
 
@@ -135,7 +136,7 @@ class SavedUnreadable:
 
 @dataclass(frozen=True, slots=True)
 class StateMoved:
-    """The transfer is complete; the state has so many steps now."""
+    """The transfer is complete; `step` is the number of steps of the state now."""
 
     step: int
 
@@ -170,7 +171,7 @@ class StepEntered:
 
 @dataclass(frozen=True, slots=True)
 class StepDone:
-    """The program has done its part of the step; `last` where no other step follows."""
+    """The program has done its part of the step; `last` if no other step follows."""
 
     seconds: float
     last: bool = False
@@ -182,13 +183,13 @@ class SumsSettled:
 
 
 class Blame(enum.Enum):
-    """What an error in a step says about whose it is."""
+    """Which side an error in a step belongs to, as far as its type tells."""
 
     #: The round is over; only our own collectives raise it.
     ROUND = "round"
     #: A collective raises such an error when another worker is gone, and a program for reasons of its own.
     UNCLEAR = "unclear"
-    #: The program's own, or its wish to end.
+    #: The program's own, or a request to end.
     OWN = "own"
 
 
@@ -202,7 +203,7 @@ class StepFailed:
 
 @dataclass(frozen=True, slots=True)
 class NewsAwaited:
-    """Something explains the error, or the time to wait for that is up; news that came is told before this."""
+    """Something explains the error, or the time to wait for that is up; news comes before this event."""
 
     #: Whether a neighbour in the round has closed its connection.
     neighbour_gone: bool
@@ -241,7 +242,7 @@ class LeaveNoticed:
 
 @dataclass(frozen=True, slots=True)
 class LoopLeft:
-    """The program has left its loop, by an error where `failed`."""
+    """The program has left its loop; `failed` if by an error."""
 
     reason: str
     failed: bool = False
@@ -249,7 +250,7 @@ class LoopLeft:
 
 @dataclass(frozen=True, slots=True)
 class AllLeft:
-    """The others have left their loops too, or were waited for long enough."""
+    """The others have left their loops too, or the time to wait for them is up."""
 
 
 TrainerEvent = (
@@ -301,7 +302,7 @@ class OpenRound:
 
 @dataclass(frozen=True, slots=True)
 class CloseRound:
-    """Let go of everything that belongs to the round."""
+    """Release everything that belongs to the round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,12 +327,12 @@ class TellAccount:
 
 @dataclass(frozen=True, slots=True)
 class RestoreSaved:
-    """Become what the newest checkpoint says; ends in `SavedRestored` or `SavedUnreadable`."""
+    """Restore the newest checkpoint; ends in `SavedRestored` or `SavedUnreadable`."""
 
 
 @dataclass(frozen=True, slots=True)
 class MoveState:
-    """Hand the state of the rank `source` to the ranks in `to`; ends in `StateMoved` or `RoundLost`."""
+    """Send the state of the rank `source` to the ranks in `to`; ends in `StateMoved` or `RoundLost`."""
 
     source: int
     to: tuple[int, ...]
@@ -339,7 +340,7 @@ class MoveState:
 
 @dataclass(frozen=True, slots=True)
 class MarkState:
-    """Note what undoing the step needs."""
+    """Keep what is needed to undo the step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,7 +350,7 @@ class SettleSums:
 
 @dataclass(frozen=True, slots=True)
 class CountStep:
-    """The step counts: move the ledger on."""
+    """The step counts: advance the ledger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,12 +377,14 @@ class SaveIfDue:
 
 @dataclass(frozen=True, slots=True)
 class SaveNow:
-    """Save a checkpoint, and wait until it is written or the time is up."""
+    """Save a checkpoint and, with `wait`, wait until it is written or the time is up."""
+
+    wait: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class TellStraggler:
-    """Show which rank keeps the others waiting; None where none does. `news` where that was not known before."""
+    """Show which rank keeps the others waiting; None if none does. `news` if that was not known before."""
 
     slow: Slow | None
     news: bool
@@ -389,7 +392,7 @@ class TellStraggler:
 
 @dataclass(frozen=True, slots=True)
 class TellRetry:
-    """Say that a step failed for no reason that is known, and that it is tried again."""
+    """Report that a step failed for an unknown reason, and that it is tried again."""
 
     step: int
     reason: str
@@ -407,7 +410,7 @@ class AwaitSaves:
 
 @dataclass(frozen=True, slots=True)
 class CloseRun:
-    """End the training for all workers; where it `failed`, no worker begins it anew."""
+    """End the training for all workers; if it `failed`, no worker starts it again."""
 
     reason: str
     failed: bool = False
@@ -440,12 +443,12 @@ class StepCounted:
 
 @dataclass(frozen=True, slots=True)
 class StepUndone:
-    """The step was undone and comes again."""
+    """The step was undone and will be done again."""
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorStands:
-    """The error is the program's own: it goes its way."""
+    """The error is the program's own and is raised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,7 +463,7 @@ class RoundFormed:
 
 @dataclass(frozen=True, slots=True)
 class RoundGone:
-    """The round was over before what was asked could be done."""
+    """The round was over before the request was done."""
 
     reason: str
 
@@ -479,14 +482,14 @@ class TooLate:
 
 @dataclass(frozen=True, slots=True)
 class TrainingFailed:
-    """The training cannot go on."""
+    """The training cannot continue."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class MustLeave:
-    """This worker leaves now; what it had to save is saved."""
+    """This worker leaves now; its checkpoint is saved."""
 
     reason: str
 

@@ -5,7 +5,7 @@ when the step counts, and it is part of the state that a newcomer takes from the
 number of kills, joins and resizes each sample of an epoch is used exactly once.
 
 The batch is cut into micro-batches that do not depend on the number of workers; they are dealt out to the workers in
-contiguous shares, as even as can be. What is summed in the order of the micro-batches is then the same for any world
+contiguous shares, as even as possible. A sum in the order of the micro-batches is then the same for any world
 size, bit for bit.
 """
 
@@ -18,7 +18,7 @@ from typing import Any, Literal
 from holdfast.errors import UsageError
 from holdfast.train.shuffle import Shuffle
 
-#: How many samples there are where a program names none: every step then gets numbers that no other step has.
+#: How many samples there are if a program names none: every step then gets numbers that no other step has.
 SAMPLES_UNNAMED = 2**40
 
 
@@ -47,7 +47,7 @@ class Recipe:
     """How samples become steps; equal on every worker.
 
     With `scale_batch` each worker takes `batch` samples, so that the batch of a step grows and shrinks with the number
-    of workers; otherwise `batch` is the whole step's, however many workers share it.
+    of workers; otherwise `batch` is the whole step's, for any number of workers.
     """
 
     samples: int
@@ -58,7 +58,7 @@ class Recipe:
     seed: int = 0
     drop_last: bool = False
     scale_batch: bool = False
-    #: The training ends after exactly so many steps, where it has not ended before.
+    #: The training ends after exactly this many steps, if it has not ended before.
     steps: int | None = None
 
     def __post_init__(self) -> None:
@@ -82,7 +82,7 @@ class Recipe:
         scale_batch: bool,
         **options: Any,
     ) -> Recipe:
-        """Fill in what a program did not name: one epoch, or as many as `steps` take; one sample a worker and step."""
+        """Fill in defaults: one epoch, or as many as `steps` take; one sample per worker and step."""
         if (samples is None or batch is None) and steps is None:
             raise UsageError("say how long to train: give `samples` and `batch`, or `steps`")
         if epochs == "auto":
@@ -95,7 +95,7 @@ class Recipe:
 
 
 class Ledger:
-    """What has been used up, and what the next step is to use."""
+    """Which samples have been used, and which the next step will use."""
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
@@ -107,7 +107,7 @@ class Ledger:
         self._order: tuple[int, Shuffle] | None = None
 
     def next(self, world_size: int = 1) -> Portion | None:
-        """Return the samples of the next step, or None when all steps or epochs are over. Nothing is used up yet."""
+        """Return the samples of the next step, or None when all steps or epochs are over. They are not used yet."""
         recipe = self.recipe
         if recipe.steps is not None and self.step >= recipe.steps:
             return None
@@ -167,11 +167,11 @@ class Ledger:
         return self.recipe.micro_batch or max(-(-len(portion) // world_size), 1)
 
     def snapshot(self) -> dict[str, Any]:
-        """Describe what has been used as plain data."""
+        """Describe the used samples as plain data."""
         return {"epoch": self.epoch, "position": self.position, "step": self.step}
 
     def restore(self, data: Mapping[str, Any]) -> None:
-        """Go back, or on, to what a snapshot says."""
+        """Move to the position of a snapshot."""
         epoch, position, step = int(data["epoch"]), int(data["position"]), int(data["step"])
         if not 0 <= position < self.recipe.samples:
             raise UsageError(f"position {position} does not fit {self.recipe.samples} samples: is it another data set?")

@@ -18,19 +18,19 @@ answer. The coordinator's news come in between.
 
 The rules:
 
-1. A step counts once every collective of it has done its work here, whatever becomes of the others. A worker whose sums
+1. A step counts once all its collectives have finished here, whatever happens to the others. A worker whose sums
    never arrived undoes the step and takes it from one that has it.
 2. No step begins from a state that is not whole. Whatever changes the state outside of a step (a transfer, a restore)
-   first takes its wholeness away and gives it back at its end.
+   first marks it as not whole, and marks it as whole at its end.
 3. When a round begins, all workers take the most advanced whole state, or a checkpoint that is further than all of
    them. Of states that have the same step, counted in different rounds, the later round's is taken. A worker looks for
    checkpoints unless it comes straight from the last round with a whole state.
-4. Where no whole state and no checkpoint is as far as a worker once was, the training ends as failed: it never begins
-   again at an earlier step by itself.
+4. If no whole state and no checkpoint is as far as a worker once was, the training ends as failed: it never starts
+   again at an earlier step by itself. A worker that was away while the others went back to a checkpoint does not count.
 5. An error that a lost worker may have caused is not taken for the program's own while something explains it: news
    that the round is over, a neighbour that closed its connection, or a coordinator that cannot be asked. An error that
-   nothing explains is tried again in another round; it stands if the same step fails so once more.
-6. Before this worker gives up what only it may hold, it saves it.
+   nothing explains is tried again in another round; it stands if the same step fails like this once more.
+6. Before this worker gives up a state that may be the only one, it saves it.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from holdfast.train import events as t
 from holdfast.train.events import Account, Blame, TrainerEffect, TrainerEvent, Vote
 from holdfast.train.stragglers import Stragglers
 
-#: Workers vote this often, or at every step where steps take longer; and at least once in so many steps.
+#: Workers vote this often, or at every step if steps take longer; and at least once in this many steps.
 VOTE_EVERY_S = 0.1
 VOTE_STEPS_MAX = 10
-#: So many errors of one step are tried again although nothing explains them.
+#: This many errors of one step are tried again although nothing explains them.
 UNEXPLAINED_MAX = 1
-#: So many attempts at one step, whatever explains them, and the error stands.
+#: After this many attempts at one step the error stands, whatever explains it.
 ATTEMPTS_MAX = 100
-#: So often a checkpoint may vanish while it is restored.
+#: How often a checkpoint may vanish while it is restored.
 RESTORES_MAX = 3
 
 UNREADABLE = (
@@ -61,7 +61,7 @@ UNREADABLE = (
 
 
 class Stage(enum.StrEnum):
-    """Where a worker is."""
+    """The stage of a worker."""
 
     IDLE = "idle"
     JOINING = "joining"
@@ -72,7 +72,7 @@ class Stage(enum.StrEnum):
     STEPPING = "stepping"
     SETTLING = "settling"
     VOTING = "voting"
-    #: A step failed, and it is not known yet why.
+    #: A step failed, and the reason is not known yet.
     DOUBTING = "doubting"
     UNDOING = "undoing"
     BROKEN = "broken"
@@ -120,7 +120,8 @@ def choose_source(accounts: Sequence[Account]) -> Plan | int:
     saver = max(ranks, key=lambda rank: (accounts[rank].saved, -rank))
     if accounts[saver].saved > best:
         return Plan(saver, True, tuple(rank for rank in ranks if rank != saver))
-    furthest = max(account.step for account in accounts)
+    # A worker that comes back from an older round may have been further: the training went back without it.
+    furthest = max((account.step for account in accounts if account.counted_in >= newest), default=best)
     if best < furthest:
         return furthest
     source = max(whole, key=lambda rank: (accounts[rank].step, accounts[rank].counted_in, accounts[rank].synced, -rank))
@@ -147,7 +148,7 @@ class TrainerMachine:
         self.whole = True
         self.synced = False
         self.stragglers = Stragglers()
-        #: Why the next step needs another round; None while the present one serves.
+        #: Why the next step needs another round; None while the present one can be used.
         self._regroup: str | None = "first round"
         #: The newest round that is known to be over, and why.
         self._broken: tuple[int, str] = (0, "")
@@ -156,7 +157,7 @@ class TrainerMachine:
         self._over = False
         self._stops = False
         self._notice: str | None = None
-        #: Whether the program syncs the state itself, and so is answered once there is a round.
+        #: Whether the program syncs the state itself, and so gets its answer once there is a round.
         self._only_round = False
         self._sharing = False
         self._plan: Plan | None = None
@@ -224,7 +225,7 @@ class TrainerMachine:
 
     @property
     def broken(self) -> str | None:
-        """Why the present round is over, as far as the coordinator has told."""
+        """Why the present round is over, as far as the coordinator has said."""
         number, reason = self._broken
         return reason if self.round is not None and number >= self.round.number else None
 
@@ -290,7 +291,7 @@ class TrainerMachine:
         self.stage = Stage.LEAVING
         self._reason = left.reason
         if not left.failed and stands and self._voted < self.step - 1:
-            # A worker that is a moment behind must not hear of the end in the midst of its last step.
+            # A worker that is a moment behind must not hear of the end in the middle of its last step.
             self._out.append(t.AwaitAll())
         else:
             self._leave(failed=left.failed)
@@ -345,7 +346,7 @@ class TrainerMachine:
         if self._plan is not None and not lost.touched:
             self.whole = self._whole_before
         self._plan = None
-        if self._sharing:  # the state's own `sync` hears of it, and ends
+        if self._sharing:  # the state's own `sync` gets the error, and ends
             self._sharing = False
             self._out.append(t.RoundGone(lost.reason))
         elif self._only_round:
@@ -370,7 +371,7 @@ class TrainerMachine:
             case t.AccountsHeard():
                 self._on_accounts(event.accounts)
             case t.SavedRestored():
-                self.step, self._restores, self._counted_in = event.step, 0, 0
+                self.step, self._restores, self._counted_in = event.step, 0, self._round_number
                 self._move()
             case t.SavedUnreadable():
                 self.whole, self._plan = self._whole_before, None
@@ -383,7 +384,7 @@ class TrainerMachine:
                     self._on_lost(t.RoundLost("the checkpoint that was there a moment ago cannot be read any more"))
             case t.StateMoved():
                 self.step = event.step
-                self._counted_in = 0 if self._plan is not None and self._plan.restores else self._takes_from
+                self._counted_in = self._takes_from
                 self._on_shared()
             case t.StateSynced():
                 self.stage = Stage.READY
@@ -394,6 +395,10 @@ class TrainerMachine:
                 self._out.append(t.StepGiven())
             case _:
                 raise AssertionError(f"{event} while {self.stage}")
+
+    @property
+    def _round_number(self) -> int:
+        return self.round.number if self.round is not None else 0
 
     def _comes_straight(self) -> bool:
         """Whether this worker was in the last round, so that no checkpoint can be further than its state."""
@@ -410,7 +415,7 @@ class TrainerMachine:
             )
             return
         self._plan, self._whole_before = chosen, self.whole
-        self._takes_from = accounts[chosen.source].counted_in
+        self._takes_from = self._round_number if chosen.restores else accounts[chosen.source].counted_in
         if chosen.restores and chosen.source == self._rank:
             self.whole = False
             self._out.append(t.RestoreSaved())
@@ -434,7 +439,7 @@ class TrainerMachine:
         self._out.append(t.StateShared())
 
     def _fail(self, reason: str) -> None:
-        """The training cannot go on: end it for all, so that no replacement begins it anew."""
+        """The training cannot continue: end it for all, so that no replacement starts it again."""
         self._sharing = False
         self.stage = Stage.OVER
         self._out += [t.CloseRun(reason, failed=True), t.TrainingFailed(reason)]
@@ -467,7 +472,7 @@ class TrainerMachine:
     def _count(self) -> None:
         number = self.step
         self.step += 1
-        self._counted_in = self.round.number if self.round is not None else 0
+        self._counted_in = self._round_number
         self._unexplained = self._attempts = 0
         self._out.append(t.CountStep())
         if number < self._vote_at:
@@ -495,7 +500,7 @@ class TrainerMachine:
         self._after_step()
 
     def _after_step(self) -> None:
-        """Save what is due, and leave where that was announced."""
+        """Save a checkpoint if one is due, and leave if a notice was given."""
         self.stage = Stage.READY if self._regroup is None else Stage.BROKEN
         if self._rank == 0:
             self._out.append(t.SaveIfDue())
@@ -507,7 +512,7 @@ class TrainerMachine:
     def _on_failed(self, failed: t.StepFailed) -> None:
         self._reason = failed.reason
         if self.round is None or self.stage not in IN_STEP:
-            # A program that syncs by itself has failed outside of its steps, where there is nothing to undo.
+            # A program that syncs by itself has failed outside of a step: there is nothing to undo.
             self.stage, self._regroup = Stage.BROKEN, failed.reason
             self._out.append(t.StepUndone())
             return
@@ -542,7 +547,7 @@ class TrainerMachine:
         self._out.append(t.RollBack())
 
     def _let_stand(self) -> None:
-        """Let the program's error go its way; should the program go on all the same, its state is a peer's."""
+        """Let the program's error be raised; if the program continues nevertheless, it takes a peer's state."""
         self.stage = Stage.BROKEN
         self.whole = False
         self._regroup = f"a step failed: {self._reason}"

@@ -1,13 +1,14 @@
 """Membership: how a worker that trains in process takes part in rounds.
 
 Every worker is a node of the workers' own run. It asks for a round, hears at once when the round is over, and asks
-again, all without leaving its process. Newcomers never break a round; the members let them in between two steps.
+again, all without leaving its process. Newcomers never break a round; the members admit them between two steps.
 """
 
 from __future__ import annotations
 
 import os
 import queue
+import socket
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -29,9 +30,9 @@ from holdfast.train.events import TrainerEvent
 from holdfast.train.ring import listen, make_token
 from holdfast.workers.plan import MEMBER_FILE_VARIABLE
 
-#: What the run of the workers is called, beside the run of their agents.
+#: The id of the workers' run is that of their agents' run with this suffix.
 RUN_SUFFIX = ".workers"
-#: A first round waits this long for all who are expected.
+#: The first round waits this long for all expected workers.
 GATHER_S = 60.0
 #: How long the end of a training waits for a coordinator that cannot be reached.
 CLOSE_TIMEOUT_S = 30.0
@@ -56,11 +57,51 @@ class RoundView:
     token: Callable[[int], bytes]
 
 
-class Membership:
-    """Takes part in rounds until the training is over.
+class Break:
+    """Whether the present round is over, and what must end at once when it is."""
 
-    `on_break` names what must end at once when the round does: it is called on another thread with the reason.
-    """
+    def __init__(self) -> None:
+        #: Why the round is over; None while it runs.
+        self.reason: str | None = "there has been no round yet"
+        self._breakers: list[Callable[[str], None]] = []
+        self._told = threading.Event()
+        self._lock = threading.Lock()
+
+    def renew(self) -> None:
+        """Wait for the end of another round."""
+        with self._lock:
+            self._breakers.clear()
+            self._told.clear()
+            self.reason = None
+
+    def call(self, breaker: Callable[[str], None]) -> None:
+        """Have `breaker` called with the reason when the round is over; at once where it is already."""
+        with self._lock:
+            self._breakers.append(breaker)
+            reason = self.reason
+        if reason is not None:
+            breaker(reason)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the news that the round is over; says whether it came in time."""
+        return self._told.wait(timeout_s) if self.reason is None else True
+
+    def tell(self, reason: str) -> None:
+        """End what must end; the first reason stands."""
+        with self._lock:
+            if self.reason is None:
+                self.reason = reason
+            breakers, self._breakers = self._breakers, []
+        self._told.set()
+        for breaker in breakers:
+            try:
+                breaker(reason)
+            except Exception as error:  # noqa: BLE001 - the others must still be told
+                facts.warn("breaker_failed", f"something could not be ended with the round: {error!r}")
+
+
+class Membership:
+    """Takes part in rounds until the training is over."""
 
     def __init__(self, params: RendezvousParameters) -> None:
         handler = get_rendezvous_handler(params)
@@ -69,15 +110,11 @@ class Membership:
         self._handler = handler
         self._handler.listen(self._on_effect)
         #: Where the worker before this one connects; one port for all rounds, open before the first is asked for.
-        self.listener = listen()
+        self.listener: socket.socket | None = listen()
         self._handler.listen_for_peers(self.listener.getsockname()[1])
-        self._breakers: list[Callable[[str], None]] = []
-        self._lock = threading.Lock()
-        #: Why the round is over; None while it runs. Written by the background thread.
-        self.broken: str | None = "there has been no round yet"
-        self._told = threading.Event()
+        self._break = Break()
         self._over = threading.Event()
-        #: What the coordinator says, for the trainer to hear before anything else.
+        #: The coordinator's news, which the trainer handles before anything else.
         self.news: queue.SimpleQueue[TrainerEvent] = queue.SimpleQueue()
         self.newcomers = 0
         self._view: RoundView | None = None
@@ -85,16 +122,14 @@ class Membership:
         self._place: Place | None = None
 
     def join(self, cause: str | None = None) -> RoundView:
-        """Block until there is a round; `cause` says what this worker ended the last one for.
+        """Block until there is a round; `cause` says why this worker ended the last one.
 
-        Raises `RendezvousClosedError` where the training is over, and what else the rendezvous raises.
+        Raises `RendezvousClosedError` if the training is over, and the other errors of a rendezvous.
         """
         self._drop_view()
-        with self._lock:
-            self._breakers.clear()
-            self._told.clear()
-            # What is heard from now on of rounds before the next one is old news.
-            self.broken, self.newcomers, self._place = None, 0, None
+        # What is heard from now on of rounds before the next one is old news.
+        self.newcomers, self._place = 0, None
+        self._break.renew()
         pause()  # to wait for the others is no hang
         place = self._handler.next_round(None if cause is None else Cause(cause, victim=True))
         heartbeat()
@@ -111,16 +146,21 @@ class Membership:
         return self._view
 
     def on_break(self, breaker: Callable[[str], None]) -> None:
-        """Have `breaker` called when the round is over; at once where it is already."""
-        with self._lock:
-            self._breakers.append(breaker)
-            broken = self.broken
-        if broken is not None:
-            breaker(broken)
+        """Have `breaker` called, on another thread, when the round is over; at once where it is already."""
+        self._break.call(breaker)
 
     def wait_broken(self, timeout_s: float) -> bool:
         """Wait for the news that the round is over; says whether it came in time."""
-        return self._told.wait(timeout_s) if self.broken is None else True
+        return self._break.wait(timeout_s)
+
+    @property
+    def broken(self) -> str | None:
+        """Why the round is over; None while it runs."""
+        return self._break.reason
+
+    def store_address(self) -> tuple[str, str]:
+        """Return the coordinator's address and the name of this round's keys there, for another process to use."""
+        return str(self._handler.endpoint), self._handler.store_space
 
     @property
     def is_connected(self) -> bool:
@@ -128,13 +168,13 @@ class Membership:
         return self._handler.is_connected
 
     def note(self, text: str) -> None:
-        """Have people who look at the run see this of the worker."""
+        """Show this text beside the worker in `holdfast rounds`."""
         self._handler.note(text)
 
     def close_run(self, reason: str = "its training is done", *, failed: bool = False) -> None:
         """End the training for all workers, and wait until the coordinator has taken note of it.
 
-        A coordinator that is out of reach is waited for: a worker that comes back later would otherwise train all over
+        This waits for a coordinator that is out of reach: a worker that comes back later would otherwise train all over
         again.
         """
         self._handler.close(reason, failed=failed)
@@ -152,7 +192,8 @@ class Membership:
         """Leave for good; the others regroup at once."""
         self._drop_view()
         self._handler.leave(reason)
-        self.listener.close()
+        if self.listener is not None:
+            self.listener.close()
 
     @property
     def ended(self) -> RunEnded | None:
@@ -169,37 +210,30 @@ class Membership:
         elif isinstance(effect, RunEnded):
             self.news.put(events.RunClosed(effect.reason, effect.failed))
             self._over.set()
-            self._break(effect.reason)
+            self._break.tell(effect.reason)
         elif isinstance(effect, RoundBroken):
             self.news.put(events.RoundBroken(effect.place.round.number, effect.reason))
             if effect.place == self._place:
-                self._break(effect.reason)
+                self._break.tell(effect.reason)
 
     def _drop_view(self) -> None:
         if self._view is not None:
             self._view.store.close()
             self._view = None
 
-    def _break(self, reason: str) -> None:
-        with self._lock:
-            if self.broken is None:
-                self.broken = reason
-            breakers, self._breakers = self._breakers, []
-        self._told.set()
-        for breaker in breakers:
-            try:
-                breaker(reason)
-            except Exception as error:  # noqa: BLE001 - the others must still be told
-                facts.warn("breaker_failed", f"something could not be ended with the round: {error!r}")
 
+def from_environ(
+    environ: Mapping[str, str] | None = None, *, min_workers: int = 1, replica: int = 1, **settings: Any
+) -> Membership:
+    """Take part as the agent of this worker has arranged it; raises `UsageError` where there is none.
 
-def from_environ(environ: Mapping[str, str] | None = None, **settings: Any) -> Membership:
-    """Take part as the agent of this worker has arranged it; raises `UsageError` where there is none."""
+    `replica` workers take part as one.
+    """
     environ = os.environ if environ is None else environ
     endpoint = environ.get(ENDPOINT_VARIABLE)
     if member_file := environ.get(MEMBER_FILE_VARIABLE):
         # From now on the agent replaces a worker that fails, instead of starting all of them again.
-        Path(member_file).touch()
+        Path(member_file).write_text(str(replica))
     if not endpoint:
         raise UsageError(
             f"this process has no agent (${ENDPOINT_VARIABLE} is not set): start the script with `holdfast launch`"
@@ -215,11 +249,12 @@ def from_environ(environ: Mapping[str, str] | None = None, **settings: Any) -> M
             endpoint=endpoint,
             run_id=run + RUN_SUFFIX,
             **worker_settings(
-                int(environ.get("WORLD_SIZE", "1")),
-                int(environ.get(MAX_WORKERS_VARIABLE, "0")),
+                int(environ.get("WORLD_SIZE", "1")) // replica,
+                int(environ.get(MAX_WORKERS_VARIABLE, "0")) // replica,
+                min_nodes=-(-min_workers // replica),
                 is_host=False,
                 # Only a wish, but mostly granted: people expect a worker to have one rank, not two.
-                **({"node_rank": int(environ["RANK"])} if "RANK" in environ else {}),
+                **({"node_rank": int(environ["RANK"]) // replica} if "RANK" in environ else {}),
                 **settings,
             ),
         )
@@ -227,7 +262,7 @@ def from_environ(environ: Mapping[str, str] | None = None, **settings: Any) -> M
 
 
 def worker_settings(expected: int, most: int = 0, **settings: Any) -> dict[str, Any]:
-    """Return how workers meet: who is left goes on at once, who comes is let in between steps."""
+    """Return how workers meet: the remaining ones continue at once, and new ones join between steps."""
     return {
         "min_nodes": 1,
         "max_nodes": max(expected, most, 1),
@@ -236,7 +271,7 @@ def worker_settings(expected: int, most: int = 0, **settings: Any) -> dict[str, 
         "last_call_timeout": GATHER_S,
         "quiet": GATHER_S,
         "drop_grace": 0,
-        # A worker that fails is its agent's business; the run of the workers only regroups.
+        # The agent handles a worker that fails; the run of the workers only regroups.
         "max_restarts": 1_000_000,
         **settings,
     }

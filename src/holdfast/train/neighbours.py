@@ -1,9 +1,9 @@
-"""How the workers of a ring find each other: each connects to the next one and lets in the one before.
+"""How the workers of a ring find each other: each connects to the next one and accepts the one before.
 
-Both sides of a connection prove that they belong to the round before anything else is said, by the handshake of all
+Both sides of a connection first prove that they belong to the round, by the handshake of all
 other connections (`wire.handshake`). Its secret is the token of the rank that is connected to, made of the run's secret
 and the round's nonce; the token itself is never sent. Connections that prove nothing are limited in number, bytes and
-time, and the oldest goes first.
+time, and the oldest is closed first.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from holdfast.wire.handshake import (
 CODEC: Codec[Message] = Codec(*HANDSHAKE_TYPES, service="ring")
 PURPOSE = Purpose("ring")
 RETRY_S = 0.005
-#: Connections that have not proven yet that they belong to the round, and how long each may take for it.
+#: How many connections may be without proof that they belong to the round, and how long each may take for it.
 CALLERS_MAX = 32
 CALLER_TIMEOUT_S = 10.0
 _STARVED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
@@ -48,7 +48,7 @@ class _Caller:
         sock.send(CODEC.encode(self._handshake.challenge))
 
     def hear(self) -> bool:
-        """Read what has come; says whether the connection has proven itself. Raises where it cannot any more."""
+        """Read from the connection; return whether it has proven itself. Raises if it cannot any more."""
         data = self.sock.recv(HELLO_BYTES_MAX)
         if not data:
             raise ConnectionError("it left")
@@ -76,7 +76,7 @@ class _Call:
         return select.POLLIN if self.is_connected else select.POLLOUT
 
     def go_on(self) -> bool:
-        """Take the next step; says whether the next worker has proven itself. Raises where it has not."""
+        """Take the next step; return whether the next worker has proven itself. Raises if it has not."""
         if not self.is_connected:
             if error := self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
                 raise OSError(error, "the next worker does not listen")
@@ -116,9 +116,9 @@ class Meeting:
         self._trouble = "a neighbour did not come in time"
 
     def wait(self, check: Callable[[], None], deadline: float) -> tuple[socket.socket, socket.socket]:
-        """Do both at once: a worker that waited for one neighbour only would make the other wait.
+        """Wait for both at once: a worker that waited for one neighbour only would make the other wait.
 
-        `check` is called before every wait and raises where the round is over.
+        `check` is called before every wait and raises if the round is over.
         """
         self._listener.setblocking(False)
         try:
@@ -210,7 +210,7 @@ class Meeting:
         try:
             self._callers[sock.fileno()] = _Caller(sock, self._my_token, now)
         except OSError:
-            sock.close()  # it has gone again
+            sock.close()  # it has closed the connection again
 
     def _on_caller(self, fd: int) -> None:
         caller = self._callers[fd]

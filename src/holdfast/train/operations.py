@@ -1,7 +1,7 @@
-"""What the workers of a ring say to each other: operations as pieces that go from each worker to the next. Pure.
+"""The protocol of the ring: operations as pieces that go from each worker to the next. Pure.
 
 A piece has a header (which operation of the round, what kind of piece, which piece, how many bytes) and its bytes. An
-operation says where the bytes of a piece go, and what follows once they are there. The ring reads and writes.
+operation says where the bytes of a piece go, and what follows once they have arrived. The ring reads and writes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PARTIAL, _RESULT, _BYTES = 1, 2, 3
 
 
 class Operation(Protocol):
-    """One operation: what it makes of the pieces that arrive, and whether it has all of them."""
+    """One operation: how it uses the pieces that arrive, and whether it has all of them."""
 
     done: bool
 
@@ -35,16 +35,16 @@ class Operation(Protocol):
         """Return where a piece's bytes go."""
 
     def arrived(self, kind: int, piece: int) -> None:
-        """Go on with a piece that is complete."""
+        """Continue with a piece that is complete."""
 
 
 class Stream:
-    """What one worker sends to the next one and receives from the one before, in the order of operations."""
+    """The bytes that one worker sends to the next one and receives from the one before, in the order of operations."""
 
     def __init__(self, rank: int, world_size: int) -> None:
         self.rank = rank
         self.world_size = world_size
-        #: What is still to be written.
+        #: Bytes that are still to be written.
         self.out: deque[memoryview] = deque()
         self._number = 0
         self._header = bytearray(_HEADER.size)
@@ -60,7 +60,7 @@ class Stream:
             self.out.append(data)
 
     def wrote(self, count: int) -> None:
-        """Take note that so many bytes of the first in `out` are written."""
+        """Record that `count` bytes of the first item in `out` are written."""
         if count == len(self.out[0]):
             self.out.popleft()
         else:
@@ -71,7 +71,7 @@ class Stream:
         return self._body if self._kind else memoryview(self._header)[self._have :]
 
     def got(self, count: int, operation: Operation) -> None:
-        """Take note that so many bytes have arrived."""
+        """Record that `count` bytes have arrived."""
         if self._kind:
             self._body = self._body[count:]
         else:

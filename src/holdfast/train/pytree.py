@@ -13,7 +13,7 @@ from holdfast.train.state import TreeState
 class PytreeState(TreeState):
     """Trees of arrays as attributes: `PytreeState(params=params, opt_state=opt_state)`, then `state.params = ...`.
 
-    A tree is made of dicts, lists, tuples and named tuples; where the program uses JAX, of everything that JAX knows as
+    A tree is made of dicts, lists, tuples and named tuples; if the program uses JAX, of everything that JAX knows as
     a pytree, as the states of optax and flax are. Arrays of JAX never change and are not copied; those of numpy are
     copied before every step. All workers must give trees of the same structure.
     """
@@ -30,11 +30,11 @@ class PytreeState(TreeState):
             """Every tree can be replaced."""
 
     def tree(self) -> dict[str, list[Any]]:
-        """Return the arrays of every tree, in its order: what they hang on is the same for all workers."""
+        """Return the arrays of every tree, in its order: the structure is the same on all workers."""
         return {name: flatten(value)[0] for name, value in self.__dict__.items()}
 
     def replace(self, tree: Mapping[str, list[Any]]) -> None:
-        """Hang other arrays on every tree."""
+        """Replace the arrays of every tree."""
         for name, leaves in tree.items():
             own, rebuild = flatten(self.__dict__.get(name))
             if name not in self.__dict__ or len(own) != len(leaves):
@@ -49,7 +49,7 @@ class PytreeState(TreeState):
         return {name: [_own(leaf) for leaf in leaves] for name, leaves in self.tree().items()}
 
     def apply_snapshot(self, snapshot: Any) -> None:
-        """Become what a snapshot says."""
+        """Take the values of a snapshot."""
         self.replace({name: [_own(leaf) for leaf in leaves] for name, leaves in snapshot.items()})
 
 
@@ -58,7 +58,7 @@ Rebuild = Callable[[list[Any]], Any]
 
 
 def flatten(tree: Any) -> tuple[list[Any], Rebuild]:
-    """Return the leaves of a tree and how to make another one from others; by JAX's rules where it is in use."""
+    """Return the leaves of a tree and a function that makes a tree from leaves; by JAX's rules if JAX is in use."""
     if "jax" in sys.modules:
         from jax import tree_util
 
@@ -93,5 +93,5 @@ def _hang(tree: Any, leaves: Any) -> Any:
 
 
 def _own(leaf: Any) -> Any:
-    """A copy of an array of numpy; what else can be a leaf never changes."""
+    """Copy an array of numpy; other leaves never change."""
     return leaf.copy() if type(leaf).__module__.partition(".")[0] == "numpy" else leaf

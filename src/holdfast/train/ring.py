@@ -1,11 +1,11 @@
 """A ring of TCP connections between the workers of one round: collectives that can be ended at any moment.
 
 It is for control data, for small models and for the demo, not for bandwidth: data takes one way round through every
-worker. What it has that the big libraries have not: any thread may end an operation that is under way, at once, and
-sums are made in a fixed order, so that the same numbers give the same bits whatever the number of workers.
+worker. Unlike the big libraries, any thread can end a running operation at once, and
+sums are made in a fixed order, so that the same numbers give the same bits for any number of workers.
 
-Every worker listens on a port of its own for the worker before it, which the coordinator has told where that is. Both
-sides of a connection prove that they belong to the round before anything else is said (`neighbours`). What follows is
+Every worker listens on a port of its own for the worker before it, which gets the address from the coordinator. Both
+sides of a connection first prove that they belong to the round (`neighbours`). The data that follow are
 neither authenticated nor encrypted: hashing all data on both sides would cost about as much as moving it. A program
 that can write into TCP connections between hosts can change sums and states; keep such programs out of the network of
 the job, or use a collective library over an encrypted network.
@@ -76,10 +76,10 @@ class Ring:
         until: Callable[[Ring], None] | None = None,
         timeout_s: float = OPEN_TIMEOUT_S,
     ) -> Ring:
-        """Connect to the worker `after` this one, and let in the one before.
+        """Connect to the worker `after` this one, and accept the one before.
 
-        `token` returns the secret that the connections to a rank are opened with. `until` is given the ring before
-        anything is waited for, so that the wait can be aborted too.
+        `token` returns the secret for the connections to a rank. `until` gets the ring before
+        the wait begins, so that the wait can be aborted too.
         """
         ring = cls(rank, world_size)
         if until is not None:
@@ -118,7 +118,7 @@ class Ring:
             return bool(poll.poll(0))
 
     def abort(self, reason: str) -> None:
-        """End whatever is under way, and all that would follow, with `RoundOverError`; callable from any thread."""
+        """End the running operation, and all later ones, with `RoundOverError`; callable from any thread."""
         self._aborted = self._aborted or reason
         with self._closing:  # a descriptor that is closed meanwhile may belong to something else by now
             if self._abort_fd >= 0:
@@ -129,7 +129,7 @@ class Ring:
                         sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Release the connections."""
         self._aborted = self._aborted or "the ring is closed"
         with self._closing:
             for sock in (self._before, self._after):
@@ -143,14 +143,14 @@ class Ring:
     # -- operations ----------------------------------------------------------------------------------------------
 
     def all_reduce(self, array: Array, operator: str = "sum") -> Array:
-        """Combine everybody's array, in the order of the ranks; returns the result, the same bits for all."""
+        """Combine the arrays of all workers, in the order of the ranks; return the result, the same bits for all."""
         return self.all_reduce_parts([array], operator)
 
     def all_reduce_parts(self, parts: Sequence[Array], operator: str = "sum", like: Array | None = None) -> Array:
-        """Combine everybody's arrays one after the other: those of rank 0 in their order, then those of rank 1, ...
+        """Combine all workers' arrays one after the other: those of rank 0 in their order, then those of rank 1, ...
 
-        The result depends on the whole sequence of arrays and not on who brought which. A worker without any array
-        must say by `like` what they look like.
+        The result depends on the whole sequence of arrays, not on how they are split over workers. A worker without any
+        array gives one of the same shape and type as `like`.
         """
         import numpy as np
 
@@ -169,7 +169,7 @@ class Ring:
         return result.reshape(sample.shape)
 
     def broadcast(self, data: bytes | memoryview | None, root: int) -> bytes | memoryview:
-        """Give everybody the bytes of the worker `root`; the others' `data` is ignored."""
+        """Give all workers the bytes of the worker `root`; the others' `data` is ignored."""
         if self.world_size == 1:
             assert data is not None
             return data
@@ -179,7 +179,7 @@ class Ring:
         return operation.data
 
     def all_gather(self, data: bytes) -> list[bytes]:
-        """Give everybody everybody's bytes, in the order of the ranks."""
+        """Give all workers the bytes of every worker, in the order of the ranks."""
         if self.world_size == 1:
             return [data]
         operation = Gathering(self._stream, data)
@@ -187,7 +187,7 @@ class Ring:
         return operation.found
 
     def barrier(self) -> None:
-        """Wait until all have come here."""
+        """Wait until all workers have called this."""
         self.all_gather(b"")
 
     # -- the engine ----------------------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ class Ring:
             stream.got(got, operation)
 
     def _push(self, after: socket.socket) -> bool:
-        """Write what goes; says whether anything did."""
+        """Write as much as possible; return whether anything was written."""
         try:
             self._stream.wrote(after.send(self._stream.out[0]))
         except BlockingIOError:
@@ -233,7 +233,7 @@ class Ring:
     def _wait(self, poll: select.poll) -> None:
         self._check()
         left = None if self._deadline == float("inf") else max(self._deadline - time.monotonic(), 0.0) * 1000
-        pause()  # a worker that waits for another one does not hang
+        pause()  # waiting for another worker is not a hang
         ready = poll.poll(left)
         resume()
         if not ready:

@@ -1,4 +1,4 @@
-"""The modern face of the in-process loop: a plain `for` over steps, each of them a transaction.
+"""Training in process: a plain `for` over steps, each of them a transaction.
 
     state = holdfast.NumpyState(weights=np.zeros(4))
     with holdfast.elastic(state) as run:
@@ -8,7 +8,7 @@
                     step.add(gradient(state.weights, data[list(micro.indices)]))
                 state.weights -= 0.1 * step.total() / step.samples
 
-When a worker is lost in a step, the others hear of it at once, undo what they have begun, regroup without leaving their
+When a worker is lost in a step, the others are told at once, undo the step, regroup without leaving their
 process, and do the step again. A worker that is new, or comes back, first takes the state of the most advanced worker.
 """
 
@@ -16,20 +16,22 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from holdfast.checkpoint.keys import ALONE
 from holdfast.checkpoint.layout import pack, unpack
 from holdfast.errors import StopTrainingError, UsageError
 from holdfast.timer.heartbeat import heartbeat
+from holdfast.train.given import Backend, Decider, Rounds
 from holdfast.train.ledger import Ledger, MicroBatch, Portion, Recipe
 from holdfast.train.membership import Membership, from_environ
 from holdfast.train.ring import Ring
 from holdfast.train.shapes import arrays_of, blanks, describe, rebuild
 from holdfast.train.state import State
 from holdfast.train.stragglers import Stragglers
-from holdfast.train.trainer import Backend, Trainer
+from holdfast.train.trainer import Trainer
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint import Checkpointer, Notices
     from holdfast.torch.run import TorchRun
     from holdfast.torch.state import TorchState
+    from holdfast.train.machine import TrainerMachine
 
     Array = np.ndarray[Any, Any]
 
@@ -44,24 +47,34 @@ if TYPE_CHECKING:
 class Run:
     """One worker's part in a training; made by `elastic`.
 
-    What a program may read at any time: `rank` and `world_size` of the present round, its number `round`, and `ring`,
+    A program may read at any time: `rank` and `world_size` of the present round, its number `round`, and `ring`,
     the round's collectives.
     """
 
     def __init__(
         self,
         state: State,
-        membership: Membership,
+        membership: Rounds,
         *,
         checkpoints: Checkpointer | None = None,
         notices: Notices | None = None,
         backend: Backend | None = None,
+        decider: Callable[[TrainerMachine], Decider] | None = None,
+        shard: tuple[int, int] = ALONE,
     ) -> None:
         self.state = state
         self.membership = membership
         self.checkpoints = checkpoints
         self.ledger: Ledger | None = None
-        self._trainer = Trainer(membership, state, backend=backend, checkpoints=checkpoints, notices=notices)
+        self._trainer = Trainer(
+            membership,
+            state,
+            backend=backend,
+            checkpoints=checkpoints,
+            notices=notices,
+            decider=decider,
+            shard=shard,
+        )
 
     # -- what programs read --------------------------------------------------------------------------------------------
 
@@ -74,6 +87,11 @@ class Run:
     def world_size(self) -> int:
         """How many workers the present round has."""
         return self._trainer.world_size
+
+    @property
+    def share(self) -> tuple[int, int]:
+        """Which share of every step's samples this worker has, and how many shares there are."""
+        return self.rank, self.world_size
 
     @property
     def round(self) -> int:
@@ -96,12 +114,11 @@ class Run:
         return self._trainer.machine.stragglers
 
     def stop(self, reason: str = "asked to stop") -> None:
-        """Have the training end for all workers: after this step or, where steps are short, one of the next few.
+        """End the training for all workers: after this step or, if steps are short, after one of the next few.
 
-        To end after a certain step, give `steps` to `Run.steps`.
+        The event log has the reason. To end after a certain step, give `steps` to `Run.steps`.
         """
-        del reason
-        self._trainer.stop()
+        self._trainer.stop(reason)
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
@@ -120,10 +137,10 @@ class Run:
     ) -> Iterator[Step]:
         """Yield the steps that are left, each to be done inside `with step:`, until all steps or epochs are over.
 
-        `batch` samples make a step, however many workers share them; `micro_batch` cuts it into pieces that do not
+        A step has `batch` samples, for any number of workers; `micro_batch` cuts it into pieces that do not
         depend on the number of workers. With `scale_batch` each worker takes `batch` samples instead.
 
-        With `steps` the training ends after exactly so many, counted from its beginning, whatever was lost and restored
+        With `steps` it ends after exactly that many, counted from its beginning, whatever was lost or restored
         on the way; `epochs` is then unlimited unless given, and 1 otherwise (None: no end). A program that draws its
         data at random gives `steps` alone.
         """
@@ -141,7 +158,7 @@ class Run:
             )
         )
         while self._trainer.next_step():
-            portion = ledger.next(self.world_size)
+            portion = ledger.next(self.share[1])
             if portion is None:
                 break
             step = self.make_step(portion)
@@ -154,7 +171,7 @@ class Run:
         return Step(self, portion)
 
     def save_checkpoint(self) -> bool:
-        """Save the state as it is now, in the background; says whether it was taken."""
+        """Save the state as it is now, in the background; return whether the save was accepted."""
         return self._trainer.save()
 
     # -- the whole -----------------------------------------------------------------------------------------------------
@@ -185,9 +202,9 @@ class Step:
         #: How many samples the whole step has, over all workers.
         self.samples = len(portion)
         #: This worker's share.
-        self.micro_batches: list[MicroBatch] = run.ledger.deal(portion, run.rank, run.world_size)
+        self.micro_batches: list[MicroBatch] = run.ledger.deal(portion, *run.share)
         self.entered = False
-        #: Whether the step counts, once `with step:` is left; where it was undone, it comes again.
+        #: Whether the step counts, once `with step:` is left; if it was undone, it comes again.
         self.committed = False
         self._parts: list[list[Array]] = []
         #: What a gradient looks like; see `shapes`.
@@ -219,13 +236,13 @@ class Step:
         return False
 
     def _count(self) -> None:
-        """Take note that the step counts."""
+        """Record that the step counts."""
         assert self._run.ledger is not None
         self._run.ledger.commit(self.portion)
         self.committed = True
 
     def add(self, gradient: Array | Mapping[str, Array] | list[Array] | tuple[Array, ...]) -> None:
-        """Bring the gradient of one micro-batch: an array, or a tree of dicts, lists and tuples of them."""
+        """Add the gradient of one micro-batch: an array, or a tree of dicts, lists and tuples of them."""
         import numpy as np
 
         if self._shape is None:
@@ -238,7 +255,7 @@ class Step:
         assert ledger is not None
         self._busy_s = time.monotonic() - self._began
         if ledger.micro_batches_of(self.portion, ring.world_size) < ring.world_size:
-            # Some have no micro-batch in this step and must be told what gradients look like; the last rank has one.
+            # Some workers have no micro-batch in this step and need the shape of the gradients; the last rank has one.
             mine = pack(self._shape).to_bytes() if self._shape is not None else None
             self._shape = unpack(ring.broadcast(mine, ring.world_size - 1))
         if self._shape is None:
@@ -282,11 +299,11 @@ def elastic(
     min_workers: int = 1,
     **torch_options: Any,
 ) -> Run:
-    """Take part in a training that outlives its workers; use it as a context manager.
+    """Take part in a training that survives the loss of workers; use it as a context manager.
 
     Under `holdfast launch` everything needed is in the environment. With `checkpoints` rank 0 saves when they are due,
-    and a training that begins goes on from the newest. With `notices` a worker that is told to leave does so after the
-    step, having saved. Fewer than `min_workers` wait for others instead of going on. With a `TorchState` this is
+    and a new training continues from the newest. With `notices` a worker that is told to leave does so after the
+    step, having saved. Fewer than `min_workers` wait for others instead of continuing. With a `TorchState` this is
     `holdfast.torch.elastic`, and takes its `backend` and `timeout`.
     """
     if is_torch_state(state):
@@ -302,11 +319,11 @@ def elastic(
         )
     if torch_options:
         raise UsageError(f"{', '.join(torch_options)}: only for a training with a TorchState")
-    made = membership if membership is not None else from_environ(min_nodes=min_workers)
+    made = membership if membership is not None else from_environ(min_workers=min_workers)
     return Run(state, made, checkpoints=checkpoints, notices=notices)
 
 
 def is_torch_state(state: State) -> bool:
-    """Whether a state is one of torch's; a program that has one has imported its module, and others need not."""
+    """Whether this is a `TorchState`; a program that has one has imported its module, and others need not."""
     module = sys.modules.get("holdfast.torch.state")
     return module is not None and isinstance(state, module.TorchState)

@@ -1,4 +1,4 @@
-"""Gradients as users bring them, one array or a tree of them, and what they look like as plain data.
+"""Gradients as users pass them, one array or a tree of them, and their shape as plain data.
 
 A tree is made of dicts, lists and tuples, one inside the other as often as need be; a plain number is an array, too.
 """
@@ -19,7 +19,7 @@ def arrays_of(gradient: Any) -> list[Any]:
 
 
 def describe(gradient: Any) -> dict[str, Any]:
-    """Say what a gradient looks like, without its numbers."""
+    """Describe the shape of a gradient, without its numbers."""
     import numpy as np
 
     arrays = [(str(array.dtype), list(array.shape)) for array in map(np.asarray, arrays_of(gradient))]
@@ -27,19 +27,19 @@ def describe(gradient: Any) -> dict[str, Any]:
 
 
 def blanks(shape: Mapping[str, Any]) -> list[Any]:
-    """Return arrays that look as described and weigh nothing."""
+    """Return arrays of the described shape that use no memory."""
     import numpy as np
 
     return [np.broadcast_to(np.zeros((), dtype), size) for dtype, size in shape["arrays"]]
 
 
 def rebuild(shape: Mapping[str, Any], arrays: list[Any]) -> Any:
-    """Put arrays together to what was described."""
+    """Put arrays together into the described shape."""
     return _filled(shape["tree"], iter(arrays))
 
 
 def _outline(gradient: Any) -> Any:
-    """A list that begins with what it is; None where an array goes."""
+    """A list that begins with its kind; None stands for an array."""
     if isinstance(gradient, Mapping):
         return ["dict", *([key, _outline(gradient[key])] for key in sorted(gradient))]
     if isinstance(gradient, list | tuple):

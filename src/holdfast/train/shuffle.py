@@ -1,4 +1,4 @@
-"""A shuffled order of any number of samples, without ever writing it down. Pure.
+"""A shuffled order of any number of samples, without storing it. Pure.
 
 Each position is turned into a sample by a small Feistel network: a bijection that needs no memory, gives the same order
 on every machine and version, and can be asked for any position at once. Positions beyond the end are walked on until

@@ -1,4 +1,4 @@
-"""State: all that training changes, and how it is rolled back, handed to a newcomer and kept."""
+"""State: everything that training changes, and how it is rolled back, copied to a newcomer and saved."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class State:
-    """What a worker needs to go on training: derive from it and fill in what your state is made of.
+    """Everything that a worker needs to continue training: extend it for a state of your own.
 
     `capture_snapshot` and `apply_snapshot` are enough for everything else here to work: rollback, the transfer to
     newcomers, and checkpoints. A snapshot is a tree of dicts, lists, tuples, plain values and arrays that shares no
@@ -36,7 +36,7 @@ class State:
         return None
 
     def apply_snapshot(self, snapshot: Any) -> None:
-        """Become what a snapshot says; it may come from another worker."""
+        """Take the values of a snapshot; it may come from another worker."""
         raise NotImplementedError(f"{type(self).__qualname__} captures no snapshots, so there is none to apply")
 
     def save(self, stream: IO[bytes]) -> None:
@@ -49,18 +49,18 @@ class State:
         self.apply_snapshot(unpack(stream.read()))
 
     def should_save_checkpoint(self, rank: int) -> bool:
-        """Say whether now is the time to save a checkpoint; must be the same on all workers."""
+        """Return whether now is the time to save a checkpoint; must be the same on all workers."""
         del rank
         return False
 
     # -- steps as transactions -----------------------------------------------------------------------------------
 
     def begin(self) -> Any:
-        """Return what `roll_back` needs to undo what follows; called before every step, so it must be cheap."""
+        """Return what `roll_back` needs to undo the step; called before every step, so it must be cheap."""
         return self.capture_snapshot()
 
     def roll_back(self, mark: Any) -> bool:
-        """Undo everything since `begin`; says whether that could be done. If not, a peer's state is taken."""
+        """Undo everything since `begin`; return whether that could be done. If not, a peer's state is taken."""
         if mark is None:
             return False
         self.apply_snapshot(mark)
@@ -68,14 +68,14 @@ class State:
 
 
 class TreeState(State):
-    """A state that is one tree of arrays: derive from it and say what the tree is and how it is replaced."""
+    """A state that is one tree of arrays: extend it with `tree` and `replace`."""
 
     def tree(self) -> Any:
         """Return the state itself, not a copy."""
         raise NotImplementedError
 
     def replace(self, tree: Any) -> None:
-        """Become this tree, whose arrays belong to the state from now on."""
+        """Take this tree, whose arrays belong to the state from now on."""
         raise NotImplementedError
 
     def capture_snapshot(self) -> Any:
@@ -83,14 +83,14 @@ class TreeState(State):
         return copy.deepcopy(self.tree())
 
     def apply_snapshot(self, snapshot: Any) -> None:
-        """Become a copy of the snapshot."""
+        """Take a copy of the snapshot."""
         self.replace(copy.deepcopy(snapshot))
 
 
 class NumpyState(TreeState):
     """Arrays and plain values as attributes: `NumpyState(weights=np.zeros(4), best=0.0)`, then `state.weights -= ...`.
 
-    All of it is copied before every step, so it is for models that fit into a few megabytes.
+    Everything is copied before every step, so use it for models of a few megabytes.
     """
 
     def __init__(self, **values: np.ndarray[Any, Any] | Any) -> None:
@@ -109,7 +109,7 @@ class NumpyState(TreeState):
         return dict(self.__dict__)
 
     def replace(self, tree: dict[str, Any]) -> None:
-        """Set every attribute; arrays that fit are filled in place, so that others who hold them see it."""
+        """Set every attribute; arrays that fit are filled in place, so that other references stay valid."""
         for name, value in tree.items():
             known: Any = self.__dict__.get(name)
             if _fits(known, value):

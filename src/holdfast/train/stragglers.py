@@ -1,11 +1,11 @@
-"""Who is slow: step times of all ranks, smoothed, and the rank that keeps the others waiting. Pure."""
+"""Stragglers: step times of all ranks, smoothed, and the rank that keeps the others waiting. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-#: So much of the newest time goes into the smoothed one.
+#: The weight of the newest time in the smoothed one.
 WEIGHT = 0.1
 #: The first steps of a round do not count: caches are cold, and a newcomer may be setting up its GPU.
 STEPS_COLD = 5
@@ -13,7 +13,7 @@ STEPS_COLD = 5
 STEPS_MIN = 20
 #: A rank this much slower than the median is a straggler ...
 RATIO = 1.5
-#: ... if it costs at least so much; less does not matter.
+#: ... if it costs at least this much; less does not matter.
 SECONDS_MIN = 0.005
 
 
@@ -27,7 +27,7 @@ class Slow:
 
     @property
     def sentence(self) -> str:
-        """What a person should know."""
+        """Describe it for the user."""
         return (
             f"rank {self.rank} keeps the others waiting: {self.seconds * 1000:.0f} ms a step, "
             f"{self.seconds / self.median:.1f} times the median"

@@ -1,8 +1,8 @@
 """The trainer's driver: carries out what the trainer machine decides, on the program's thread.
 
 Every effect whose end matters returns the event that reports it, and the machine hears the coordinator's news before
-each event. The driver decides nothing: it turns exceptions into events, and answers into what the program's call
-returns. What differs between numpy, JAX and torch comes in from outside: a state, and a `Backend` for its collectives.
+each event. The driver decides nothing: it turns exceptions into events, and answers into the results of the program's
+calls. The parts that differ between numpy, JAX and torch are passed in: a state, and a `Backend` for its collectives.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from holdfast import worker_telemetry
+from holdfast.checkpoint.keys import ALONE
 from holdfast.checkpoint.layout import pack, unpack
 from holdfast.errors import (
     NotRetryableError,
@@ -28,17 +29,18 @@ from holdfast.errors import (
 from holdfast.facts import Fact, facts
 from holdfast.timer.heartbeat import heartbeat
 from holdfast.train import events as t
+from holdfast.train.given import Backend, Decider, NoBackend, Position, Rounds, StepCount
 from holdfast.train.machine import VOTE_EVERY_S, TrainerMachine
-from holdfast.train.membership import Membership, RoundView
+from holdfast.train.membership import RoundView
 from holdfast.train.ring import Ring
 from holdfast.train.state import State, TreeState
 
 if TYPE_CHECKING:
     from holdfast.checkpoint import Checkpointer, Notices
 
-#: How long after an error the news may take that explains it.
+#: How long the driver waits after an error for news that explains it.
 NEWS_WAIT_S = 2.0
-#: How often it is looked for.
+#: How often it looks for such news.
 LOOK_S = 0.02
 #: How long a worker that leaves the loop waits for the others to do the same.
 LEAVE_WAIT_S = 5.0
@@ -46,65 +48,41 @@ LEAVE_WAIT_S = 5.0
 T = TypeVar("T")
 
 
-class Backend(Protocol):
-    """The collectives that a state brings along, such as torch's process groups; they live as long as a round."""
+class MachineDecides:
+    """Decides by a machine in this process; `perform` carries one effect out."""
 
-    def open(self, view: RoundView, membership: Membership) -> None:
-        """Make them for a round; raises `RoundOverError` where the round did not last until then."""
+    shares_fate = False
+
+    def __init__(
+        self, machine: TrainerMachine, perform: Callable[[Trainer, t.TrainerEffect], t.TrainerEvent | None]
+    ) -> None:
+        self._machine = machine
+        self._perform = perform
+
+    def drive(self, trainer: Trainer, event: t.TrainerEvent) -> t.TrainerEffect | None:
+        """Hand an event to the machine and carry out what follows from it, until there is an answer."""
+        answer: t.TrainerEffect | None = None
+        todo = deque([event])
+        while todo:
+            event = todo.popleft()
+            for each in (*trainer.news(), event):
+                for effect in self._machine.handle(each, time.monotonic()):
+                    if type(effect) not in ACTS:
+                        answer = effect
+                    elif (report := self._perform(trainer, effect)) is not None:
+                        todo.append(report)
+        return answer
 
     def close(self) -> None:
-        """Let go of them, which ends whatever still waits; safe to call at any time."""
-
-    def settle(self) -> None:
-        """Wait until every collective of the step has done its work; raises `RoundOverError` where one never will."""
-
-
-class NoBackend:
-    """For states whose workers talk over our ring alone, which has done its work when it returns."""
-
-    def open(self, view: RoundView, membership: Membership) -> None:
-        """There is nothing to make."""
-
-    def close(self) -> None:
-        """There is nothing to let go of."""
-
-    def settle(self) -> None:
-        """Nothing is under way."""
-
-
-class Position(Protocol):
-    """How far a training is; it goes wherever the state goes."""
-
-    step: int
-
-    def snapshot(self) -> Any:
-        """Describe it as plain data."""
-
-    def restore(self, data: Any) -> None:
-        """Become what another worker's snapshot says."""
-
-
-class StepCount:
-    """A position that is a number of steps and nothing else."""
-
-    def __init__(self) -> None:
-        self.step = 0
-
-    def snapshot(self) -> int:
-        """Return the number."""
-        return self.step
-
-    def restore(self, data: Any) -> None:
-        """Take over a number."""
-        self.step = int(data)
+        """There is nothing to release."""
 
 
 class Trainer:
-    """One worker's part in a training; `Run` and the coordinator of the first torchelastic stand on it."""
+    """One worker's part in a training; `Run` and the coordinator of the first torchelastic use it."""
 
     def __init__(
         self,
-        membership: Membership,
+        membership: Rounds,
         state: State | None = None,
         *,
         backend: Backend | None = None,
@@ -113,14 +91,19 @@ class Trainer:
         operation_timeout_s: float | None = None,
         undoes: bool = True,
         vote_every_s: float = VOTE_EVERY_S,
+        decider: Callable[[TrainerMachine], Decider] | None = None,
+        shard: tuple[int, int] = ALONE,
     ) -> None:
         worker_telemetry.tell_facts()
         self.machine = TrainerMachine(vote_every_s)
+        self._decider: Decider = MachineDecides(self.machine, carry_out) if decider is None else decider(self.machine)
         self.membership = membership
         self.position: Position = StepCount()
         self.backend: Backend = backend if backend is not None else NoBackend()
         self.checkpoints = checkpoints
         self._state = state
+        #: Which part of the state this worker holds, and how many parts there are.
+        self._shard = shard
         self._notices = notices
         self._operation_timeout_s = operation_timeout_s
         #: Whether steps are marked and undone here; otherwise the program does that itself.
@@ -128,9 +111,10 @@ class Trainer:
         self._mark: Any = None
         self._view: RoundView | None = None
         self._ring: Ring | None = None
+        self._is_open = False
         #: How a step is counted; given with the step.
         self._count: Callable[[], None] = lambda: None
-        #: The error that an event was made of, for the program where it stands.
+        #: The error that an event was made from; raised in the program if it stands.
         self._error: BaseException | None = None
         self._touched = False
         self._asked = "first round"
@@ -165,17 +149,17 @@ class Trainer:
     @property
     def has_round(self) -> bool:
         """Whether this worker is connected to others."""
-        return self._ring is not None
+        return self._is_open
 
     # -- what programs ask for -----------------------------------------------------------------------------------------
 
     def next_step(self) -> bool:
-        """Wait until a step may begin; says whether there is one. Raises where the training cannot go on."""
+        """Wait until a step may begin; return whether there is one. Raises if the training cannot go on."""
         match self.drive(t.StepAsked()):
             case t.StepGiven():
                 return True
             case t.TooLate(reason):
-                # Nothing was trained here: what follows the loop is for those who hold the result.
+                # This worker trained nothing: the code after the loop is for workers that hold the result.
                 sentence = f"the replacement started after training had finished; exiting normally ({reason})"
                 facts.warn("too_late", sentence)
                 raise SystemExit(0)
@@ -197,14 +181,14 @@ class Trainer:
                 raise RendezvousClosedError("the training is over")
 
     def sync(self, state: State) -> None:
-        """Have the state made equal on all workers of a round that stands."""
+        """Make the state equal on all workers of the present round."""
         self._state = state
         answer = self.drive(t.SyncAsked())
         if isinstance(answer, t.RoundGone):
             raise RoundOverError(answer.reason)
 
     def share_state(self) -> None:
-        """Take the state of the most advanced worker where this one's is not the same; for `State.sync`."""
+        """Take the state of the most advanced worker if this one's is not the same; for `State.sync`."""
         match self.drive(t.SharingAsked()):
             case t.RoundGone(reason):
                 raise RoundOverError(reason)
@@ -212,12 +196,12 @@ class Trainer:
                 raise self._failure(reason)
 
     def begin_step(self, count: Callable[[], None]) -> None:
-        """Note what undoing the step needs; `count` is called once the step counts."""
+        """Keep what is needed to undo the step; `count` is called once the step counts."""
         self._count = count
         self.drive(t.StepEntered())
 
     def end_step(self, seconds: float, *, last: bool = False) -> bool:
-        """End a step that this worker has done; says whether it counts. Raises where this worker has to leave."""
+        """End a step that this worker has done; return whether it counts. Raises if this worker has to leave."""
         self._error = None
         match self.drive(t.StepDone(seconds, last)):
             case t.StepUndone():
@@ -232,43 +216,40 @@ class Trainer:
 
     def fail_step(self, error: BaseException) -> bool:
         """End a step that failed; says whether it was undone and comes again."""
+        if self._decider.shares_fate and not isinstance(error, RoundOverError):
+            return False  # the others of its replica know nothing of it, and end with this worker
         self._error = error
         return isinstance(self.drive(t.StepFailed(blame_of(error), str(error) or repr(error))), t.StepUndone)
 
-    def stop(self) -> None:
-        """Have the training end for all workers soon; may be called from any thread."""
+    def stop(self, reason: str) -> None:
+        """End the training for all workers soon; may be called from any thread."""
+        facts.publish(Fact("training_stopped", f"a worker ends the training: {reason}", {"reason": reason}))
         self.membership.news.put(t.StopAsked())
 
     def leave(self, reason: str, *, failed: bool) -> None:
         """Leave for good; where the training did not fail here, end it for all."""
-        self.drive(t.LoopLeft(reason, failed))
+        if failed and self._decider.shares_fate:
+            self.backend.close()
+            self.membership.leave(reason)
+        else:
+            self.drive(t.LoopLeft(reason, failed))
+        self._decider.close()
 
     def save(self) -> bool:
-        """Save the state as it is now, in the background; says whether it was taken."""
+        """Save the state as it is now, in the background; return whether the save was accepted."""
         if self.checkpoints is None or self._state is None:
             return False
         tree = self._state.tree() if isinstance(self._state, TreeState) else self._state.capture_snapshot()
         position = self.position.snapshot()
-        return bool(self.checkpoints.save(self.position.step, {"state": tree, "position": position}))
+        return bool(self.checkpoints.save(self.position.step, {"state": tree, "position": position}, self._shard))
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
     def drive(self, event: t.TrainerEvent) -> t.TrainerEffect | None:
-        """Hand an event to the machine and carry out what follows from it, until there is an answer."""
-        answer: t.TrainerEffect | None = None
-        todo = deque([event])
-        while todo:
-            event = todo.popleft()
-            for each in (*self._news(), event):
-                for effect in self.machine.handle(each, time.monotonic()):
-                    act = _ACTS.get(type(effect))
-                    if act is None:
-                        answer = effect
-                    elif (report := act(self, effect)) is not None:
-                        todo.append(report)
-        return answer
+        """Have it decided what follows from an event, carry that out, and return the answer to the program."""
+        return self._decider.drive(self, event)
 
-    def _news(self) -> list[t.TrainerEvent]:
+    def news(self) -> list[t.TrainerEvent]:
         """Return what was heard since the last event, in its order."""
         news: list[t.TrainerEvent] = []
         while not self.membership.news.empty():
@@ -296,21 +277,30 @@ class Trainer:
     def _open_round(self, _: t.OpenRound) -> t.TrainerEvent:
         def open_all() -> t.TrainerEvent:
             view = self.view
-            self._ring = Ring.open(
-                view.rank,
-                view.world_size,
-                self.membership.listener,
-                view.peer,
-                view.token,
-                until=lambda ring: self.membership.on_break(ring.abort),
-            )
-            self._ring.timeout_s = self._operation_timeout_s
+            if self.membership.listener is not None:
+                self._ring = Ring.open(
+                    view.rank,
+                    view.world_size,
+                    self.membership.listener,
+                    view.peer,
+                    view.token,
+                    until=lambda ring: self.membership.on_break(ring.abort),
+                )
+                self._ring.timeout_s = self._operation_timeout_s
             self.backend.open(view, self.membership)
+            self._is_open = True
             return t.RoundOpened()
 
         return self._together(open_all)
 
+    def take_view(self, view: RoundView) -> None:
+        """Be in a round that another process has agreed on for this one."""
+        if self._view is not None:
+            self._view.store.close()
+        self._view = view
+
     def _close_round(self, _: t.CloseRound) -> None:
+        self._is_open = False
         self.backend.close()
         if self._ring is not None:
             self._ring.close()
@@ -347,14 +337,14 @@ class Trainer:
         return t.StateSynced()
 
     def _find_saved(self, _: t.FindSaved) -> t.TrainerEvent:
-        group = self.checkpoints.latest().group if self.checkpoints is not None else None
+        group = self.checkpoints.latest(self._shard).group if self.checkpoints is not None else None
         return t.SavedFound(-1 if group is None else group.step)
 
     def _tell_account(self, effect: t.TellAccount) -> t.TrainerEvent:
         return self._together(lambda: t.AccountsHeard(self._gather(effect.account, t.Account)))
 
     def _restore_saved(self, _: t.RestoreSaved) -> t.TrainerEvent:
-        restored = self.checkpoints.restore() if self.checkpoints is not None else None
+        restored = self.checkpoints.restore(self._shard) if self.checkpoints is not None else None
         if restored is None:
             return t.SavedUnreadable()
         self._become(restored.tree)
@@ -370,7 +360,7 @@ class Trainer:
         if self.rank == effect.source:
             tree = {"state": self._state.capture_snapshot(), "position": self.position.snapshot()}
             mine = pack(tree).to_bytes()
-        data = self.ring.broadcast(mine, effect.source)
+        data = (self.backend.broadcast or self.ring.broadcast)(mine, effect.source)
         if self.rank in effect.to:
             self._touched = True
             self._become(unpack(data, verify=False))
@@ -444,13 +434,17 @@ class Trainer:
 
     # -- effects: checkpoints and the end ------------------------------------------------------------------------------
 
+    def is_save_due(self) -> bool:
+        """Whether it is time for another checkpoint."""
+        return self.checkpoints is not None and self.checkpoints.should_save(self.position.step)
+
     def _save_if_due(self, _: t.SaveIfDue) -> None:
-        if self.checkpoints is not None and self.checkpoints.should_save(self.position.step):
+        if self.is_save_due():
             self.save()
 
-    def _save_now(self, _: t.SaveNow) -> None:
+    def _save_now(self, effect: t.SaveNow) -> None:
         notice = self._notices.pending() if self._notices is not None else None
-        if self.checkpoints is not None and self.save():
+        if self.checkpoints is not None and self.save() and effect.wait:
             self.checkpoints.wait(notice.seconds_left(time.time()) if notice is not None else None)
 
     def _await_all(self, _: t.AwaitAll) -> t.TrainerEvent:
@@ -470,13 +464,13 @@ class Trainer:
         self.membership.leave(effect.reason)
 
     def _failure(self, reason: str) -> BaseException:
-        """Return what the program sees of a training that cannot go on."""
+        """Return the exception that the program gets when the training cannot continue."""
         error, self._error = self._error, None
         return error if isinstance(error, RendezvousError) else NotRetryableError(reason)
 
 
 def blame_of(error: BaseException) -> t.Blame:
-    """Say what an error in a step tells about whose it is."""
+    """Return which side an error in a step belongs to, as far as its type tells."""
     if isinstance(error, RoundOverError):
         return t.Blame.ROUND
     own = isinstance(error, StopTrainingError | NotRetryableError)
@@ -484,7 +478,7 @@ def blame_of(error: BaseException) -> t.Blame:
 
 
 #: How each effect is carried out; the others are answers to the program.
-_ACTS: dict[type, Callable[[Trainer, Any], t.TrainerEvent | None]] = {
+ACTS: dict[type, Callable[[Trainer, Any], t.TrainerEvent | None]] = {
     t.AskRound: Trainer._ask_round,
     t.OpenRound: Trainer._open_round,
     t.CloseRound: Trainer._close_round,
@@ -508,6 +502,12 @@ _ACTS: dict[type, Callable[[Trainer, Any], t.TrainerEvent | None]] = {
     t.CloseRun: Trainer._close_run,
     t.LeaveRun: Trainer._leave_run,
 }
+
+
+def carry_out(trainer: Trainer, effect: t.TrainerEffect) -> t.TrainerEvent | None:
+    """Carry one effect out in this process; returns the event that reports its end, if that matters."""
+    return ACTS[type(effect)](trainer, effect)
+
 
 #: The trainers that are syncing their state, for `State.sync`.
 _trainers: list[Trainer] = []

@@ -196,7 +196,7 @@ _tag: msgspec.msgpack.Decoder[int] = msgspec.msgpack.Decoder(int)
 
 
 def _tag_of(body: bytes) -> int | None:
-    """Return the tag of a message whatever its type; None where the body is no message at all."""
+    """Return the tag of a message whatever its type; None if the body is no message at all."""
     try:
         parts = _parts.decode(body)
         return _tag.decode(parts[0]) if parts else None
@@ -216,7 +216,7 @@ class UnknownTags:
         self._seen: set[int] = set()
 
     def is_new(self, tag: int) -> bool:
-        """Say whether a tag is seen for the first time and should be reported."""
+        """Return whether a tag is seen for the first time and should be reported."""
         if tag in self._seen or len(self._seen) >= self.TAGS_MAX:
             return False
         self._seen.add(tag)

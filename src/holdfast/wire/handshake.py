@@ -113,7 +113,7 @@ class Purpose:
         return hashlib.blake2b(self.run.encode(errors="surrogatepass"), digest_size=16).digest()
 
     def objection(self, proof: Proof) -> str | None:
-        """Say why a client that has proven the secret is wrong here; None where it is right."""
+        """Say why a client that has proven the secret is wrong here; None if it is right."""
         if proof.service != self.service:
             return f"this port serves the {self.service}, and the client asked for the {proof.service[:40]}"
         if self.run and proof.run not in (b"", self.run_digest):

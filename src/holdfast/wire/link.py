@@ -152,7 +152,7 @@ class Link(asyncio.Protocol, Generic[M]):
             self._on_lost(reason)
 
     async def _ask_for_tls(self, endpoint: Endpoint, tls: ssl.SSLContext | None) -> None:
-        """Raise `HandshakeError` where the other side was silent because it waits for TLS."""
+        """Raise `HandshakeError` if the other side was silent because it waits for TLS."""
         if tls is None and not self._handshake.is_greeted and await asyncio.to_thread(speaks_tls, endpoint):
             raise HandshakeError(f"cannot talk to {endpoint}: {SPEAKS_TLS}")
 

@@ -47,7 +47,7 @@ class IoThread:
         return self._ended is None
 
     def check(self) -> None:
-        """Raise `InternalError` where the thread has ended."""
+        """Raise `InternalError` if the thread has ended."""
         if self._ended is not None:
             raise InternalError(self._ended)
 

@@ -30,7 +30,7 @@ _COPY_BYTES_MAX = 64 * 1024
 
 
 class Peer(asyncio.Protocol, Generic[M]):
-    """One accepted connection; a listener makes it the moment that the kernel hands the connection over."""
+    """One accepted connection; a listener makes it as soon as the kernel hands the connection over."""
 
     __slots__ = (
         "_handshake",

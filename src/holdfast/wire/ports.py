@@ -20,7 +20,7 @@ class HeldPort:
         self.port: int = self._socket.getsockname()[1]
 
     def close(self) -> None:
-        """Let go of the port."""
+        """Release the port."""
         self._socket.close()
 
 

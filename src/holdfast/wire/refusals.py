@@ -63,7 +63,7 @@ class Refusals:
         self._last_at = 0.0
 
     def note(self, address: str, reason: str, now: float) -> bool:
-        """Count a refusal; says whether it is to be reported in full."""
+        """Count a refusal; return whether it is to be reported in full."""
         if now - self._last_at > self._interval_s + QUIET_S:
             self._interval_s = SUMMARY_FIRST_S
         self._last_at = now
@@ -90,7 +90,7 @@ class Refusals:
         return self._held_since + self._interval_s if self._held else None
 
     def take_summary(self, now: float) -> Summary | None:
-        """Return what was counted since the last summary and begin anew; None where that is nothing."""
+        """Return what was counted since the last summary and begin anew; None if that is nothing."""
         if not self._held:
             return None
         address, address_count = self._held.most_common(1)[0]

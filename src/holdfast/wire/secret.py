@@ -120,7 +120,7 @@ def find_secret(
 
 
 def own_secret(environ: Mapping[str, str] = os.environ) -> Secret:
-    """Return this user's own secret, made where there is none; raises `UsageError`."""
+    """Return this user's own secret, made if there is none; raises `UsageError`."""
     path = user_secret_path(environ).absolute()
     return Secret(_read_or_create(path), f"this user's own file {path}", str(path), own=True)
 

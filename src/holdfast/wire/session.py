@@ -64,7 +64,7 @@ class Seal:
         return keyed.digest()
 
     def check(self, frame: bytes | memoryview, mac: bytes | memoryview) -> None:
-        """Check the code of the next frame; raises `FrameError` where it is wrong."""
+        """Check the code of the next frame; raises `FrameError` if it is wrong."""
         if not _is_equal(self.mac(frame), mac):  # in a time that tells nothing of where they differ
             raise FrameError(WRONG_MAC)
 

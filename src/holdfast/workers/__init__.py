@@ -1,4 +1,4 @@
-"""Processes: how workers are started, watched, heard and stopped. Linux.
+"""Worker processes: how they are started, watched, logged and stopped. Linux.
 
 An agent uses `Gang` with `WorkerPlan`s, `Template` for warm starts, and `holdfast.workers.aio` inside an event loop.
 """

@@ -23,7 +23,7 @@ NVIDIA_SMI_TIMEOUT_S = 10.0
 TORCH_TIMEOUT_S = 120.0
 #: Device files that only a machine with an accelerator other than NVIDIA's has.
 OTHER_DEVICES = ("kfd", "dri/renderD*", "accel/accel*", "accel*", "habanalabs*", "davinci[0-9]*", "neuron*")
-#: Prints how many devices of a kind torch sees, or nothing where it knows no such kind.
+#: Prints how many devices of a kind torch sees, or nothing if it knows no such kind.
 _ASK_TORCH = """
 import sys, torch
 kind = sys.argv[1]
@@ -46,7 +46,7 @@ WORKERS_MAX = 4096
 def gpu_count(env: Mapping[str, str] | None = None, root: Path = Path("/")) -> int:
     """Count the GPUs that workers started with this environment would see: NVIDIA's, on Linux.
 
-    `CUDA_VISIBLE_DEVICES` decides where it is set; then the driver's own list, the device files, and
+    `CUDA_VISIBLE_DEVICES` decides if it is set; then the driver's own list, the device files, and
     nvidia-smi.
     """
     present = len(gpu_addresses(root)) or _device_files(root) or _ask_nvidia_smi(root)
@@ -91,7 +91,7 @@ def _ask_nvidia_smi(root: Path) -> int:
 def ask_torch(kind: str, env: Mapping[str, str] | None = None) -> int | None:
     """Count the devices of a kind (auto, gpu, xpu, the private backend's name) as torch sees them.
 
-    None where torch knows no such kind, is not installed, or does not answer.
+    None if torch knows no such kind, is not installed, or does not answer.
     """
     if find_spec("torch") is None:
         return None
@@ -113,7 +113,7 @@ def ask_torch(kind: str, env: Mapping[str, str] | None = None) -> int | None:
 def local_world_size(text: str, env: Mapping[str, str] | None = None, root: Path = Path("/")) -> int:
     """Read `--nproc-per-node`: a number, `cpu`, `gpu`, `xpu`, the name of torch's private backend, or `auto`.
 
-    `auto` counts the accelerators that torch would use, and the CPUs where there are none.
+    `auto` counts the accelerators that torch would use, and the CPUs if there are none.
     """
     if text.isdecimal() and int(text) > 0:
         if int(text) > WORKERS_MAX:

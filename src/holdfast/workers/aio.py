@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 async def wait_exits(gang: Gang) -> list[WorkerExited]:
-    """Wait until a worker ends, or a stop is over; returns the new ends, at once where there are some."""
+    """Wait until a worker ends, or a stop is over; return the new ends, at once if there are some."""
     while True:
         taken = gang.take_exits()
         if taken or gang.stopped is not None or not gang.running():

@@ -1,11 +1,11 @@
 """The bootstrap: runs a Python script or module as `python` itself would, and records how it ends.
 
 Started by its path (`python -u .../bootstrap.py script train.py --lr 1`), so that nothing else of ours is
-imported. What the user's program sees is what it would see without us: `__main__`, `sys.argv`, `sys.path[0]`,
-tracebacks without frames of ours, exit codes, atexit. What we add: an uncaught exception or a non-zero
+imported. The user's program sees what it would see without us: `__main__`, `sys.argv`, `sys.path[0]`,
+tracebacks without frames of ours, exit codes, atexit. We add three things: an uncaught exception or a non-zero
 `SystemExit` is left in the error file (torchrun's format), a fatal signal prints the Python stacks (to
 the file named by `HOLDFAST_FAULT_FILE`, or to stderr), and one signal that programs hardly use makes the worker
-write them to the file named by `HOLDFAST_STACKS_FILE` and go on, so that its agent can say where it hangs.
+write them to the file named by `HOLDFAST_STACKS_FILE` and continue, so that its agent can say where it hangs.
 
 Where the agent was asked for it, the names of others (`torch.distributed.elastic`, `torchx`) lead to ours before the
 program begins. A warm worker runs through `run` too, after its fork.
@@ -45,7 +45,7 @@ def run(kind: str, target: str, args: list[str]) -> None:
 
 
 def prepare() -> None:
-    """Set up what we add to a plain Python process, before the program begins."""
+    """Set up our additions to a plain Python process, before the program begins."""
     watch_faults()
     lead_names(os.environ.get(COMPAT_VARIABLE, ""))
 
@@ -69,7 +69,7 @@ def execute(kind: str, target: str, args: list[str]) -> None:
 
 
 def watch_faults() -> None:
-    """Have fatal signals print the Python stacks, unless faulthandler is on already, and write them when asked."""
+    """Make fatal signals print the Python stacks, unless faulthandler is on already, and write them when asked."""
     global _fault_file
     import faulthandler
 
@@ -103,7 +103,7 @@ def _answer_for_stacks() -> None:
 
 
 def lead_names(families: str) -> None:
-    """Let the names of others lead to ours, where that was asked for."""
+    """Make the names of other packages mean ours, if that was asked for."""
     if families:
         from holdfast.compat import install_from_environment
 

@@ -26,7 +26,7 @@ class Child(Protocol):
         """Return its exit code (negative for a signal), or None while it runs."""
 
     def release(self) -> None:
-        """Let go of a child that has ended: its pid may be used again from now on."""
+        """Release a child that has ended: its pid may be used again from now on."""
 
 
 class OwnChild:
@@ -40,7 +40,7 @@ class OwnChild:
         self.fd = linux.open_pidfd(pid)
 
     def status(self) -> int | None:
-        """Return the exit code once it has ended; 255 where other code has taken it."""
+        """Return the exit code once it has ended; 255 if other code has taken it."""
         try:
             return linux.wait_status(self.fd, keep=True)
         except ChildProcessError:

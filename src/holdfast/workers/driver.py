@@ -1,13 +1,13 @@
 """The gang: one attempt's workers on this node, started, watched and stopped together.
 
-The driver of the stop machine: it owns processes, pidfds and pipes, and takes no decisions of its own.
+The driver of the stop machine: it owns processes, pidfds and pipes, and makes no decisions.
 
 Death is an event: `fileno()` becomes readable the moment any worker ends, so a gang fits into an asyncio loop
 (`loop.add_reader`, or `holdfast.workers.aio`), a selector, or the blocking `wait_exits`. `take_exits` then
-says who ended and how. A gang belongs to the thread that uses it.
+says which worker ended and how. A gang belongs to the thread that uses it.
 
-No process is left behind: each worker leads a session of its own and dies with the agent; what a worker has
-started is found and killed when the gang is stopped or closed; and an orphan reaper does so when the agent itself is
+No process is left behind: each worker leads a session of its own and dies with the agent; processes that a worker has
+started are found and killed when the gang is stopped or closed; and an orphan reaper does so if the agent itself is
 killed.
 """
 
@@ -66,7 +66,7 @@ RETIRE_TIMEOUT_S = 1.0
 
 
 class Gang:
-    """A set of workers with one life; close it, or use it as a context manager."""
+    """A set of workers that start and stop together; close it, or use it as a context manager."""
 
     def __init__(
         self,
@@ -194,13 +194,13 @@ class Gang:
         return self._machine.wakeup()
 
     def take_exits(self) -> list[WorkerExited]:
-        """Return the ends that have not been taken yet, without waiting, and drive a stop under way."""
+        """Return the ends that have not been taken yet, without waiting, and drive a running stop."""
         self.drive()
         taken, self._untaken = self._untaken, []
         return taken
 
     def drive(self) -> None:
-        """Take in what has happened and drive a stop under way, leaving the ends to be taken later."""
+        """Collect ends and drive a running stop, leaving the ends to be taken later."""
         self._collect(0)
 
     def wait_exits(self, timeout: float | None = None) -> list[WorkerExited]:
@@ -218,7 +218,7 @@ class Gang:
 
     def _collect(self, timeout: float | None) -> None:
         if self._epoll.closed:
-            return  # all that was to be known is known
+            return  # there is nothing more to learn
         for fd, _ in self._epoll.poll(timeout):
             if fd in self._by_fd:
                 self._note_end(fd)
@@ -238,16 +238,16 @@ class Gang:
         self._exits[rank] = exited
         self._untaken.append(exited)
         self._handle(WorkerGone(rank))
-        self._sweeper.meet(self._pids())  # what it has left can be recognised while it lives
+        self._sweeper.meet(self._pids())  # its leftovers can be recognised while it lives
 
     # -- stopping --------------------------------------------------------------------------------------------
 
     def ask_stop(self, number: int = signal.SIGTERM, grace_s: float = GRACE_S) -> None:
         """Begin to stop the gang and return at once; `stopped` is set when it is over.
 
-        Asking again with SIGKILL, or with a shorter grace, makes a stop that is under way harder.
+        A second call with SIGKILL, or with a shorter grace, makes a running stop harder.
         """
-        self._collect(0)  # who has ended before this moment was not ended by us
+        self._collect(0)  # workers that have ended before this moment were not ended by us
         self._handle(StopAsked(number, grace_s))
 
     def stop(self, number: int = signal.SIGTERM, grace_s: float = GRACE_S) -> StopEnded:
@@ -260,7 +260,7 @@ class Gang:
         return self.stopped
 
     def send(self, number: int) -> None:
-        """Pass a signal on to every living worker's process group without meaning a stop."""
+        """Forward a signal to every living worker's process group; this does not stop the gang."""
         for rank in self.running():
             signal_group(self._children[rank].pid, number)
 
@@ -284,7 +284,7 @@ class Gang:
         signal_tree(child.pid, number)
 
     def _sweep(self) -> None:
-        """Kill all strays; ends when none is found any more."""
+        """Kill all strays, until none is found any more."""
         self._sweeper.kill(self._pids())
         if not self._sweeper.busy:
             self._handle(StraysGone())
@@ -332,16 +332,24 @@ class Gang:
         return self._beside_error_file(local_rank, "stacks.log")
 
     def is_member(self, local_rank: int) -> bool:
-        """Whether this worker has said that it trains in a way that outlives its peers, and they it."""
+        """Whether this worker has said that it trains in process, so that workers survive each other."""
         return Path(self._beside_error_file(local_rank, "member")).exists()
 
+    def replica_size(self, local_rank: int) -> int:
+        """With how many neighbours, itself included, this worker holds one copy of a model, as it says."""
+        try:
+            said = Path(self._beside_error_file(local_rank, "member")).read_text()
+        except OSError:
+            return 1
+        return int(said) if said.isdigit() else 1
+
     def kill(self, local_rank: int) -> None:
-        """End one worker at once, and all that it has started; its end is seen like any other."""
+        """Kill one worker at once, and all its children; its end is reported like any other."""
         if local_rank in self.running():
             signal_tree(self._children[local_rank].pid, signal.SIGKILL)
 
     def _fault_file(self, local_rank: int) -> str:
-        """Where fatal signals leave their stacks, if stderr, their natural place, is not ours to read."""
+        """Where fatal signals write their stacks, if we cannot read stderr."""
         plan = self.plans[local_rank]
         if isinstance(plan.entry, Program) or self._dest.stderrs.get(local_rank):
             return ""
@@ -366,9 +374,9 @@ class Gang:
     # -- the end ---------------------------------------------------------------------------------------------
 
     def retire(self, local_rank: int) -> None:
-        """Give back all that a worker that has ended still holds, while the others go on.
+        """Release everything that a worker that has ended still holds, while the others keep running.
 
-        What it has left running in its session is killed first: the next worker may need the same GPU.
+        Processes that it has left in its session are killed first: the next worker may need the same GPU.
         """
         assert local_rank in self._exits, "a worker that runs is not retired"
         child = self._children.pop(local_rank)
@@ -380,7 +388,7 @@ class Gang:
         child.release()
 
     def close(self) -> None:
-        """End whatever is left of the gang, now, and give everything back; may be called again."""
+        """Kill everything that is left of the gang, now, and release everything; may be called again."""
         if not self._open:
             self._epoll.close()
             return

@@ -1,16 +1,16 @@
 """What a module does when it is imported, as far as that can be told from its source. Pure.
 
-The question: may another module, imported further down, have been imported before this one ran? It may not if what
+The question: can another module, imported further down, be imported before this one runs? It cannot if code that
 runs first can change anything that imports look at: the environment, the search path, the import system. `Reader` walks
 through the statements in the order in which they run and raises `Ends` at the first that might:
 
-- a call of a function that the program itself defines, or of one that cannot be told;
+- a call of a function that the program itself defines, or of an unknown one;
 - a call into a library, except those that are known to leave all this alone;
 - any use of the environment but reading it, or setting a variable that is known to be read late;
 - any mention of `sys.path` and its like.
 
-Definitions are harmless: nothing in them runs yet, apart from decorators, defaults and base classes, which are looked
-at. A name that is bound to one of the program's own functions or classes is *own*, and so is all that is made of it;
+Definitions are harmless: nothing in them runs yet, apart from decorators, defaults and base classes, which are
+checked. A name that is bound to one of the program's own functions or classes is *own*, and so are its results;
 an expression with an own name in it must not call anything.
 """
 
@@ -25,7 +25,7 @@ from holdfast.workers.variables import is_late_variable
 
 
 class Ends(Exception):
-    """From here on nothing can be told."""
+    """From here on the effects are unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Library:
 OWN, VALUE = "own", "value"
 Kind = Library | str
 
-#: Builtins that run code, or reach what cannot be seen in the source.
+#: Builtins that run code, or reach objects that cannot be seen in the source.
 _BUILTINS_REFUSED = frozenset(
     {"__import__", "breakpoint", "compile", "delattr", "eval", "exec", "getattr", "globals", "input", "locals"}
     | {"setattr", "vars"}
@@ -56,7 +56,7 @@ _CALLED_FREELY = frozenset(
     | {"threading.Event", "threading.Lock", "threading.RLock", "threading.local"}
 )
 _CALLED_FREELY_BELOW = ("os.path.", "sys.stdout.", "sys.stderr.", "importlib.metadata.", "importlib.resources.")
-#: What imports are made of.
+#: Modules that imports are made of.
 _MACHINERY = frozenset(
     {"sys.path", "sys.modules", "sys.meta_path", "sys.path_hooks", "sys.path_importer_cache", "builtins.__import__"}
 )
@@ -177,7 +177,7 @@ class Reader:
     def _define_class(self, node: ast.ClassDef) -> None:
         self._decorate(node.decorator_list)
         if node.keywords or any(self._kind_of(base) == OWN for base in node.bases):
-            raise Ends  # the base may have a say in what its heirs do (`__init_subclass__`, metaclasses)
+            raise Ends  # the base may run code for its subclasses (`__init_subclass__`, metaclasses)
         for base in node.bases:
             self._expression(base)
         outer, self.names = self.names, dict(self.names)
@@ -215,7 +215,7 @@ class Reader:
     # -- expressions -------------------------------------------------------------------------------------------------
 
     def _expression(self, node: ast.expr) -> None:
-        """Check all that is evaluated here; functions in it (`lambda`) are taken for called."""
+        """Check every evaluated expression; functions in it (`lambda`) count as called."""
         inner = list(ast.walk(node))
         calls = [each for each in inner if isinstance(each, ast.Call)]
         if calls and self._kind_of(node) == OWN:
@@ -311,7 +311,7 @@ class Reader:
 
 
 def _root(node: ast.expr) -> ast.expr:
-    """Return what an expression begins with: `a` of `a.b[c].d(e).f`."""
+    """Return the first name of an expression: `a` of `a.b[c].d(e).f`."""
     while True:
         match node:
             case ast.Attribute() | ast.Subscript() | ast.Starred():
@@ -340,7 +340,7 @@ def _is_late(key: ast.expr) -> bool:
 
 
 def _updated_keys(call: ast.Call) -> Iterator[ast.expr]:
-    """Return the keys that `environ.update(...)` sets; a name stands for those that cannot be told."""
+    """Return the keys that `environ.update(...)` sets; a name stands for unknown ones."""
     untold = ast.Name("untold")
     for each in call.args:
         if isinstance(each, ast.Dict):
@@ -355,7 +355,7 @@ def _updated_keys(call: ast.Call) -> Iterator[ast.expr]:
 
 
 def sets_variables(tree: ast.Module, matters: Callable[[str], bool]) -> bool:
-    """Whether a module, anywhere in it, sets a variable that matters, or one that cannot be told."""
+    """Whether a module, anywhere in it, sets a variable that matters, or an unknown one."""
 
     def harmful(key: ast.expr) -> bool:
         return not isinstance(key, ast.Constant) or (isinstance(key.value, str) and matters(key.value))

@@ -1,6 +1,6 @@
-"""The family: which children this process has on purpose, so that a search for strays leaves them alone.
+"""The family: the children that this process keeps on purpose, so that a search for strays leaves them alone.
 
-While it has members this process is a child subreaper: orphans among its descendants come to us. Those of workers can
+While it has members this process is a subreaper: it adopts orphans among its descendants. Those of workers can
 be found; all others are reaped when they end, see `orphans`.
 """
 
@@ -25,7 +25,7 @@ class Family:
 
     @property
     def is_open(self) -> bool:
-        """Whether orphans come to this process."""
+        """Whether orphans become children of this process."""
         return self._members > 0
 
     def enter(self) -> None:
@@ -37,7 +37,7 @@ class Family:
                 linux.set_child_subreaper(True)
 
     def leave(self) -> None:
-        """A gang or a template has ended; after the last one orphans go where they went before."""
+        """A gang or a template has ended; after the last one this process is no longer a subreaper."""
         with self._lock:
             self._members -= 1
             assert self._members >= 0, "a gang or template left the family twice"

@@ -33,7 +33,7 @@ START_METHODS = ("spawn", "fork", "forkserver")
 
 
 class _Fd:
-    """A descriptor that travels to the child, however that is started."""
+    """A descriptor that is passed to the child, for every start method."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -47,9 +47,9 @@ def _arrive(travelled: Any) -> _Fd:
 
 
 class _Name(str):
-    """A process's name. It is the first thing to arrive there, before the program's own modules are imported.
+    """A process's name. It arrives there first, before the program's own modules are imported.
 
-    So it is what lets the names of others lead to ours in a new process, where that was asked for.
+    So it makes the names of other packages mean ours in a new process, if that was asked for.
     """
 
     __slots__ = ()
@@ -68,7 +68,7 @@ class _Task:
     function: Function
     env: dict[str, str]
     cpus: frozenset[int] | None
-    agent: int | None  # the pid that the worker's parent must have; None where the parent is the forkserver
+    agent: int | None  # the pid that the worker's parent must have; None if the parent is the forkserver
     stdout: _Fd | None
     stderr: _Fd | None
     result: _Fd
@@ -89,19 +89,19 @@ class FunctionChild:
     def status(self) -> int | None:
         """Return the exit code once it has ended."""
         if self._own:
-            with contextlib.suppress(ChildProcessError):  # another Process in this program swept it up
+            with contextlib.suppress(ChildProcessError):  # another Process object in this program reaped it
                 return linux.wait_status(self.fd, keep=True)
         return self._process.exitcode
 
     def result(self) -> Any:
-        """Return what the function returned, None where it left by `exit(0)`; call it only when it has ended with 0."""
+        """Return what the function returned, None if it left by `exit(0)`; call it only when it has ended with 0."""
         data = os.pread(self._result, os.fstat(self._result).st_size, 0)
         if not data:
             return None
         return pickle.loads(data)  # noqa: S301 - written by our own child into memory that only it and we hold
 
     def release(self) -> None:
-        """Reap it and close what belonged to it."""
+        """Reap it and close its descriptors."""
         if self._own:
             os.close(self.fd)
         os.close(self._result)
@@ -212,7 +212,7 @@ def _work(task: _Task) -> None:
 
 
 def _settle_in(task: _Task) -> None:
-    """Leave behind what belongs to the agent: session, signal handlers, streams."""
+    """Give up everything that belongs to the agent: session, signal handlers, streams."""
     with contextlib.suppress(PermissionError):
         os.setsid()
     linux.set_parent_death_signal(signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The gangs of one node: the first one, and one more for every replacement, while the other workers go on.
+"""The gangs of one node: the first one, and one more for every replacement, while the other workers keep running.
 
 Together they look like one gang. Only the latest worker of a local rank counts: how the one before ended is known.
 """
@@ -36,7 +36,7 @@ class Gangs:
     def replace(self, gang: Gang) -> None:
         """Start a gang whose workers take the place of those of the same local ranks, which have ended.
 
-        What the ended ones still hold is given back first, so that a job can go on like this for ever.
+        Everything that the ended ones still hold is released first, so that a job can do this any number of times.
         """
         assert all(rank not in self._of[rank].running() for rank in gang.plans), "a worker that runs is not replaced"
         for rank in gang.plans:
@@ -102,15 +102,21 @@ class Gangs:
         return self._of[local_rank].stacks_file(local_rank)
 
     def is_member(self, local_rank: int) -> bool:
-        """Whether this worker trains in a way that outlives its peers."""
+        """Whether this worker trains in process, so that workers survive each other."""
         return self._of[local_rank].is_member(local_rank)
+
+    def replica(self, local_rank: int) -> range:
+        """Return the local ranks of the workers that end and are replaced together with this one."""
+        size = max(gang.replica_size(rank) for rank, gang in self._of.items())
+        first = local_rank - local_rank % size
+        return range(first, first + size)
 
     def return_value(self, local_rank: int) -> Any:
         """Return what a worker's function returned."""
         return self._of[local_rank].return_value(local_rank)
 
     def kill(self, local_rank: int) -> None:
-        """End one worker at once; its end is seen like any other."""
+        """Kill one worker at once; its end is reported like any other."""
         self._of[local_rank].kill(local_rank)
 
     # -- all of them -----------------------------------------------------------------------------------------
@@ -125,7 +131,7 @@ class Gangs:
         self._each(lambda gang: gang.ask_stop(number, grace_s))
 
     def stop(self, number: int = signal.SIGTERM, grace_s: float = GRACE_S) -> None:
-        """Stop every worker and wait until nothing is left of any."""
+        """Stop every worker and wait until no process is left."""
         self.ask_stop(number, grace_s)
         while not self.stopped:
             deadline = self.deadline()
@@ -133,11 +139,11 @@ class Gangs:
             self._each(Gang.drive)
 
     def send(self, number: int) -> None:
-        """Pass a signal on to every living worker's process group."""
+        """Forward a signal to every living worker's process group."""
         self._each(lambda gang: gang.send(number))
 
     def close(self) -> None:
-        """End whatever is left and give everything back."""
+        """Kill everything that is left and release everything."""
         self._epoll.close()
         self._each(Gang.close)
 
@@ -147,7 +153,7 @@ class Gangs:
 
 
 def stopped_by_signal(pids: Iterable[int]) -> list[int]:
-    """Return which of our own children stand still because they were sent SIGSTOP or a signal like it."""
+    """Return which of our own children are stopped by SIGSTOP or a signal like it."""
     found = []
     for pid in pids:
         try:

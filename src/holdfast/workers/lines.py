@@ -1,4 +1,4 @@
-"""Lines: how a stream of bytes becomes whole lines, which of them are kept, and what stands before each.
+"""Lines: how a stream of bytes becomes whole lines, which of them are kept, and the prefix of each.
 
 Pure: bytes in, lines out. Memory is bounded whatever a worker writes.
 """
@@ -109,7 +109,7 @@ def matches(line: bytes, filters: Sequence[bytes]) -> bool:
 def render_prefix(template: str, values: Mapping[str, object]) -> str:
     """Fill `${role_name}`, `${local_rank}`, `${rank}`, `${hostname}` and whatever else `values` holds.
 
-    What `values` does not hold stays as it is written, so that a spelling mistake shows itself.
+    Unknown names stay as they are, so that a spelling mistake shows.
     """
     return re.sub(
         r"\$\{(\w+)\}|\$(\w+)",

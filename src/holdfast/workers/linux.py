@@ -56,8 +56,8 @@ def wait_status(pidfd: int, *, keep: bool) -> int | None:
     """Return the exit code of the child behind `pidfd` (negative for a signal), or None while it runs.
 
     With `keep` the dead child stays a zombie: its pid, which is also the id of its process group and
-    session, cannot be given to anybody else, so that what is left of the group can be signalled without
-    hitting another process. Raises ChildProcessError where other code has taken the status.
+    session, is not given to another process, so that the rest of the group can be signalled without
+    hitting another process. Raises ChildProcessError if other code has taken the status.
     """
     options = os.WEXITED | os.WNOHANG | (os.WNOWAIT if keep else 0)
     result = os.waitid(os.P_PIDFD, pidfd, options)
@@ -67,7 +67,7 @@ def wait_status(pidfd: int, *, keep: bool) -> int | None:
 
 
 def read_umask() -> int:
-    """Return this process's umask; to ask the kernel any other way is to change it for a moment."""
+    """Return this process's umask; any other way to read it changes it for a moment."""
     with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/self/status").read_text().splitlines()
         return int(next(line for line in lines if line.startswith("Umask:")).split()[1], 8)
@@ -77,7 +77,7 @@ def read_umask() -> int:
 
 
 def inherit_limits(pid: int) -> None:
-    """Give a child that another process has forked what it would have inherited from us: limits, priority, CPUs."""
+    """Give a child that another process has forked our own limits, priority and CPUs."""
     for number in sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}):
         with contextlib.suppress(OSError, ValueError):
             if resource.prlimit(pid, number) != (mine := given_limit(number)):

@@ -1,4 +1,4 @@
-"""Where each worker's output goes: `LogsSpecs` decides, `LogsDest` says.
+"""Where each worker's output goes: `LogsSpecs` decides, `LogsDest` holds the paths.
 
 The layout is `<log_dir>/<run_id>_<random>/attempt_<n>/<local_rank>/{stdout.log,stderr.log,error.json}`. A
 folder is never used twice and nothing is ever wiped: where `attempt_<n>` exists, because the membership
@@ -122,7 +122,7 @@ class DefaultLogsSpecs(LogsSpecs):
                 raise UsageError(
                     f"cannot make a log folder in {folder}: {error.strerror}; name another with --log-dir"
                 ) from None
-            # A job that has come so far goes on: what would go to files alone is dropped, the rest is shown.
+            # A running job continues: output that would go to files alone is dropped, the rest is shown.
             sentence = f"this attempt has no log files: cannot make a folder in {folder}: {error.strerror}"
             facts.warn("log_incomplete", sentence, path=folder)
             dest = self._layout(None, sorted(envs))

@@ -1,8 +1,8 @@
-"""The stop machine: how a gang of workers is brought to an end. Pure.
+"""The stop machine: how a gang of workers is stopped. Pure.
 
-What it decides: who is signalled and when it gets harder. A stop begins with the signal that was asked for
+It decides which workers get a signal, and when SIGKILL follows. A stop begins with the signal that was asked for
 (normally SIGTERM) to every living worker and all below it; each that is still there when the grace time is over
-gets SIGKILL; once no worker lives, what they have left behind (strays) is killed without grace, since nothing
+gets SIGKILL; once no worker lives, processes that they left behind (strays) are killed without grace, since nothing
 is there to look after it.
 
 The rules:
@@ -10,9 +10,9 @@ The rules:
 - Every wait has an end. A worker that survives SIGKILL hangs in the kernel (state D): after `kill_timeout_s`
   it is reported as stuck and the stop ends without it.
 - A harder request wins over a softer one that is under way; a softer one changes nothing.
-- What ends well says so in a sentence, and so does what does not.
+- The end of a stop, good or bad, is described in a sentence.
 
-What it does not know: processes, signals, clocks. Strays are the driver's business; it answers `KillStrays`
+It does not know processes, signals or clocks. The driver finds strays; it answers `KillStrays`
 with `StraysGone`.
 """
 
@@ -56,19 +56,19 @@ class StopAsked:
 
 @dataclass(frozen=True, slots=True)
 class WorkerGone:
-    """A worker has ended, for whatever reason."""
+    """A worker has ended, for any reason."""
 
     local_rank: int
 
 
 @dataclass(frozen=True, slots=True)
 class StraysGone:
-    """Nothing that descends from the gang is left."""
+    """No descendant of the gang is left."""
 
 
 @dataclass(frozen=True, slots=True)
 class SignalWorker:
-    """Send this signal to the worker, its process group and all that descends from it."""
+    """Send this signal to the worker, its process group and all its descendants."""
 
     local_rank: int
     signal: int
@@ -76,7 +76,7 @@ class SignalWorker:
 
 @dataclass(frozen=True, slots=True)
 class KillStrays:
-    """Kill all that the workers have left behind; ends with `StraysGone`."""
+    """Kill all processes that the workers have left behind; ends with `StraysGone`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class StopMachine:
         self.alive: list[int] = sorted(local_ranks)
         self._kill_timeout_s = kill_timeout_s
         self._deadline: float | None = None  # set exactly in TERMINATING, KILLING and SWEEPING
-        self._killed: tuple[int, ...] = ()  # who needed SIGKILL, for the sentence
+        self._killed: tuple[int, ...] = ()  # the workers that needed SIGKILL, for the sentence
 
     def handle(self, event: StopEvent, now: float) -> list[StopEffect]:
         """Decide what the event means for the stop."""

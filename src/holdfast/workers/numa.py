@@ -1,6 +1,6 @@
 """NUMA binding: which CPUs each worker may run on, read from /sys, so that no numactl is needed.
 
-A worker belongs to the NUMA node of its GPU; where there is no GPU, workers are spread over the nodes in
+A worker belongs to the NUMA node of its GPU; without GPUs, workers are spread over the nodes in
 order. The modes:
 
 - `node`: all CPUs of that node;
@@ -33,7 +33,7 @@ class AffinityMode(enum.StrEnum):
 
 @dataclass(frozen=True)
 class NumaOptions:
-    """What binding is wanted, and whether workers run unbound where it cannot be had."""
+    """Which binding is wanted, and whether workers run unbound if it is not possible."""
 
     affinity_mode: AffinityMode
     should_fall_back_if_binding_fails: bool = False
@@ -51,7 +51,7 @@ class Cpu:
 
 
 def bind(options: NumaOptions | None, local_world_size: int, root: Path = Path("/")) -> dict[int, frozenset[int]]:
-    """Return each local rank's CPUs; empty without options, or where binding fails and may be left out."""
+    """Return each local rank's CPUs; empty without options, or if binding fails and is optional."""
     if options is None:
         return {}
     try:
@@ -97,7 +97,7 @@ def _share(cores: list[tuple[int, ...]], place: int, parts: int) -> list[tuple[i
 
 
 def nodes_of_ranks(local_world_size: int, cpus: list[Cpu], root: Path = Path("/")) -> list[int]:
-    """Name the NUMA node of every local rank: its GPU's, or spread over all nodes where there are no GPUs."""
+    """Name the NUMA node of every local rank: its GPU's, or spread over all nodes if there are no GPUs."""
     addresses = gpu_addresses(root)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and addresses:

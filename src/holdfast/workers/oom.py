@@ -13,7 +13,7 @@ _ROOT = Path("/sys/fs/cgroup")
 
 
 def oom_kills(root: Path = _ROOT, proc: Path = Path("/proc")) -> int | None:
-    """Return how many out-of-memory kills the kernel has counted so far, or None where it does not say."""
+    """Return how many out-of-memory kills the kernel has counted so far, or None if it does not say."""
     for path in [*_counters(root, proc / "self" / "cgroup"), proc / "vmstat"]:
         count = _read_count(path)
         if count is not None:

@@ -1,9 +1,9 @@
-"""Orphans: processes of others that fall to us while we are a child subreaper, and that no other process would reap.
+"""Orphans: processes that become our children while we are a subreaper, and that no other process would reap.
 
 While a gang is open, an orphan among all descendants of this process becomes its child: also one that no worker of ours
 has started, as in a program that runs `sh -c "something &"` beside its workers. Its first parent is gone and does not
 wait for it; were we not a subreaper, init would. So a background thread looks now and then, and reaps it when it has
-ended; after the last gang is closed it goes on until all that had come to us are gone.
+ended; after the last gang is closed it continues until all orphans are gone.
 
 The program's own children must keep their exit codes, and the kernel does not tell a child from an orphan. A dead child
 is left alone if any of this says that the program may wait for it:
@@ -34,7 +34,7 @@ Name = tuple[int, int]
 
 
 class Orphans:
-    """Reaps what fell to this process; `known` says which children belong to gangs and templates."""
+    """Reaps the orphans of this process; `known` says which children belong to gangs and templates."""
 
     def __init__(self, known: Callable[[], frozenset[int]], look_s: float = LOOK_S) -> None:
         self._known = known
@@ -50,7 +50,7 @@ class Orphans:
         """Note the children that are there; call this before orphans can come to this process."""
         with self._lock:
             self._open = True
-            # What had come to us before and is still here stays an orphan.
+            # An earlier orphan that is still here stays an orphan.
             self._own |= {name for name in map(_name, children(os.getpid())) if name and name not in self._dead}
             if self._thread is None:
                 self._thread = start_thread(self._run, "holdfast-orphans", self._on_death)
@@ -87,14 +87,14 @@ class Orphans:
             self._thread = None  # the next gang starts another
 
     def look(self) -> int:
-        """Reap what has been dead for long enough; returns how many children are left that may be orphans."""
+        """Reap children that have been dead for long enough; return how many are left that may be orphans."""
         known = self._known()
         found = [stat for stat in map(read_stat, children(os.getpid())) if stat is not None and stat.pid not in known]
         names = {(stat.pid, stat.start) for stat in found}
         # Only names that are gone for good: a hook may add one meanwhile.
         self._own -= {name for name in tuple(self._own) if name not in names and _name(name[0]) != name}
         with self._lock:
-            if not self._open:  # nothing comes to us any more: a child that is new is the program's own
+            if not self._open:  # there are no new orphans any more: a new child is the program's own
                 self._own |= names - self._dead.keys()
             self._dead = {name: count for name, count in self._dead.items() if name in names}
         servers = _multiprocessing_servers()
@@ -102,7 +102,7 @@ class Orphans:
         return sum(not self._reap(stat) for stat in left)
 
     def _reap(self, stat: Stat) -> bool:
-        """Reap one that has ended; says whether it needs no further look."""
+        """Reap one that has ended; return whether it needs no further look."""
         name = (stat.pid, stat.start)
         self._dead.setdefault(name, 0)
         if stat.state != "Z":
@@ -121,7 +121,7 @@ class Orphans:
 
 
 def is_waited_for(pid: int) -> bool:
-    """Say whether an object of this program stands for that child, and may be asked for its exit code."""
+    """Return whether an object of this program stands for that child, and may be asked for its exit code."""
     classes: list[type] = []
     if (subprocess := sys.modules.get("subprocess")) is not None:
         classes.append(subprocess.Popen)
@@ -134,7 +134,7 @@ def is_waited_for(pid: int) -> bool:
 
 
 def _multiprocessing_servers() -> tuple[int | None, ...]:
-    """Return the pids of what `multiprocessing` keeps running beside this process until it ends."""
+    """Return the pids of the servers that `multiprocessing` keeps running until this process ends."""
     server: Any = sys.modules.get("multiprocessing.forkserver")
     tracker: Any = sys.modules.get("multiprocessing.resource_tracker")
     return (

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 #: Marks every process that belongs to one gang, grandchildren included; its value is the gang's token.
 GANG_VARIABLE = "HOLDFAST_GANG"
-#: A file that a worker makes to say that it trains in a way that outlives its peers, and they it.
+#: A file that a worker makes to say that it trains in process, so that workers survive each other.
 MEMBER_FILE_VARIABLE = "HOLDFAST_MEMBER_FILE"
 
 
@@ -51,7 +51,7 @@ Entry = Program | Script | Module | Function
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlan:
-    """One worker to be: `env` is laid over the agent's environment, `cpus` are those it may run on."""
+    """The plan of one worker: `env` overrides the agent's environment, `cpus` are those it may run on."""
 
     local_rank: int
     entry: Entry

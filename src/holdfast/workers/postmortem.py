@@ -1,4 +1,4 @@
-"""The post-mortem: gathers what a dead worker has left and makes a failure record of it."""
+"""The post-mortem: makes a failure record from the files and output of a dead worker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FAULT_BYTES_MAX = 64 * 1024
 
 
 class Postmortem:
-    """Knows the state of things before the gang started, and examines its dead."""
+    """Remembers the state before the gang started, and examines dead workers."""
 
     def __init__(self) -> None:
         self._oom_kills = oom_kills()
@@ -64,7 +64,7 @@ class Postmortem:
             exit_code=exited.exit_code,
             traceback=traceback,
             error_file=error_file if error is not None else "",
-            # Where the error file tells the story already, its traceback need not come twice.
+            # If the error file has the traceback already, it need not come twice.
             log_lines=stderr or stdout,
             log_files=tuple(wire.path for wire in wires if wire.path),
             round=_number(env.get(ROUND_VARIABLE)),

@@ -1,6 +1,6 @@
-"""What to preload: told from a script's own imports, without running it.
+"""Which modules to preload: read from a script's own imports, without running it.
 
-A wrong guess may change what a program does, a missed one only costs it a second or two. So a module is named only if:
+A wrong guess may change a program's behaviour, a missed one only costs a second or two. So a module is named only if:
 
 - it is known to be heavy, and safe to fork (`HEAVY`);
 - the script imports it unconditionally at its top, or a module of the program that is imported so does;
@@ -8,11 +8,11 @@ A wrong guess may change what a program does, a missed one only costs it a secon
   statement that could (`effects.py`), and at the first import that is neither standard, nor known to be harmless, nor a
   module beside the script. The latter are read in the same way, and those that they import.
 
-Under torch there is more: what it imports only at first use (`LAZY` in `template_imports.py`) is preloaded with it, and
-reads the environment then. Where the program sets one of those variables anywhere, or one that cannot be told, torch is
+Modules that torch imports only at first use (`LAZY` in `template_imports.py`) are preloaded with it, and
+read the environment then. If the program sets one of those variables anywhere, or an unknown one, torch is
 not preloaded.
 
-What cannot be seen here: variables that an installed library sets after torch has been imported, and before it is used.
+This cannot see variables that an installed library sets after torch has been imported, and before it is used.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _SETTERS = re.compile(rb"environ|putenv|dotenv")
 
 
 def guess(script: str | Path, search: Sequence[str | Path] | None = None) -> tuple[str, ...]:
-    """Name the heavy modules that this script imports first thing; empty where that is not safe to tell.
+    """Name the heavy modules that this script imports first; empty if that is not certain.
 
     `search` are the folders beside the script's own in which modules of the program lie, those of PYTHONPATH
     unless given.
@@ -159,7 +159,7 @@ class _Program:
     # -- where modules lie ----------------------------------------------------------------------------------------
 
     def _find(self, name: str) -> _File | None:
-        """Look a module of the program up; None where there is none by that name."""
+        """Look a module of the program up; None if there is none by that name."""
         if name not in self._modules:
             self._modules[name] = next(self._candidates(name), None)
         return self._modules[name]

@@ -1,8 +1,8 @@
-"""The pump: one thread that carries every stream of workers from its pipe to where it goes; see `streams`.
+"""The pump: one thread that reads every stream of workers from its pipe and writes it to its sinks; see `streams`.
 
 How a stream is read: the worker holds the writing end of a pipe, the pump sleeps in epoll on all reading
-ends and takes at most `READ_BYTES` from each in turn. So a worker that floods fills its own pipe and is held
-up by the kernel; the others get their turn, and the agent holds one unfinished line and a short tail per
+ends and takes at most `READ_BYTES` from each in turn. So a worker that floods fills its own pipe and is slowed
+down by the kernel; the others get their turn, and the agent holds one unfinished line and a short tail per
 stream, no more. A line that has no end after `PART_S` seconds is shown without it.
 
 How a stream ends: when its last writer closes it, or when the agent says so. A grandchild that outlives the
@@ -35,16 +35,16 @@ SETTLE_BYTES_MAX = 1024 * 1024
 #: How long a line may take to end before it is shown without its end. Under `python -u` a `print` is several writes,
 #: and a worker may lose its turn on a busy machine between two of them.
 PART_S = 0.25
-#: How long the thread rests after a turn that went wrong, and how many mistakes of one process are told.
+#: How long the thread rests after a turn that failed, and how many mistakes of one process are reported.
 TROUBLE_PAUSE_S = 0.1
 TROUBLES_TOLD_MAX = 10
 
 
 class Pump:
-    """Owns the thread; streams are handed over to it and come to their end through it.
+    """Owns the thread; streams are attached to it and end through it.
 
-    The thread cannot die of a mistake: an unexpected exception is told with its traceback, the stream that it came from
-    is from then on only read, and the thread goes on, so that no worker ever waits in front of a full pipe.
+    The thread cannot die of a mistake: an unexpected exception is reported with its traceback, the stream it came from
+    is from then on only drained, and the thread continues, so that no worker ever waits in front of a full pipe.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Pump:
         self._thread = start_thread(self._run, PUMP, on_death=self._begin)
 
     def attach(self, stream: Stream) -> None:
-        """Start carrying this stream; raises OSError where the kernel cannot watch it."""
+        """Start reading this stream; raises OSError if the kernel cannot watch it."""
         self._streams[stream.fd] = stream
         try:
             self._epoll.register(stream.fd, select.EPOLLIN)
@@ -132,7 +132,7 @@ class Pump:
             self._guarded(self._asked.popleft())
 
     def _guarded(self, act: Callable[..., None], *streams: Stream) -> bool:
-        """Do something, with a stream or none; an exception that it did not expect is told, and says False."""
+        """Do something, with a stream or none; report an unexpected exception and return False."""
         try:
             act(*streams)
         except Exception as error:  # noqa: BLE001 - the edge of the thread
@@ -213,7 +213,7 @@ def shared_pump() -> Pump:
 
 
 def wait_output(timeout: float | None = None) -> None:
-    """Wait until all that ended workers have written has been read, as a program that writes by itself would.
+    """Wait until all output of ended workers has been read.
 
     Wait without a limit only at the end of a process that can be interrupted: a pager stops reading for hours.
     """

@@ -1,4 +1,4 @@
-"""Sinks: where captured output ends up. Each takes what it can and never raises because of the outside.
+"""Sinks: where captured output goes. A sink never raises when a file or console fails.
 
 A sink that fails is given up with one warning that names it and the error. The stream goes on without it: the worker's
 pipe is still read, and its other sinks get everything.
@@ -23,14 +23,14 @@ _SLOW_MS = 1000
 
 
 class Console(Protocol):
-    """What shows teed lines to a person; the agent may put its own in place."""
+    """Shows teed lines to the user; the agent may set its own."""
 
     def write(self, data: bytes) -> None:
         """Show whole lines, each ended by a newline."""
 
 
 class _Surface:
-    """What descriptors of one terminal, pipe or file have in common: one writer at a time, and a line left open."""
+    """The shared state of all descriptors of one terminal, pipe or file: one writer at a time, and an open line."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -42,7 +42,7 @@ _surfaces: weakref.WeakValueDictionary[tuple[int, int], _Surface] = weakref.Weak
 
 
 def surface_of(fd: int) -> tuple[int, int]:
-    """Name the terminal, pipe or file that a descriptor leads to; raises OSError where it is closed."""
+    """Name the terminal, pipe or file behind a descriptor; raises OSError if it is closed."""
     found = os.fstat(fd)
     return found.st_dev, found.st_ino
 
@@ -52,7 +52,7 @@ class FdConsole:
 
     Many streams share one console, so writes are serialised. A stream may show the beginning of a line; if another one
     writes before its end, the line is ended there. A console that has gone away (a closed pipe, a
-    hung-up terminal) is left alone from then on: workers go on and their files stay complete. One that only has no room
+    hung-up terminal) is not used any more: workers run on and their files stay complete. One that only has no room
     (a file on a full disk) is tried again with the next lines.
     """
 
@@ -65,7 +65,7 @@ class FdConsole:
         self._told = False
 
     def is_open_for(self, owner: object) -> bool:
-        """Say whether the last thing that was shown is the beginning of this stream's line."""
+        """Return whether the last thing that was shown is the beginning of this stream's line."""
         return self._surface.owner is owner
 
     def write(self, data: bytes, owner: object | None = None) -> None:
@@ -181,7 +181,7 @@ class SharedFile:
 
 
 def open_log(path: str) -> int:
-    """Open a log file to append to, making it where needed."""
+    """Open a log file to append to; make it if needed."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
 

@@ -1,12 +1,12 @@
-"""Stacks of running processes: where they are, without their help if need be.
+"""Stacks of running processes, taken without their help if necessary.
 
-py-spy, where it is installed, reads another process's memory: it needs nothing from the process, works on one that is
+py-spy, if it is installed, reads another process's memory: it needs nothing from the process, works on one that is
 stopped, and pauses nothing. It may be forbidden (a container without ptrace, another user). Then a Python worker of
-ours is asked to write its stacks itself: the bootstrap has registered faulthandler for a signal that hardly anybody
-uses. That runs even while the worker sits in C code, but not while it is stopped or waits in the kernel. What the
-kernel says of a process, its state and where it waits, is always told.
+ours is asked to write its stacks itself: the bootstrap has registered faulthandler for a signal that hardly any program
+uses. That runs even while the worker is in C code, but not while it is stopped or waits in the kernel. The kernel's
+own data, the state of a process and where it waits, are always reported.
 
-Nothing here takes longer than it is told to, and nothing raises: a stack is a help, never a condition.
+Every function here has a time limit, and none raises: a missing stack is not an error.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _read(pid: int, name: str) -> str:
 
 
 def _spy(pids: list[int], *, native: bool, until: float) -> tuple[dict[int, tuple[Thread, ...]], dict[int, str]]:
-    """Look with py-spy at all of them at once; returns what was seen, and why nothing was seen of the others."""
+    """Run py-spy on all of them at once; return the stacks, and why there are none of the others."""
     program = _find_spy()
     if program is None:
         return {}, dict.fromkeys(pids, "install py-spy to see more")
@@ -165,7 +165,7 @@ def _parse_spy(data: Any) -> tuple[Thread, ...]:
 
 
 def _ask(pid: int, path: str, state: str, until: float) -> tuple[tuple[Thread, ...], str]:
-    """Have a worker of ours write its stacks; returns them, or why there are none."""
+    """Ask a worker of ours to write its stacks; return them, or why there are none."""
     if state in "ZX":
         return (), "it has ended"
     if state in "TtD":
@@ -202,7 +202,7 @@ def _size(path: str) -> int:
 
 
 def _parse_dump(text: str) -> tuple[Thread, ...]:
-    """Read faulthandler's words; the main thread, being the oldest, is the last one."""
+    """Parse faulthandler's output; the main thread, being the oldest, is the last one."""
     threads: list[Thread] = []
     for part in re.split(r"^(?=(?:Current thread|Thread) 0x)", text, flags=re.MULTILINE)[1:]:
         head, _, body = part.partition("\n")

@@ -1,4 +1,4 @@
-"""The starter: one thread from which every worker is started, because a worker's life hangs on it.
+"""The starter: one thread that starts every worker, because a worker dies with the thread that started it.
 
 A parent-death signal fires when the *thread* that forked the worker ends, so workers must not be started from
 a thread that may end before the agent does. This one lives as long as the process.
@@ -45,7 +45,7 @@ class Starter:
         """Run `function` on the thread and return its result, or raise what it raised.
 
         If the caller is interrupted meanwhile (Ctrl-C), the function is still waited for: what it has started
-        must be known before anything is cleaned up. Raises `InternalError` where the thread has died.
+        must be known before anything is cleaned up. Raises `InternalError` if the thread has died.
         """
         future: Future[T] = Future()
         self._work.put((function, future))
@@ -96,7 +96,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def command_line(entry: Program | Script | Module, python: str | None = None) -> list[str]:
-    """Say what is executed: Python runs unbuffered and through the bootstrap, a program as it is."""
+    """Return the command to execute: Python runs unbuffered and through the bootstrap, a program as it is."""
     if isinstance(entry, Program):
         return list(entry.argv)
     head = [python or os.environ.get("PYTHON_EXEC") or sys.executable, "-u", BOOTSTRAP]

@@ -1,4 +1,4 @@
-"""`Std`: which of a worker's two streams are meant, as one number or by local rank."""
+"""`Std`: a choice of a worker's two streams, as one number or by local rank."""
 
 from __future__ import annotations
 

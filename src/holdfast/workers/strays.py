@@ -44,7 +44,7 @@ class Stat:
 
 
 def read_stat(pid: int) -> Stat | None:
-    """Look a process up, or return None where there is none."""
+    """Look a process up, or return None if there is none."""
     try:
         text = (_PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
@@ -72,7 +72,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def find_strays(agent: int, workers: Iterable[int], known: frozenset[int], token: str | None) -> list[Stat]:
-    """Return what descends from these workers (their pids), themselves left out, zombies included.
+    """Return the descendants of these workers (by pid), without the workers, zombies included.
 
     `known` are the agent's children that must not be touched nor looked into: templates, other gangs'
     workers. Without a token, orphans are known by their session alone: the token does not tell workers of one gang
@@ -93,7 +93,7 @@ def find_strays(agent: int, workers: Iterable[int], known: frozenset[int], token
 
 
 def end_strays(workers: Iterable[int], known: frozenset[int], token: str | None, timeout: float) -> None:
-    """Kill all that these processes have left behind and reap what became ours, within `timeout` seconds."""
+    """Kill all descendants of these processes and reap those that became ours, within `timeout` seconds."""
     agent, until = os.getpid(), time.monotonic() + timeout
     roots = tuple(workers)
     while time.monotonic() < until:
@@ -133,6 +133,6 @@ def has_token(pid: int, token: str) -> bool:
         stat = read_stat(pid)
         if stat is None or stat.state in "ZX":
             return False
-        # In the midst of an exec a process shows no environment; looked at then, it would seem to be another program's.
+        # In the middle of an exec a process shows no environment, and would seem to belong to another program.
         time.sleep(EXEC_LOOK_S)
     return False

@@ -1,4 +1,4 @@
-"""Streams: how the bytes that a worker writes become what is kept and shown. The pump reads them.
+"""Streams: how the bytes that a worker writes are kept and shown. The pump reads them.
 
 Two kinds. A *capture* is a stream that was asked for: it is cut into lines, which go to a file, to the console with a
 prefix, to a filtered file, and into the tail that explains a failure. A *passage* is the stream of a worker that shares
@@ -52,14 +52,14 @@ class Stream(Protocol):
         """Pass on the line that has no end yet: no more will come of it."""
 
     def only_drain(self) -> None:
-        """Read on and keep nothing, so that the worker is not held up by a mistake of ours."""
+        """Keep reading and drop everything, so that a mistake of ours does not block the worker."""
 
     def close(self) -> None:
         """Close everything that belongs to this stream alone."""
 
 
 def _read(fd: int) -> bytes | None:
-    """Return one piece; None where nothing is there now, nothing at the end of the stream."""
+    """Return one piece; None if nothing is there now, nothing at the end of the stream."""
     try:
         return os.read(fd, READ_BYTES)
     except BlockingIOError:
@@ -126,7 +126,7 @@ class Capture:
             self._emit(self._cutter.flush())
 
     def only_drain(self) -> None:
-        """Read on and keep nothing, so that the worker is not held up by a mistake of ours."""
+        """Keep reading and drop everything, so that a mistake of ours does not block the worker."""
         self._only_drained = True
         self._sinks = Sinks(file=self._sinks.file)  # which is closed at the end
 
@@ -157,7 +157,7 @@ class Capture:
         return b"".join(whole)
 
     def _hand(self, name: Literal["file", "filtered", "console"], data: bytes) -> None:
-        """Give one sink its share; one that raises costs only itself."""
+        """Write to one sink; an exception does not affect the others."""
         sink = getattr(self._sinks, name)
         if sink is None or not data:
             return
@@ -174,7 +174,7 @@ class Capture:
 class Passage:
     """A stream that goes through to the agent's own stdout or stderr unchanged, whole lines at once.
 
-    Where that has gone away (`| head`), this end is closed too: the worker then finds what it would have found if the
+    If that is closed (`| head`), this end is closed too: the worker then gets the error that it would have got if the
     stream were its own.
     """
 

@@ -1,4 +1,4 @@
-"""The sweep: what a gang's workers leave behind is met, killed and reaped."""
+"""The sweep: finds, kills and reaps processes that a gang's workers leave behind."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Sweeper:
         return bool(self._pending)
 
     def meet(self, workers: Iterable[int]) -> list[strays.Stat]:
-        """Look for what descends from these workers, to recognise it later; returns it."""
+        """Find the descendants of these workers, to recognise them later; return them."""
         found = strays.find_strays(os.getpid(), workers, family().pids(), self._token)
         self._met.update((stat.pid, stat.start) for stat in found)
         return found
@@ -75,7 +75,7 @@ class Sweeper:
 
 
 def signal_group(pid: int, number: int) -> None:
-    """Signal a worker's process group; the worker alone where it has not made its group yet."""
+    """Signal a worker's process group; the worker alone if it has not made its group yet."""
     try:
         os.killpg(pid, number)
     except ProcessLookupError:
@@ -105,4 +105,4 @@ def signal_tree(pid: int, number: int) -> None:
         if stat.session != pid:
             signal_process(stat, number)
     if number != signal.SIGKILL:
-        signal_group(pid, signal.SIGCONT)  # who is frozen would not hear the first one
+        signal_group(pid, signal.SIGCONT)  # a stopped process would not receive the first one

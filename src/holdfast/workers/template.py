@@ -1,4 +1,4 @@
-"""The template: a process that has imported what the workers need, and is forked for each of them.
+"""The template: a process that has imported the workers' modules, and is forked for each of them.
 
 Started by its path (`python -u .../template.py FD AGENT PADDING MODULE...`), so that nothing else of ours is
 imported. Once ready it does one thing: an order arrives on the control socket, it forks, the fork becomes a
@@ -128,7 +128,7 @@ def _fork_gang(control: socket.socket, size: int, fork: Any) -> int | None:
 
 
 def _try_fork(fork: Any) -> int:
-    """Fork; returns -1 where the machine has no room for another process."""
+    """Fork; return -1 if the machine cannot start another process."""
     try:
         return int(fork())
     except OSError:

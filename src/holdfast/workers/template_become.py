@@ -55,7 +55,7 @@ def _set_environment(env: dict[str, str], changes: dict[str, str | None]) -> Non
 
 
 class _Guarded(type(os.environ)):  # type: ignore[misc]
-    """`os.environ` of a worker: warns of what can have no effect in a fork, and would have in a process of its own.
+    """`os.environ` of a worker: warns of variables that have no effect in a fork, and would have in a new process.
 
     The template has imported what torch imports at first use. A variable that this has read, and that the program sets
     between importing torch and using it, comes too late here. `preload.py` sees that in the program's own code; this
@@ -95,7 +95,7 @@ class _Guarded(type(os.environ)):  # type: ignore[misc]
 
 
 def _write_all(fd: int, data: bytes) -> None:
-    """Print what the imports have printed; a reader that has gone away is the program's own affair."""
+    """Print what the imports have printed; a closed output is left to the program."""
     while data:
         try:
             data = data[os.write(fd, data) :]
@@ -166,7 +166,7 @@ def _read_map() -> _MemoryMap | None:
 
 
 def _move_names(where: _MemoryMap, line: bytes, environment: bytes) -> bool:
-    """Tell the kernel to show these strings; says whether it will."""
+    """Tell the kernel to show these strings; return whether it will."""
     global _shown
     libc = ctypes.CDLL(None)
     libc.sbrk.restype = ctypes.c_void_p
@@ -212,7 +212,7 @@ def _refresh_state() -> None:
 
 
 def follow_streams(before: tuple[Any, Any]) -> None:
-    """Lead the log handlers that modules made while they were imported to the streams that the worker has now."""
+    """Redirect log handlers that modules made while they were imported to the worker's own streams."""
     logging: Any = sys.modules.get("logging")
     if logging is None:
         return

@@ -1,4 +1,4 @@
-"""The template's imports, and what they leave behind that its workers must know about.
+"""The template's imports, and their side effects that its workers must know about.
 
 Loaded by its path into the template (see `template.py`), so it imports nothing of ours. While the modules are imported
 this records:
@@ -49,7 +49,7 @@ LAZY = {
 #: The same for a pair of them.
 LAZY_BESIDE = {("torch", "holdfast"): ("holdfast.torch.run", "holdfast.torch.ddp")}
 
-#: Variables that many things read, each time anew.
+#: Variables that many modules read each time that they need them.
 GENERAL = frozenset(
     {"HOME", "LNAME", "LOGNAME", "PATH", "TEMP", "TMP", "TMPDIR", "TORCHINDUCTOR_CACHE_DIR", "USER", "USERNAME"}
 )

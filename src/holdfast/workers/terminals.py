@@ -1,4 +1,4 @@
-"""Terminals: what a worker gets in the place of the agent's, where several workers share that.
+"""Terminals: what a worker gets in place of the agent's terminal if several workers share it.
 
 A pseudo-terminal whose other end the pump reads. To the worker it is a terminal like the agent's: programs show colours
 and progress bars on it. It changes no byte, and is as large as the agent's.
@@ -20,7 +20,7 @@ SIZE_S = 1.0
 def open_terminal(fd: int) -> tuple[int, int, Callable[[int], None]]:
     """Open a terminal like the one behind `fd`; returns its ends, the worker's last, and what keeps its size.
 
-    Raises OSError where there is none to be had.
+    Raises OSError if there is none to be had.
     """
     ours, theirs = os.openpty()
     try:

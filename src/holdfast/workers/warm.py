@@ -1,13 +1,13 @@
 """Warm starts, the agent's side: a template process is kept ready and forked for each worker.
 
-A restart then costs tens of milliseconds instead of the seconds that importing torch takes. Where a template
+A restart then costs tens of milliseconds instead of the seconds that importing torch takes. If a template
 cannot be used (an import failed, it left threads or an open GPU), `why_not` says so in a sentence and workers
 are executed as ever.
 
-A forked worker must be what an executed one would be. `refusal` names what stands against that: a variable that
-modules read while they are imported and that the worker has otherwise (`OMP_NUM_THREADS`, `LD_LIBRARY_PATH`,
+A forked worker must behave like an executed one. `refusal` names the obstacles: a variable that
+modules read while they are imported and that differs in the worker (`OMP_NUM_THREADS`, `LD_LIBRARY_PATH`,
 `PYTHON*`...), CPUs that thread pools have counted already, a module beside the script that would take the place of one
-that is loaded. Such a worker is executed, and the reason is told.
+that is loaded. Such a worker is executed, and the reason is reported.
 
 No rank runs twice: a fork begins only when this side says so (see `template.py`), and a template that does not answer
 in time is killed before anything is started in its place.
@@ -150,7 +150,7 @@ class Template:
         )
 
     def wait_ready(self, timeout: float | None = None) -> bool:
-        """Wait until the imports are done; says whether the template can be forked, else see `why_not`."""
+        """Wait until the imports are done; return whether the template can be forked, else see `why_not`."""
         if self.usable or self._closed or not self.importing:
             return self.usable
         left = max(0.0, self._import_deadline - time.monotonic())
@@ -177,7 +177,7 @@ class Template:
         ]
 
     def can_run(self, plan: WorkerPlan, env: Mapping[str, str]) -> bool:
-        """Whether this worker may be forked from this template; where its plan is against it, says so once."""
+        """Whether this worker may be forked from this template; if its plan forbids it, this is reported once."""
         if not self.usable or not isinstance(plan.entry, Script | Module):
             return False
         reason = self.refusal(plan, env)
@@ -187,7 +187,7 @@ class Template:
         return not reason
 
     def refusal(self, plan: WorkerPlan, env: Mapping[str, str]) -> str:
-        """Say why a script or module would not run in a fork as in a process of its own; empty where it would."""
+        """Say why a script or module would not run in a fork as in a process of its own; empty if it would."""
         names = ", ".join(self.modules)
         if different := self.differs(env):
             return f"{', '.join(different)} must be the same when {names} is imported"
@@ -237,7 +237,7 @@ class Template:
         )
 
     def _inherited(self, fd: int) -> int:
-        """Our own stream, or nothing where we were started without it."""
+        """Our own stream, or nothing if we were started without it."""
         try:
             os.fstat(fd)
         except OSError:
@@ -247,7 +247,7 @@ class Template:
     def fork(self, orders: Sequence[Order]) -> list[int]:
         """Fork one worker per order and return their pids; they are children of this process.
 
-        Raises `UnavailableError` where that cannot be done. Then nothing runs: what had been forked is killed, and
+        Raises `UnavailableError` if that cannot be done. Then nothing runs: what had been forked is killed, and
         so is a template that has not answered.
         """
         pids: list[int] = []
@@ -322,7 +322,7 @@ class Template:
     # -- the end -----------------------------------------------------------------------------------------------
 
     def _undo(self, pids: Sequence[int], tokens: set[str]) -> None:
-        """Kill workers that have been forked in vain, and what they have started."""
+        """Kill workers that are not needed, and their children."""
         for pid in pids:
             with contextlib.suppress(OSError):
                 os.killpg(pid, signal.SIGKILL)
@@ -345,7 +345,7 @@ class Template:
         end_strays([self._child.pid], family().pids(), self._token, CLOSE_TIMEOUT_S)
 
     def close(self) -> None:
-        """End the template; the workers that were forked from it go on."""
+        """End the template; the workers that were forked from it keep running."""
         if self._closed:
             return
         self._cut_off("it is closed")
@@ -362,7 +362,7 @@ class Template:
 
 
 def _search_folder(entry: Script | Module, cwd: str | None) -> Path | None:
-    """Return the folder that Python would search first for what this entry imports; None where it is an archive."""
+    """Return the folder that Python would search first for what this entry imports; None if it is an archive."""
     here = Path(cwd) if cwd else Path.cwd()
     if isinstance(entry, Module):
         return here.resolve()

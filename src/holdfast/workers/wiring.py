@@ -2,10 +2,10 @@
 
 One of three ways, the cheapest that does what was asked:
 
-- *inherited*: neither redirected nor teed. A worker alone has the agent's own stream. Where there are several, each has
-  a pipe of its own (a terminal of its own where the agent has one), whose bytes the pump passes on unchanged but
-  whole lines at once. Where stdout and stderr of the agent lead to the same place they share that pipe, so that a
-  worker's words stay in their order. Nothing is kept of them, so a failure report has no log lines.
+- *inherited*: neither redirected nor teed. A worker alone has the agent's own stream. If there are several, each has
+  a pipe of its own (a terminal of its own if the agent has one), whose bytes the pump passes on unchanged but
+  whole lines at once. If stdout and stderr of the agent are the same file they share that pipe, so that a
+  worker's output stays in order. Nothing of it is kept, so a failure report has no log lines.
 - *file*: only redirected. The worker writes to its file itself; a report reads the end of that file.
 - *pipe*: teed, filtered, limited in size, or dropped (`os.devnull`). The pump carries it and keeps its last
   lines, also those of a stream that is not shown: they explain its failure.
@@ -52,7 +52,7 @@ class LogOptions:
 
 
 class Wire:
-    """One stream of one worker. `fd` is what the worker gets, or None where it inherits the agent's."""
+    """One stream of one worker. `fd` is what the worker gets, or None if it inherits the agent's."""
 
     def __init__(self, fd: int | None, path: str = "", stream: Stream | None = None) -> None:
         self.fd = fd
@@ -66,7 +66,7 @@ class Wire:
             self.fd = None
 
     def tail(self) -> tuple[str, ...]:
-        """Return the last lines of the stream, or nothing where it is not captured."""
+        """Return the last lines of the stream, or nothing if it is not captured."""
         if self.stream is not None:
             return self.stream.tail()
         return _end_of_file(self.path) if self.path else ()
@@ -103,7 +103,7 @@ class Wiring:
         return out, err
 
     def _share(self, fd: int, beside: Wire | None) -> Wire:
-        """Connect a worker to the agent's own stream, which others write to as well."""
+        """Connect a worker to the agent's own stream, which other workers use too."""
         try:
             if beside is not None and isinstance(beside.stream, Passage) and surface_of(1) == surface_of(2):
                 assert beside.fd is not None
@@ -112,7 +112,7 @@ class Wiring:
                 return Wire(None)
             read_end, write_end, follow = open_terminal(fd) if os.isatty(fd) else (*os.pipe(), None)
         except OSError:
-            return Wire(None)  # closed, or no terminal to be had: the worker gets what there is
+            return Wire(None)  # closed, or no terminal is available: the worker inherits the stream
         return self._attach(Passage(read_end, FdConsole(fd), follow), write_end)
 
     def _attach(self, stream: Stream, write_end: int, path: str = "") -> Wire:

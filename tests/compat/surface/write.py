@@ -11,6 +11,7 @@ import sys
 import tomllib
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,14 @@ BEHAVIOUR = HERE / "behaviour.md"
 PAGE = HERE.parent.parent.parent / "docs" / "COMPATIBILITY.md"
 
 HEAD = """\
-# Whose names lead here
+# Compatibility with TorchElastic and TorchX
 
 Written by `tests/compat/surface/write.py` from tables of every public name and of the private ones that other packages
 import; a test says when it is out of date. To use these names, call `holdfast.compat.install()` in a program, run one
 with `python -m holdfast.compat script.py` (or `-m module`), or start workers with `holdfast launch --compat`.
 `torchelastic` can be imported at once.
 
-More than the original has is not listed: further arguments behind theirs, further members.
+Additions are not listed: further arguments after theirs, further members.
 """
 
 
@@ -40,6 +41,7 @@ def kept(family: str) -> dict[str, Any]:
     return found
 
 
+@cache
 def ours(family: str) -> dict[str, Any]:
     """The same of ours, read in a process of its own because it installs the names."""
     command = [sys.executable, "-W", "ignore", str(HERE / "read.py"), family, "--ours"]

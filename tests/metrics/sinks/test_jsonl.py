@@ -1,4 +1,4 @@
-"""JSON lines: one write a line, whoever shares the file."""
+"""JSON lines: one write a line, also in a shared file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from holdfast.metrics.sinks.simple import create_jsonl, line_of
 from tests.metrics.conftest import PATIENCE_S
 
 
-def test_a_line_holds_the_value_its_group_and_who_said_it() -> None:
+def test_a_line_holds_the_value_its_group_and_its_source() -> None:
     data = MetricData(1574213883.5, "my_app", "loss", 0.25)
 
     assert json.loads(line_of(data, "node-3", 5)) == {
@@ -58,7 +58,7 @@ def test_a_file_that_cannot_be_written_is_the_callers_mistake(tmp_path: Path) ->
         create_jsonl(str(tmp_path))
 
 
-def test_a_pipe_that_nobody_reads_holds_nobody_up(tmp_path: Path) -> None:
+def test_a_pipe_without_a_reader_blocks_no_caller(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
 
     with pytest.raises(UsageError, match=r"jsonl cannot write .*pipe: No such device or address"):

@@ -29,7 +29,7 @@ def read(receiver: Receiver) -> tuple[dict[str, object], dict[str, object]]:
     return attributes, {metric.name: metric for scope in resource.scope_metrics for metric in scope.metrics}
 
 
-def test_gauges_and_histograms_arrive_with_who_said_them(receiver: Receiver) -> None:
+def test_gauges_and_histograms_arrive_with_their_source(receiver: Receiver) -> None:
     chosen = configure_from([f"otlp:{receiver.address}"], run_id="run-7", role="trainer", node="2")
     stream = metrics.getStream("my_app")
     for number in (1, 2.5):

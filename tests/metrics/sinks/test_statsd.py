@@ -55,7 +55,7 @@ def test_values_arrive_over_udp(server: socket.socket) -> None:
     chosen.close(PATIENCE_S)
 
 
-def test_a_host_where_nobody_listens_costs_only_the_values(server: socket.socket) -> None:
+def test_a_host_without_a_listener_costs_only_the_values(server: socket.socket) -> None:
     port = server.getsockname()[1]
     server.close()
     handler = StatsdMetricHandler(Endpoint("127.0.0.1", port))

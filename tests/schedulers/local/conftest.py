@@ -61,7 +61,7 @@ class Bench:
         return json.loads((self.folder(app_id) / "state.json").read_text())
 
     def change_state(self, app_id, **changes):
-        """Write something else into the record of a job that nobody looks after."""
+        """Write something else into the record of a job without a supervisor."""
         path = self.folder(app_id) / "state.json"
         path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
@@ -103,7 +103,7 @@ def bench(tmp_path):
 
 @pytest.fixture
 def wait_gone():
-    """Wait until these processes have ended, whoever their parent is."""
+    """Wait until these processes have ended, whichever their parent is."""
     return _wait_gone
 
 

@@ -82,7 +82,7 @@ def test_what_a_replica_leaves_behind_ends_with_it(bench, wait_gone):
     wait_gone([int(bench.lines(app_id)[0])])
 
 
-def test_replicas_know_who_they_are(bench):
+def test_replicas_know_their_job_and_number(bench):
     names = ("HOLDFAST_JOB_ID", "TORCHX_JOB_ID", "HOLDFAST_ROLE", "HOLDFAST_REPLICA_ID", "HOLDFAST_RESTART_COUNT")
     app_id = bench.submit(
         f"printenv {' '.join(names)} ${{rank0_env}} PYTHONUNBUFFERED; echo ${{app_id}}", num_replicas=2
@@ -329,7 +329,7 @@ def test_other_shells_see_follow_and_end_the_job(bench):
     assert bench.replica(app_id).exit_code == -signal.SIGTERM
 
 
-def test_a_dead_follower_disturbs_nobody(bench, gate):
+def test_a_dead_follower_does_not_disturb_the_job(bench, gate):
     app_id = bench.submit(f"echo one; {gate.wait}; echo two")
     follower = bench.shell(f"""
         for line in scheduler.log_iter({app_id!r}, "main", should_tail=True):
@@ -353,7 +353,7 @@ def test_sessions_do_not_see_each_others_jobs(bench):
     assert other.describe("../test/" + app_id) is None
 
 
-# -- when nobody is left to say what happened --------------------------------------------------------------------------
+# -- when no process is left to say what happened ----------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -424,7 +424,7 @@ def test_a_process_that_has_got_the_supervisors_pid_is_never_signalled(bench):
     bench.change_state(app_id, supervisor=true)
 
 
-def test_a_supervisor_that_breaks_says_so_and_leaves_nobody(bench):
+def test_a_supervisor_that_breaks_says_so_and_leaves_no_process(bench):
     """It is started on a job that it cannot run: the replica's folder for logs is a file."""
     blocked = bench.home / "blocked"
     bench.home.mkdir()
@@ -521,7 +521,7 @@ def test_a_supervisor_drops_old_jobs_when_it_goes(bench, monkeypatch):
     assert bench.scheduler.describe(new).state is AppState.SUCCEEDED
 
 
-def test_a_limit_that_is_set_wrongly_is_told_to_whoever_submits(bench, monkeypatch):
+def test_a_limit_that_is_set_wrongly_is_told_to_the_submitter(bench, monkeypatch):
     monkeypatch.setenv("HOLDFAST_KEEP_DAYS", "a week")
 
     with pytest.raises(UsageError, match="HOLDFAST_KEEP_DAYS='a week'"):
@@ -638,7 +638,7 @@ def test_our_own_folder_is_never_shipped(bench, tmp_path, code):
 
 @pytest.mark.slow
 def test_fifty_jobs_from_eight_shells_at_once_are_all_right(bench):
-    """Each shell submits its share, lists, cancels every second job, and waits; nobody sees anything torn."""
+    """Each shell submits its share, lists, cancels every second job, and waits; no shell sees anything torn."""
     code = """
     import sys
     mine = [submit("sleep 1000" if n % 2 else "echo hello") for n in range(int(sys.stdin.readline()))]
@@ -674,7 +674,7 @@ def test_fifty_jobs_from_eight_shells_at_once_are_all_right(bench):
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_of_two_hundred_echoes_every_line_arrives(bench, part):
-    """Whoever follows from another process gets exactly the line, however the machine is loaded."""
+    """A follower in another process gets exactly the line, however the machine is loaded."""
     code = f"""
     for n in range(50):
         app_id = submit(f"echo line {part}.{{n}}")

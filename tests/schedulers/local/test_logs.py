@@ -114,7 +114,7 @@ def small_files():
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_log_that_cannot_grow_is_reported_and_holds_nobody_up(bench, gate, small_files):
+def test_a_log_that_cannot_grow_is_reported_and_blocks_no_replica(bench, gate, small_files):
     app_id = bench.submit(f"yes | head -c 300000; echo last >&2; {gate.wait}")
     bench.wait(app_id, lambda found: "are not complete" in found.msg)  # told while the job runs
     gate.open()

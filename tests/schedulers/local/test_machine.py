@@ -62,7 +62,7 @@ class Job:
         return self.tell(ReplicaEnded(number, code, cause, stopped, self.now))
 
     def obey(self, code=SIGTERM):
-        """End whoever is being stopped."""
+        """End the replicas that are being stopped."""
         for number, replica in enumerate(self.machine.replicas):
             if replica.phase is Phase.STOPPING:
                 self.end(number, code, stopped=True)
@@ -135,7 +135,7 @@ def test_by_replica_only_the_dead_one_starts_again():
     assert job.machine.num_restarts == 2
 
 
-def test_by_role_all_of_the_role_start_again_and_nobody_else():
+def test_by_role_all_of_the_role_start_again_and_no_others():
     job = Job(RolePlan("a", 1, RetryPolicy.ROLE), RolePlan("b")).begin()
     job.end(0)  # it has succeeded, and starts again with its role
     job.end(1, 3)

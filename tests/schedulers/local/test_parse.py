@@ -29,7 +29,7 @@ def record(state):
     return JobRecord.from_json(state)
 
 
-def test_while_somebody_looks_after_it_a_job_is_what_its_record_says():
+def test_while_its_supervisor_lives_a_job_is_what_its_record_says():
     assert judge(record(RUNNING), ALIVE).state is AppState.RUNNING
     assert judge(record({**RUNNING, "state": "SUBMITTED", "supervisor": None}), ALIVE).state is AppState.SUBMITTED
 

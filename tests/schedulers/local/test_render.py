@@ -36,7 +36,7 @@ def test_macros_are_filled_in_for_each_replica():
     assert request.replicas[0].env["TORCHX_RANK0_HOST"] == "localhost"
 
 
-def test_the_users_environment_wins_over_our_defaults_but_not_over_who_the_replica_is():
+def test_the_users_environment_wins_over_our_defaults_but_not_over_the_replicas_own():
     env = {"PYTHONUNBUFFERED": "", "PET_LOG_DIR": "/mine", "HOLDFAST_REPLICA_ID": "99"}
     request, _ = render(AppDef("app", [role(env=env)]), {}, around())
 

@@ -1,1 +1,1 @@
-"""TorchElastic's modules that have no counterpart of the same shape here: thin adapters, one for each."""
+"""Thin adapters, one for each module of TorchElastic that has no equal here."""

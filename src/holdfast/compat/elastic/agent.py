@@ -1,6 +1,6 @@
-"""TorchElastic's agent classes, for agents of one's own: adapters around `holdfast.agent.driver.Agent`.
+"""TorchElastic's agent classes, for custom agents: adapters around `holdfast.agent.driver.Agent`.
 
-The driver runs the agent; the methods below are what it calls where TorchElastic's agent would call them.
+The driver runs the agent; it calls the methods below where TorchElastic's agent would call them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ElasticAgent(ABC):
 
     @abstractmethod
     def run(self, role: str = DEFAULT_ROLE) -> RunResult:
-        """Take part until the run is over here, and say how it went."""
+        """Take part until the run is over here, and return the result."""
 
     @abstractmethod
     def get_worker_group(self, role: str = DEFAULT_ROLE) -> WorkerGroup:
@@ -64,7 +64,7 @@ class ElasticAgent(ABC):
 
 
 class SimpleElasticAgent(StatusEvents, ElasticAgent):
-    """An agent for one role's workers; fill in how they are started, stopped and watched."""
+    """An agent for one role's workers; implement how they are started, stopped and watched."""
 
     def __init__(self, spec: WorkerSpec, exit_barrier_timeout: float = 300, shutdown_timeout: float = 30) -> None:
         rounds = rounds_of(spec, exit_barrier_timeout)
@@ -107,11 +107,11 @@ class SimpleElasticAgent(StatusEvents, ElasticAgent):
 
     @abstractmethod
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        """Look at the workers without waiting and say how they are."""
+        """Look at the workers without waiting and return their state."""
 
     @abstractmethod
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
-        """Give back whatever the agent holds; called once, at the end."""
+        """Release everything that the agent holds; called once, at the end."""
 
     # -- what may be changed ---------------------------------------------------------------------------------------
 
@@ -133,7 +133,7 @@ class SimpleElasticAgent(StatusEvents, ElasticAgent):
         worker_group.state = WorkerState.HEALTHY
 
     def _restart_workers(self, worker_group: WorkerGroup) -> None:
-        """Start anew in a fresh round; the old workers have been stopped by now."""
+        """Start the workers again in a new round; the old ones have been stopped."""
         self._initialize_workers(worker_group)
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
@@ -154,7 +154,7 @@ class SimpleElasticAgent(StatusEvents, ElasticAgent):
         return workers_at(self._place, spec.local_world_size)
 
     def _exit_barrier(self) -> None:
-        """Wait for the other agents through the store, where the rendezvous is not ours."""
+        """Wait for the other agents through the store, if the rendezvous is not ours."""
         if isinstance(self._rounds, ClassicRounds):
             self._rounds.wait_others(self._worker_group.group_world_size or 1, self._store)
 
@@ -173,7 +173,7 @@ class SimpleElasticAgent(StatusEvents, ElasticAgent):
     def run(self, role: str = DEFAULT_ROLE) -> RunResult:
         """Take part until the run is over here.
 
-        Raises `SignalError` where a signal ended it, and what the rendezvous raises where no round came about.
+        Raises `SignalError` if a signal ended it, and the rendezvous's error if no round was formed.
         """
         return self._agent.run(lambda: self._invoke_run(role))
 
@@ -187,7 +187,7 @@ class SimpleElasticAgent(StatusEvents, ElasticAgent):
         return self._agent.status()
 
     def readiness(self) -> tuple[bool, str]:
-        """Say whether workers of a round run here, and if not what is being waited for. From any thread."""
+        """Return whether workers of a round run here, and if not, the reason for the wait. From any thread."""
         return self._agent.readiness()
 
     @property
@@ -201,7 +201,7 @@ class SimpleElasticAgent(StatusEvents, ElasticAgent):
 
 
 class LocalElasticAgent(SimpleElasticAgent):
-    """Starts workers as local processes, and notices the moment that one ends."""
+    """Starts workers as local processes, and notices as soon as one ends."""
 
     def __init__(
         self,
@@ -240,7 +240,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         self._adopt(agent, exit_barrier_timeout, shutdown_timeout)
 
     def warm_up(self) -> None:
-        """Begin to import what workers will need, in the background."""
+        """Begin to import the workers' modules, in the background."""
         self._local.warm_up()
 
     @property
@@ -249,7 +249,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         return self._local.failures
 
     def get_last_progress_time(self) -> int:
-        """When the watchdog last moved, in whole seconds of the wall clock; now, where there is none."""
+        """When the watchdog last made progress, in whole seconds of the wall clock; now, if there is none."""
         return self._local.get_last_progress_time()
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
@@ -275,7 +275,7 @@ class LocalElasticAgent(SimpleElasticAgent):
 
 
 class HookedWorkers(Workers):
-    """What the driver supervises: the workers that an agent of one's own starts, watches and stops by its methods."""
+    """The workers that a custom agent starts, watches and stops by its methods, as the driver sees them."""
 
     def __init__(self, agent: SimpleElasticAgent) -> None:
         self._agent = agent
@@ -338,12 +338,12 @@ class HookedWorkers(Workers):
         self._is_running, self._is_stopped = False, True
 
     def close(self, number: int) -> None:
-        """Have the agent give everything back."""
+        """Have the agent release everything."""
         self._agent._shutdown(signal.Signals(number))
 
 
 class HookedLocalWorkers(LocalWorkers):
-    """Local processes behind the methods that a `LocalElasticAgent` of one's own may change."""
+    """Local processes behind the methods that a subclass of `LocalElasticAgent` may override."""
 
     def __init__(self, owner: LocalElasticAgent, *parts: Any) -> None:
         super().__init__(*parts)
@@ -372,6 +372,6 @@ class HookedLocalWorkers(LocalWorkers):
         return self._owner._cause_of(result)
 
     def close(self, number: int, grace_s: float = SHUTDOWN_TIMEOUT_S) -> None:
-        """Have the agent give everything back."""
+        """Have the agent release everything."""
         del grace_s
         self._owner._shutdown(signal.Signals(number))

@@ -29,7 +29,7 @@ def create_c10d_store(
     retries: int = 3,
     use_libuv: bool | None = None,
 ) -> Any:
-    """Make a TCPStore, or join one; a server with port -1 picks a free one, and tries again where that was taken."""
+    """Make a TCPStore, or join one; a server with port -1 picks a free one, and tries again if that was taken."""
     if server_port == -1 and world_size > 1:
         raise UsageError(f"server_port must be specified when world_size > 1, got {server_port=}, {world_size=}")
     dist = _torch()

@@ -1,4 +1,4 @@
-"""Rounds from any handler with TorchElastic's methods: it blocks while a round forms, and is polled.
+"""Rounds from any handler with TorchElastic's methods: asking blocks while a round forms, and the handler is polled.
 
 Nodes that have only their ranks number their workers by an exchange through the handler's store, and meet there again
 at the end.
@@ -30,7 +30,7 @@ _RANKS_KEY = "torchelastic/assigned_ranks/"
 
 
 class ClassicRounds(RoundSource):
-    """Serves any `RendezvousHandler` as a source of rounds; asking blocks, and newcomers are polled for."""
+    """Makes any `RendezvousHandler` a source of rounds; asking blocks, and it polls for newcomers."""
 
     counts_restarts = False
 
@@ -43,11 +43,11 @@ class ClassicRounds(RoundSource):
         #: The place in the round that runs, while it is looked at for newcomers.
         self._place: Place | None = None
         self._store: Any = None
-        #: Waits for the others at the end; an agent of one's own may wait otherwise.
+        #: Waits for the others at the end; an agent of your own may wait otherwise.
         self.exit_barrier: Callable[[], None] = self.wait_others
 
     def listen(self, listener: Callable[[MemberEffect], None], blocking: Blocking | None = None) -> None:
-        """Hand what is learned to `listener`, in the thread that asked."""
+        """Send news to `listener`, in the thread that asked."""
         self._listener = listener
         if blocking is not None:
             self._blocking = blocking
@@ -74,12 +74,12 @@ class ClassicRounds(RoundSource):
             self._listener(RoundBroken(place, f"{count(waiting, 'node')} want to join"))
 
     def fail(self, cause: Cause) -> None:
-        """The others notice by their own means."""
+        """Do nothing: the other nodes notice by themselves."""
         del cause
         self._place = None
 
     def finish(self) -> None:
-        """Wait for the others at the exit barrier; a timeout is told and lived with."""
+        """Wait for the others at the exit barrier; a timeout is only reported."""
         self._place = None
         try:
             with self._blocking():
@@ -89,24 +89,24 @@ class ClassicRounds(RoundSource):
         self._listener(RunEnded("finished", failed=False))
 
     def wait_others(self, nodes: int | None = None, store: Any = None) -> None:
-        """Wait through the store until so many agents are done."""
+        """Wait through the store until this many agents are done."""
         store, nodes = store or self._store, self._nodes if nodes is None else nodes
         if store is not None and nodes > 1:
             barrier(store, nodes, EXIT_BARRIER_KEY, self._exit_barrier_timeout_s)
 
     def leave(self, reason: str) -> bool:
-        """A handler of others knows no way to leave."""
+        """Do nothing: a handler of another package has no way to leave."""
         del reason
         self._place = None
         return True
 
     def release(self, *, signalled: bool) -> None:
-        """Shut the handler down, which ends the run for all nodes; not where a signal ended this one alone."""
+        """Shut the handler down, which ends the run for all nodes; not if a signal ended this one alone."""
         if not signalled:
             self._handler.shutdown()
 
     def error_of(self, unanswered: AskFailed | RunEnded) -> HoldfastError:
-        """A handler of others raises by itself."""
+        """Make an error of the reason; the handler raises its own errors itself."""
         return RendezvousError(unanswered.reason)
 
     def store(self) -> Any:
@@ -145,7 +145,7 @@ class RoleInstanceInfo:
         return RoleInstanceInfo(**json.loads(data))
 
     def agree(self, store: Any, group_world_size: int) -> Numbers:
-        """Tell rank 0 what this node brings; rank 0 numbers all workers; read our own numbers."""
+        """Tell rank 0 about this node's workers; rank 0 numbers all workers; read our own numbers."""
         store.set(f"{_INFO_KEY}{self.rank}", self.serialize())
         if self.rank == 0:
             infos = [self.deserialize(store.get(f"{_INFO_KEY}{rank}")) for rank in range(group_world_size)]

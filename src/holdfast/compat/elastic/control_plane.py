@@ -18,9 +18,9 @@ ANSWER_TIMEOUT_S = 5.0
 
 @contextmanager
 def worker_main() -> Iterator[None]:
-    """Wrap a worker's main function: what it raises is recorded; also a decorator.
+    """Wrap a worker's main function and record its exceptions; also a decorator.
 
-    Where `TORCH_WORKER_SERVER_SOCKET` names a socket, torch's server answers there meanwhile.
+    If `TORCH_WORKER_SERVER_SOCKET` names a socket, torch's server answers there meanwhile.
     """
     handler = get_error_handler()
     handler.initialize()

@@ -1,4 +1,4 @@
-"""TorchElastic's `timer.debug_info_logging`: what to say of timers that expired."""
+"""TorchElastic's `timer.debug_info_logging`: log messages about expired timers."""
 
 from __future__ import annotations
 

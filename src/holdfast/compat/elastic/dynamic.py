@@ -1,6 +1,6 @@
-"""A rendezvous over any backend that can keep one text and say whether it has changed: TorchElastic's pluggable kind.
+"""TorchElastic's rendezvous over any backend that keeps one text and tells whether it has changed.
 
-`gathering` decides; this reads, writes, waits, and beats in a thread of its own. What is kept is JSON, never a pickle.
+`gathering` decides; this reads, writes, waits, and beats in a thread of its own. The text is JSON, never a pickle.
 The native backend pushes and needs none of this; here every node polls.
 """
 
@@ -27,7 +27,7 @@ from holdfast.store.prefix import PrefixStore
 
 #: How often a node that waits looks again.
 LOOK_S = 0.3
-#: A node that was overtaken by another's write tries again after up to this time.
+#: A node whose write came too late tries again after up to this time.
 OVERTAKEN_S = 0.05
 TIMEOUTS_S = {"join": 600, "last_call": 30, "close": 30, "heartbeat": 5}
 
@@ -45,7 +45,7 @@ class RendezvousBackend(ABC):
 
     @abstractmethod
     def get_state(self) -> tuple[bytes, Token] | None:
-        """Return the state and its token, or None where there is none yet.
+        """Return the state and its token, or None if there is none yet.
 
         Raises `RendezvousConnectionError` or `RendezvousStateError`.
         """
@@ -54,7 +54,7 @@ class RendezvousBackend(ABC):
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
         """Set the state if it still has this token, or if there is none yet and no token is given.
 
-        Returns the state as it is now, its token, and whether it was set; or None where it was not and is not known.
+        Returns the state as it is now, its token, and whether it was set; or None if it was not and is not known.
         """
 
 
@@ -110,7 +110,7 @@ class RendezvousSettings:
 
 
 class StateHolder:
-    """The shared state, and this node's way of changing it: read, decide, write if no other node was faster."""
+    """The shared state, and how this node changes it: read, decide, write if no other node was faster."""
 
     def __init__(self, backend: RendezvousBackend) -> None:
         self._backend = backend
@@ -239,7 +239,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             self._over.wait(LOOK_S)
 
     def is_closed(self) -> bool:
-        """Say whether the run is over."""
+        """Return whether the run is over."""
         return self._state.read()[0].closed
 
     def set_closed(self) -> None:
@@ -247,7 +247,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._state.settle(self._machine.close)
 
     def num_nodes_waiting(self) -> int:
-        """Return how many nodes want into the round or were lost from it: reasons to form it anew."""
+        """Return how many nodes wait to join or were lost: reasons to form another round."""
         return self._machine.nodes_waiting(self._state.read()[0])
 
     def shutdown(self) -> bool:
@@ -275,7 +275,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             thread.join()
 
     def _beat(self) -> None:
-        """Beat until told to stop; a beat that fails is made good by the next."""
+        """Beat until told to stop; a failed beat is followed by the next."""
         while not self._over.wait(self._settings.keep_alive_interval.total_seconds()):
             try:
                 self._machine.beat()

@@ -38,7 +38,7 @@ class EtcdRendezvousBackend(RendezvousBackend):
         return "etcd-v2"
 
     def get_state(self) -> tuple[bytes, Token] | None:
-        """Return the state and its token, or None where there is none yet."""
+        """Return the state and its token, or None if there is none yet."""
         try:
             return self._client.read(self._key)
         except UnavailableError as error:

@@ -1,4 +1,4 @@
-"""An etcd of one's own, for trying things out on one machine: on a free port, gone with its data when stopped."""
+"""An etcd server for experiments on one machine: on a free port; its data are removed when it stops."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class EtcdServer:
         return Gateway(Endpoint(self._host, self._port))
 
     def start(self, timeout: int = 60, num_retries: int = 3, stderr: int | IO[Any] | None = None) -> None:
-        """Start it and wait until it answers; raises `TimeoutError` where it does not."""
+        """Start it and wait until it answers; raises `TimeoutError` if it does not."""
         for attempt in range(num_retries + 1):
             try:
                 self._start(attempt, timeout, stderr)

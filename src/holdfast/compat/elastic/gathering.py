@@ -1,4 +1,4 @@
-"""How nodes that share nothing but one changing text agree on a round. Pure.
+"""How nodes that share only one changing text agree on a round. Pure.
 
 The text is the `Gathering`: the nodes of the round, those that wait for the next one, those that stand by. A node reads
 it, decides here what it should become, and writes it if no other node has written in between; otherwise it reads again.
@@ -77,7 +77,7 @@ class Gathering:
             ) from error
 
     def remove(self, name: str) -> bool:
-        """Take a node out of the round and the lists; says whether it was anywhere."""
+        """Take a node out of the round and the lists; return whether it was anywhere."""
         was = name in self.participants or name in self.waiting or name in self.spares
         self.participants.pop(name, None)
         self.waiting = [each for each in self.waiting if each != name]
@@ -162,7 +162,7 @@ class GatheringMachine:
         return Write(gathering) if changed else Done(gathering)
 
     def beat(self) -> None:
-        """Have lived on; `keep_alive` tells it."""
+        """Count one more beat; `keep_alive` publishes it."""
         self._beat += 1
 
     def keep_alive(self, gathering: Gathering, now: float) -> Action:
@@ -205,7 +205,7 @@ class GatheringMachine:
         return bool(dead)
 
     def _line_up(self, gathering: Gathering) -> bool:
-        """Wait for the next round, or stand by where this one has no room."""
+        """Wait for the next round, or stand by if this one has no room."""
         has_room = len(gathering.participants) < self.rules.max_nodes
         mine, other = (gathering.waiting, gathering.spares) if has_room else (gathering.spares, gathering.waiting)
         if self.name in mine:

@@ -31,7 +31,7 @@ def launch(args: Namespace) -> None:
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Run the command line of `torch.distributed.launch`: return, or raise `ChildFailedError` where workers failed."""
+    """Run the command line of `torch.distributed.launch`: return, or raise `ChildFailedError` if workers failed."""
     warnings.warn("torch.distributed.launch is deprecated; use torchrun or holdfast launch", FutureWarning, 2)
     parsed = parse_args(sys.argv[1:] if args is None else args)
     _check(parsed)

@@ -165,8 +165,28 @@ class PContext(ABC):
 class _GangContext(PContext):
     """What both contexts share: a gang, and how its ends become a result."""
 
-    def __init__(self, *args: Any, numa_options: NumaOptions | None = None, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self,
+        name: str,
+        entrypoint: Callable[..., Any] | str,
+        args: dict[int, tuple[Any, ...]],
+        envs: dict[int, dict[str, str]],
+        logs_specs: LogsSpecs,
+        log_line_prefixes: dict[int, str] | None = None,
+        numa_options: NumaOptions | None = None,
+        duplicate_stdout_filters: list[str] | None = None,
+        duplicate_stderr_filters: list[str] | None = None,
+    ) -> None:
+        super().__init__(
+            name,
+            entrypoint,
+            args,
+            envs,
+            logs_specs,
+            log_line_prefixes,
+            duplicate_stdout_filters,
+            duplicate_stderr_filters,
+        )
         self._numa_options = numa_options
         self._gang: Gang | None = None
         self._result: RunProcsResult | None = None
@@ -199,7 +219,7 @@ class _GangContext(PContext):
             raise
 
     def _check_entrypoint(self) -> None:
-        """Raise where the entry point cannot be started."""
+        """Raise if the entry point cannot be started."""
 
     def pids(self) -> dict[int, int]:
         """The process ids by local rank."""
@@ -262,9 +282,9 @@ class MultiprocessContext(_GangContext):
             envs,
             logs_specs,
             log_line_prefixes,
+            numa_options,
             duplicate_stdout_filters,
             duplicate_stderr_filters,
-            numa_options=numa_options,
         )
         self.start_method = start_method
 
@@ -282,30 +302,6 @@ class MultiprocessContext(_GangContext):
 
 class SubprocessContext(_GangContext):
     """Runs a program in every process."""
-
-    def __init__(
-        self,
-        name: str,
-        entrypoint: str,
-        args: dict[int, tuple[Any, ...]],
-        envs: dict[int, dict[str, str]],
-        logs_specs: LogsSpecs,
-        log_line_prefixes: dict[int, str] | None = None,
-        numa_options: NumaOptions | None = None,
-        duplicate_stdout_filters: list[str] | None = None,
-        duplicate_stderr_filters: list[str] | None = None,
-    ) -> None:
-        super().__init__(
-            name,
-            entrypoint,
-            args,
-            envs,
-            logs_specs,
-            log_line_prefixes,
-            duplicate_stdout_filters,
-            duplicate_stderr_filters,
-            numa_options=numa_options,
-        )
 
     def _entry(self, local_rank: int) -> Entry:
         return Program((str(self.entrypoint), *map(str, self.args[local_rank])))

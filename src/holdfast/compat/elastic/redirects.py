@@ -1,4 +1,4 @@
-"""This process's own output, to a file for the time being: what C libraries write goes there too."""
+"""Redirects this process's own output to a file for a while, including that of C libraries."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ redirect_stderr = partial(redirect, "stderr")
 
 
 def get_std_cm(std_rd: str, redirect_fn: Callable[[str], AbstractContextManager[None]]) -> AbstractContextManager[None]:
-    """Redirect to a file, or to nowhere else where no file is named."""
+    """Redirect to a file; do nothing without one."""
     return redirect_fn(std_rd) if std_rd else nullcontext()
 
 

@@ -101,17 +101,17 @@ def parse_min_max_nnodes(nnodes: str) -> tuple[int, int]:
 
 
 def determine_local_world_size(nproc_per_node: str) -> int:
-    """Say how many workers a node has: a number, or what `auto`, `cpu` and `gpu` mean here."""
+    """Return how many workers a node has: a number, or the count for `auto`, `cpu` or `gpu`."""
     return local_world_size(nproc_per_node)
 
 
 def _get_logs_specs_class(logs_specs_name: str | None) -> type[LogsSpecs]:
-    """Return the class that says where logs go, by the name of its entry point."""
+    """Return the class that decides where logs go, by the name of its entry point."""
     return logs_specs_class(logs_specs_name)
 
 
 def get_rdzv_endpoint(args: Namespace) -> str:
-    """Say where nodes meet."""
+    """Return where nodes meet."""
     options = _options(args)
     return meeting_place(options, *parse_nnodes(options.nnodes))[1]
 
@@ -145,18 +145,18 @@ def run_script_path(training_script: str, *training_script_args: str) -> None:
 
 
 def run(args: Namespace) -> None:
-    """Run this node's workers to their end; raises `ChildFailedError` where they fail."""
+    """Run this node's workers to their end; raises `ChildFailedError` if they fail."""
     config, program, rest = config_from_args(args)
     elastic_launch(config=config, entrypoint=program)(*rest)
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Run torchrun's command line: return when all went well, raise `ChildFailedError` where workers failed."""
+    """Run torchrun's command line: return when all went well, raise `ChildFailedError` if workers failed."""
     launch_or_raise(_options(parse_args(sys.argv[1:] if args is None else args)))
 
 
 def launch_or_raise(options: LaunchOptions) -> None:
-    """Be `holdfast launch` with its screen and its report, and with an error for its exit code."""
+    """Run `holdfast launch` with its screen and its report; raise an error for its exit code."""
     from holdfast.cli.launch import launch, leave_logs_to_the_screen
     from holdfast.launcher.screen import Screen
 
@@ -167,7 +167,7 @@ def launch_or_raise(options: LaunchOptions) -> None:
 
 
 def be_the_command(words: Sequence[str]) -> None:
-    """Be `holdfast launch` as a program: its report, its exit code."""
+    """Run `holdfast launch` as a program, with its report and its exit code."""
     from holdfast.cli import main as holdfast
 
     holdfast(["launch", *words])

@@ -1,6 +1,6 @@
 """The events that a launcher written for TorchElastic asks its agent for and records itself.
 
-An agent of ours tells its own states as facts, which become the same events; these are for launchers of one's own.
+An agent of ours tells its own states as facts, which become the same events; these are for launchers of your own.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class C10dRendezvousBackend(RendezvousBackend):
         return "c10d"
 
     def get_state(self) -> tuple[bytes, Token] | None:
-        """Return the state and its token, or None where there is none yet."""
+        """Return the state and its token, or None if there is none yet."""
         return _decode(self._ask("get", self._key))
 
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:

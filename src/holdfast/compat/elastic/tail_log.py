@@ -1,4 +1,4 @@
-"""Files that others write, shown as they grow. Our own workers' output is shown by the pump, without polling.
+"""Shows files of other processes as they grow. The pump shows our own workers' output, without polling.
 
 For programs written for TorchElastic, whose tee is a file and a thread that looks into it.
 """

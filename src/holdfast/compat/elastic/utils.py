@@ -40,7 +40,7 @@ class macros:  # noqa: N801 - the name that users know
 
 
 def read_proc_state(pid: int) -> str | None:
-    """Return the state of a process as /proc has it, `R`, `S`, `D`, `Z`..., or None where there is none."""
+    """Return the state of a process as /proc has it, `R`, `S`, `D`, `Z`..., or None if there is none."""
     found = read_stat(pid)
     return found.state if found is not None else None
 

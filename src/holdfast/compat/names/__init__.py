@@ -1,8 +1,8 @@
-"""Which module of ours stands behind which name of others: one table for each family of names. Data only. Pure.
+"""Which of our modules is behind each foreign name: one table for each family of names. Data only. Pure.
 
-A table says what an importable name leads to:
+A table gives for each importable name:
 
-- the name of a module of ours: the alias is that very module;
+- the name of a module of ours: the alias is the same module;
 - a `View`: a module that shows the names of several of ours, where others keep in one file what we keep in several,
   or call it differently.
 

@@ -1,4 +1,4 @@
-"""Which module of ours stands behind which name of TorchElastic. Data only. Pure."""
+"""Which of our modules is behind each name of TorchElastic. Data only. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which module of ours stands behind which name of the first torchelastic, 0.1 and 0.2. Data only. Pure.
+"""Which of our modules is behind each name of the first torchelastic, 0.1 and 0.2. Data only. Pure.
 
 `torchelastic` itself is a small package of ours that is installed with Holdfast.
 """

@@ -1,4 +1,4 @@
-"""Which module of ours stands behind which name of TorchX. Data only. Pure.
+"""Which of our modules is behind each name of TorchX. Data only. Pure.
 
 Programs also import, and tests also patch, what a module of TorchX has itself imported; these names are listed with
 the module that they are of, or where our code looks them up.

@@ -53,7 +53,7 @@ class Checkpoint(ABC):
 
     @abstractmethod
     def commit(self) -> None:
-        """Have the checkpoint count, whole; a second call does nothing."""
+        """Make the complete checkpoint visible; a second call does nothing."""
 
     @abstractmethod
     def discard(self) -> None:
@@ -223,7 +223,7 @@ class CheckpointUtil:
         self.checkpoint_loaded = True
 
     def save_checkpoint(self, state: Any, rank: int) -> None:
-        """Have rank 0 save the state where the coordinator or the state asks for it; a failure is told, not raised."""
+        """Have rank 0 save the state if the coordinator or the state asks for it; a failure is reported, not raised."""
         if self.checkpoint_manager is None:
             return
         if not (self.coordinator.should_save_checkpoint() or state.should_save_checkpoint(rank)):

@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
 
 class WorkerStats(ABC):
-    """What a step tells about this worker; `train_step` returns one with the state, or None."""
+    """Statistics of this worker in a step; `train_step` returns them with the state, or None."""
 
     @abstractmethod
     def get_progress_rate(self) -> float | None:
-        """How fast this worker is, in any unit that all share; None where it cannot say."""
+        """How fast this worker is, in any unit that all share; None if it cannot say."""
 
 
 class SimpleWorkerStats(WorkerStats):
@@ -37,7 +37,7 @@ class Coordinator(ABC):
 
     @abstractmethod
     def barrier(self) -> None:
-        """Wait until all workers of the round have come here."""
+        """Wait until all workers of the round have called this."""
 
     @abstractmethod
     def init_process_group(self) -> None:
@@ -45,7 +45,7 @@ class Coordinator(ABC):
 
     @abstractmethod
     def should_save_checkpoint(self) -> bool:
-        """Say whether now is the time for a checkpoint; the same on all workers."""
+        """Return whether now is the time for a checkpoint; the same on all workers."""
 
     @abstractmethod
     def should_rendezvous(self, state: State) -> bool:
@@ -53,7 +53,7 @@ class Coordinator(ABC):
 
     @abstractmethod
     def should_stop_training(self) -> bool:
-        """Say whether the training is over."""
+        """Return whether the training is over."""
 
     @abstractmethod
     def signal_training_done(self) -> None:
@@ -61,21 +61,21 @@ class Coordinator(ABC):
 
     @abstractmethod
     def monitor_progress(self, state: State, worker_stats: WorkerStats | None) -> None:
-        """Look at how this worker does beside the others."""
+        """Compare this worker's progress with the others'."""
 
     @abstractmethod
     def report_progress(self, state: State) -> None:
-        """Take note of a step that is done."""
+        """Record a step that is done."""
 
     @abstractmethod
     def on_error(self, e: Exception) -> None:
-        """Take note of an error after which the worker regroups."""
+        """Record an error after which the worker regroups."""
 
     def explains(self, error: Exception) -> bool:
-        """Say whether an error that is no `RuntimeError` only comes from a round that is over."""
+        """Return whether an error that is no `RuntimeError` only comes from a round that is over."""
         del error
         return False
 
     def sync(self, state: State, world_size: int, rank: int) -> None:
-        """Have the state made equal on all workers."""
+        """Make the state equal on all workers."""
         state.sync(world_size, rank)

@@ -4,9 +4,9 @@ What ends a step decides what follows:
 
 - `StopIteration`: the data is used up; the training is over for all workers.
 - `RuntimeError`, or what the coordinator explains by a round that is over: this worker or a peer failed; the step is
-  rolled back, the workers regroup, and go on.
-- `StopException`: this worker leaves; the others go on.
-- anything else: this worker ends with it; the others regroup and go on.
+  rolled back, the workers regroup and continue.
+- `StopException`: this worker leaves; the others continue.
+- anything else: this worker ends with it; the others regroup and continue.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from holdfast.train.state import State
 
 S = TypeVar("S", bound=State)
 
-#: At so many failures the loop gives up.
+#: After this many failures the loop gives up.
 MAX_FAILURES = 100
 
 TrainStep = Callable[[S], tuple[S, WorkerStats | None]]
@@ -46,7 +46,7 @@ def train(coordinator: Coordinator, train_step: TrainStep[S], state: S) -> S:
 def run_train(coordinator: Coordinator, train_step_gen: Callable[[S], Iterator[Any]], state: S) -> S:
     """Run a generator that does one step for each value that it yields: `(state, worker_stats)`, or the stats alone.
 
-    It is made anew, from the state as it then is, after every regrouping.
+    It is made again, from the state as it then is, after every regrouping.
     """
     loop = _Loop(coordinator, train_step_gen, state)
     while not coordinator.should_stop_training():
@@ -67,7 +67,7 @@ class _Loop(Generic[S]):
         self._checkpoints = CheckpointUtil(coordinator)
 
     def run_round(self) -> bool:
-        """Take part in one round; says whether there may be another."""
+        """Take part in one round; return whether there may be another."""
         try:
             _, rank, world_size = self._coordinator.rendezvous_barrier()
             self._coordinator.init_process_group()
@@ -104,7 +104,7 @@ class _Loop(Generic[S]):
         return False
 
     def _regroup_after(self, error: Exception) -> None:
-        """Roll back, and let the next round begin; the same error forever ends the loop."""
+        """Roll back, and let the next round begin; too many errors end the loop."""
         self._failures += 1
         if self._failures >= MAX_FAILURES:
             sentence = f"Exceeded max number of recoverable failures: {self._failures}; the last was {error!r}"

@@ -30,8 +30,8 @@ class CoordinatorP2P(Coordinator):
     """Coordinates the workers of one run among themselves.
 
     `init_method` is `holdfast://HOST:PORT/RUN?min_workers=1&max_workers=4`, where the worker on that host that comes
-    first carries the coordinator, or `etcd://HOST:PORT/RUN?...`, where etcd says who does. `c10d_backend` names the
-    backend of torch's process group, made anew for every round, or `ring` for our own collectives.
+    first runs the coordinator, or `etcd://HOST:PORT/RUN?...`, where etcd elects one. `c10d_backend` names the
+    backend of torch's process group, which is new in every round, or `ring` for our own collectives.
     """
 
     #: Every so many steps the workers compare their progress rates.
@@ -83,16 +83,16 @@ class CoordinatorP2P(Coordinator):
         self._groups.form(self._trainer.view, self._trainer.membership)
 
     def sync(self, state: State, world_size: int, rank: int) -> None:
-        """Have the state made equal on all workers."""
+        """Make the state equal on all workers."""
         del world_size, rank
         self._trainer.sync(state)
 
     def barrier(self) -> None:
-        """Wait until all workers of the round have come here."""
+        """Wait until all workers of the round have called this."""
         self._trainer.ring.barrier()
 
     def explains(self, error: Exception) -> bool:
-        """Say whether an error that is no `RuntimeError` only comes from a round that is over."""
+        """Return whether an error that is no `RuntimeError` only comes from a round that is over."""
         return isinstance(error, ValueError | OSError) and self._trainer.membership.broken is not None
 
     def _leave_group(self) -> None:
@@ -106,12 +106,12 @@ class CoordinatorP2P(Coordinator):
         return False
 
     def should_rendezvous(self, state: State) -> bool:
-        """Say whether newcomers wait or the round is over; all workers hear the same, since they tell each other."""
+        """Return whether newcomers wait or the round is over; all workers hear the same, since they tell each other."""
         del state
         return self._trainer.machine.needs_round
 
     def should_stop_training(self) -> bool:
-        """Say whether a worker has ended the training."""
+        """Return whether a worker has ended the training."""
         return self._done or self._trainer.membership.ended is not None
 
     def signal_training_done(self) -> None:
@@ -148,7 +148,7 @@ class CoordinatorP2P(Coordinator):
         self._trainer.end_step(0.0)
 
     def on_error(self, e: Exception) -> None:
-        """Take note of why the workers regroup."""
+        """Record why the workers regroup."""
         if not isinstance(e, RoundOverError):
             facts.warn("step_failed", f"the step is rolled back: {e!r}", error=repr(e))
         # The loop counts failures itself: to the trainer every one of them is the round's.

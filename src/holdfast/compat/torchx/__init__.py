@@ -1,4 +1,4 @@
-"""What TorchX has in another shape than we: thin adapters over our rooms, reached by the names of its modules.
+"""Thin adapters over our packages, for the parts of TorchX that have another shape.
 
 `holdfast.compat.names.torchx` says which name leads where; most lead straight to our own modules.
 """

@@ -79,12 +79,12 @@ def load_sections(prefix: str, dirs: Sequence[str] | None = None) -> dict[str, d
 
 
 def get_configs(prefix: str, name: str, dirs: Sequence[str] | None = None) -> dict[str, str]:
-    """Return what the section `[prefix:name]` says; nothing where there is none."""
+    """Return what the section `[prefix:name]` says; nothing if there is none."""
     return load_sections(prefix, dirs).get(name, {})
 
 
 def get_config(prefix: str, name: str, key: str, dirs: Sequence[str] | None = None) -> str | None:
-    """Return one value of the section `[prefix:name]`; None where there is none."""
+    """Return one value of the section `[prefix:name]`; None if there is none."""
     return get_configs(prefix, name, dirs).get(key)
 
 

@@ -17,7 +17,7 @@ _log_handlers: dict[str, logging.Handler] = {"console": logging.StreamHandler(),
 
 
 class SourceType(enum.StrEnum):
-    """Who called."""
+    """The API that was called."""
 
     UNKNOWN = "<unknown>"
     INTERNAL = "INTERNAL"

@@ -1,7 +1,7 @@
 """TorchX's `local_scheduler`: its image providers, its request and its bookkeeping, as an adapter around ours.
 
-A job is submitted, watched and ended as every local job is: it lives on disk and outlives this process. What differs
-from TorchX on purpose is listed in docs/COMPATIBILITY.md.
+A job is submitted, watched and ended like every local job: it is on disk and outlives this process. The differences
+from TorchX are listed in docs/COMPATIBILITY.md.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class LocalDirectoryImageProvider(ImageProvider):
         del cfg
 
     def fetch(self, image: str) -> str:
-        """Return the folder; raises `ValueError` where there is none."""
+        """Return the folder; raises `ValueError` if there is none."""
         if not Path(image).is_dir():
             raise UsageError(f"the image '{image}' is not a folder of this machine")
         return image

@@ -1,14 +1,14 @@
-"""The local scheduler: replicas as processes of this machine, in jobs that live on disk and outlive the shell.
+"""The local scheduler: replicas are processes of this machine, in jobs on disk that outlive the shell.
 
-record ●   what is written down about a job
+record ●   the files of a job
 render ●   from an app to the request
-machine ●  what is started, stopped and started again
-parse ●    from the records to what `describe` says
+machine ●  when replicas are started, stopped and started again
+parse ●    from the records to the result of `describe`
 keep ●     which finished jobs are dropped
-folders    the jobs on disk: who lives, who is asked to end
+folders    the jobs on disk: which are alive, which are asked to end
 supervisor one detached process per job that runs the machine
 capture    replicas' output on its way to disk; logs: on its way back
-scheduler  what users call
+scheduler  the interface for users
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ Each replica has three files that grow as it writes, over all its attempts:
     combined.log             both, line by line: `<seconds since 1970> <o or e> <line>`
 
 A line ends at a newline, or at a carriage return, as progress bars mean it. One that is longer than `LINE_BYTES_MAX`
-comes in pieces. The writer of what is missing because the disk was full is `h`.
+comes in pieces. A line of Holdfast's own about output that is missing, because the disk was full, has `h`.
 
-Pipes rather than files are what the replica writes to: a program that opens /dev/stderr anew would empty a file.
+The replica writes to pipes rather than files: a program that opens /dev/stderr again would empty a file.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ COMBINED = "combined.log"
 
 
 class ReplicaLog:
-    """The three files of one replica; what cannot be written is counted, and never stops anybody."""
+    """The three files of one replica; output that cannot be written is counted, and never blocks the replica."""
 
     def __init__(self, folder: Path, notes: list[str]) -> None:
         self.folder = folder
@@ -68,7 +68,7 @@ class ReplicaLog:
             os.close(self._fds.popitem()[1])
 
     def _append(self, name: str, data: bytes) -> bool:
-        """Write all of `data` at the end of a file; says whether that worked."""
+        """Write all of `data` at the end of a file; return whether that worked."""
         view = memoryview(b"\n" + data if name in self._torn and name == COMBINED else data)
         whole = len(view)
         try:
@@ -121,7 +121,7 @@ class Pipe:
             self.writer = -1
 
     def carry(self) -> int:
-        """Carry one piece to disk; returns its size, 0 at the end, -1 where nothing is there."""
+        """Copy one piece to disk; return its size, 0 at the end, -1 if there is none."""
         try:
             data = os.read(self.fd, READ_BYTES)
         except BlockingIOError:
@@ -132,7 +132,7 @@ class Pipe:
         return len(data)
 
     def finish(self) -> None:
-        """Carry all that is there, the last unfinished line included, and close."""
+        """Copy everything that is left, the last unfinished line included, and close."""
         self.close_writer()
         left = DRAIN_BYTES_MAX
         with contextlib.suppress(OSError):

@@ -10,14 +10,14 @@
         logs/<role>/<replica>/{stdout,stderr,combined}.log
         workspace/<role>/  the code that was shipped with the job
 
-There is no daemon and no index, so nothing can fall out of step:
+There is no daemon and no index, so nothing can become inconsistent:
 
-- A job appears by renaming a finished folder, locked already, into place; it goes by being renamed away. Both happen at
-  once or not at all, and of several who try, one succeeds.
-- The lock is the proof of life: the kernel gives it up when the supervisor ends, however it ends. The submitter takes
-  it and hands it down, so that there is no moment without it.
+- A job appears when a finished folder, already locked, is renamed into place, and goes by a rename. Both happen at
+  once or not at all, and if several processes try, one succeeds.
+- The lock shows that the supervisor is alive: the kernel releases it when the supervisor ends. The submitter takes
+  it and passes it on, so that there is no moment without it.
 - To cancel is to leave the file `cancel` and then to signal the supervisor, which looks for the file once it can be
-  signalled: whichever comes first, the wish is seen.
+  signalled: whichever comes first, the request is seen.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class JobFolder:
     # -- records -------------------------------------------------------------------------------------------------------
 
     def read_request(self) -> LocalRequest | None:
-        """Return the request, or None where the job is gone."""
+        """Return the request, or None if the job is gone."""
         return read_record(self.path / "job.json", LocalRequest.from_json)
 
     def read_state(self) -> JobRecord | None:
-        """Return the last state that was written, or None where the job is gone."""
+        """Return the last state that was written, or None if the job is gone."""
         return read_record(self.path / "state.json", JobRecord.from_json)
 
     def write_state(self, record: JobRecord, *, final: bool = False) -> None:
@@ -89,7 +89,7 @@ class JobFolder:
         return False
 
     def look(self) -> tuple[JobRecord, Life] | None:
-        """Return the state together with what can be seen of the job, or None where it is gone."""
+        """Return the state together with what can be seen of the job, or None if it is gone."""
         alive = self.alive()  # before the state is read: see `Life`
         cancel_asked = self.cancel_asked()
         record = self.read_state()
@@ -115,7 +115,7 @@ class JobFolder:
         return (self.path / "kill").exists()
 
     def ask_cancel(self, *, hard: bool = False) -> None:
-        """Ask the supervisor to end the job; does nothing where there is none any more."""
+        """Ask the supervisor to end the job; does nothing if there is none any more."""
         if not self.alive():
             return
         try:
@@ -150,7 +150,7 @@ class JobFolder:
             wait_end(pidfd, timeout_s)
 
     def wait_gone(self, timeout_s: float) -> bool:
-        """Wait until the supervisor has ended; says whether that came about in time."""
+        """Wait until the supervisor has ended; return whether that came about in time."""
         until = time.monotonic() + timeout_s
         with self._supervisor() as pidfd:
             while self.alive():
@@ -161,7 +161,7 @@ class JobFolder:
         return True
 
     def remove(self) -> bool:
-        """Remove the folder; False where another process did."""
+        """Remove the folder; False if another process did."""
         gone = self.path.with_name(f"{GONE}{os.getpid()}-{time.monotonic_ns()}")
         try:
             self.path.rename(gone)
@@ -228,9 +228,9 @@ class Jobs:
     def create(
         self, request: LocalRequest, record: JobRecord, fill: Callable[[Path], None] = lambda _: None
     ) -> tuple[JobFolder, int]:
-        """Put a new job in place; returns its folder and the descriptor of its lock, which is held.
+        """Create a job; return its folder and the descriptor of its lock, which is held.
 
-        `fill` adds to the folder what else belongs to the job, before anybody can see it.
+        `fill` adds further files of the job to the folder, before other processes can see it.
         """
         draft = self.path / f"{NEW}{os.getpid()}-{time.monotonic_ns()}"
         try:
@@ -302,7 +302,7 @@ class Jobs:
 
 
 def read_record(path: Path, read: Callable[[dict[str, Any]], R]) -> R | None:
-    """Return the record in a file, or None where there is none; a damaged one is a `UsageError`."""
+    """Return the record in a file, or None if there is none; a damaged one is a `UsageError`."""
     try:
         data = json.loads(path.read_bytes())
         if isinstance(data, dict):
@@ -317,7 +317,7 @@ def read_record(path: Path, read: Callable[[dict[str, Any]], R]) -> R | None:
 
 
 def write_json(path: Path, data: dict[str, Any], *, sync: bool = False) -> None:
-    """Put a record in place as a whole, readable by this user alone."""
+    """Write a record atomically, readable by this user alone."""
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
@@ -352,7 +352,7 @@ def wait_end(pidfd: int | None, timeout_s: float) -> None:
 
 def start_of(pid: int) -> int:
     """Return when a process was started, in ticks since the boot; with its pid that names it for good."""
-    # Not the workers' reader of the same file: importing their room would take longer than a whole command.
+    # Not the workers' reader of the same file: importing their package would take longer than a whole command.
     text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     return int(text.rpartition(")")[2].split()[19])
 

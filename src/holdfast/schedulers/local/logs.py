@@ -1,4 +1,4 @@
-"""Logs on their way back: the lines of one replica, from disk, as they grow."""
+"""Reading logs: the lines of one replica, from disk, as they grow."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Reader:
         self._rest = b""
 
     def read(self) -> list[bytes] | None:
-        """Return the next lines, or None where there is nothing more for now."""
+        """Return the next lines, or None if there is nothing more for now."""
         if self._fd is None:
             try:
                 self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
@@ -117,7 +117,7 @@ def _pick(lines: list[bytes], wanted: Wanted) -> Iterator[tuple[float, str]]:
 
 
 def parse_line(line: bytes) -> tuple[float, str, str]:
-    """Take a line of a combined log apart: when, who, what; one that is damaged is shown as it is."""
+    """Split a line of a combined log into time, stream and text; a damaged one is shown as it is."""
     try:
         at, letter, text = line.split(b" ", 2)
         return float(at), letter.decode("ascii"), text.decode("utf-8", "backslashreplace")

@@ -6,12 +6,12 @@ The rules:
   the whole app (APPLICATION), at most `max_retries` times; those that must restart with it are stopped first. Retries
   are counted for each replica, each role, or the whole app. The first comes at once, each later one after a longer
   wait.
-- Without retries left the job goes on as long as `min_replicas` of that role run or have succeeded. Otherwise it has
+- Without retries left the job continues as long as `min_replicas` of that role run or have succeeded. Otherwise it has
   failed: the others are stopped, and the first failure is the cause.
 - A replica that ends while it is being stopped is charged with nothing.
 - A cancelled job ends when nothing of it runs any more. A job that is already failing stays failed.
 
-What it does not know: processes, signals, grace times, files. The driver answers `StartReplica` with `ReplicaStarted`
+It does not know processes, signals, grace times or files. The driver answers `StartReplica` with `ReplicaStarted`
 or with a `ReplicaEnded` without an exit code, and `StopReplica` with `ReplicaEnded`.
 """
 
@@ -165,7 +165,7 @@ class _Retries:
     used: dict[tuple[str, int | None], int] = field(default_factory=dict)
 
     def take(self, key: tuple[str, int | None], limit: int) -> int | None:
-        """Use one up and return its number, or None where there is none left."""
+        """Use one up and return its number, or None if there is none left."""
         count = self.used.get(key, 0)
         if count >= limit:
             return None
@@ -252,7 +252,7 @@ class JobMachine:
     # -- decisions -----------------------------------------------------------------------------------------------------
 
     def _failed(self, number: int, now: float) -> list[JobEffect]:
-        """A replica failed by itself: start it again, go on without it, or give up."""
+        """A replica failed by itself: start it again, continue without it, or give up."""
         replica = self.replicas[number]
         role = self._roles[replica.role]
         story = f"{replica.name} failed: {replica.cause}"
@@ -270,7 +270,7 @@ class JobMachine:
         return self._end(AppState.FAILED, f"{self._first_failure(number)}{spent}", f"{replica.name} failed")
 
     def _companions(self, number: int) -> tuple[list[int], tuple[str, int | None]]:
-        """Say who is started again together with a replica, and for what that retry is counted."""
+        """Say which replicas are started again together with one, and for which the retry is counted."""
         replica = self.replicas[number]
         match self._roles[replica.role].retry_policy:
             case RetryPolicy.REPLICA:
@@ -337,7 +337,7 @@ class JobMachine:
         return effects + [StopReplica(number, hard=True) for number in stopping if harder]
 
     def _go_on(self, now: float) -> list[JobEffect]:
-        """Do what has become possible: start again who is due, or end the job."""
+        """Start the replicas whose restart is due, or end the job."""
         if self.ended is not None:
             return []
         effects: list[JobEffect] = []
@@ -364,7 +364,7 @@ class JobMachine:
 
     @property
     def sentence(self) -> str:
-        """What there is to say about the job; empty while all is well."""
+        """The reason for the job's state; empty while there is none."""
         if self.ended is not None:
             return self.ended.sentence
         if self._ending is not None:

@@ -1,6 +1,6 @@
 """From a job's records to its status, also when its supervisor is gone. Pure.
 
-A job whose supervisor is gone without a last word did not just go on: its replicas die with it. So such a job has
+A job whose supervisor is gone without a final state is not running: its replicas die with it. So such a job has
 ended, and the reader says why: the machine was rebooted, or the supervisor was killed.
 """
 
@@ -16,7 +16,7 @@ from holdfast.specs.states import AppState, ReplicaStatus, RoleStatus, is_termin
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The true state of a job, and what to say about it; `cause` is why replicas ended that left no word."""
+    """The true state of a job, and its description; `cause` is why replicas ended that have no final state."""
 
     state: AppState
     msg: str
@@ -43,7 +43,7 @@ def judge(record: JobRecord, life: Life) -> Verdict:
 
 
 def describe(request: LocalRequest, record: JobRecord, life: Life) -> DescribeAppResponse:
-    """Say how a job is doing."""
+    """Return the status of a job."""
     verdict = judge(record, life)
     replicas = [_replica(each, verdict, record.host) for each in record.replicas]
     names = [role.name for role in request.role_plans]

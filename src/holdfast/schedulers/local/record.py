@@ -1,4 +1,4 @@
-"""What is written down about a local job, and how it is read again. Pure.
+"""The records of a local job, and how they are read. Pure.
 
 A job has two records. `job.json` is the request as it was submitted and never changes. `state.json` is how the job is
 doing: its supervisor replaces it as a whole. Both carry a version; a reader refuses only what is newer than itself.
@@ -22,7 +22,7 @@ RECORD_VERSION = 1
 
 @dataclass
 class ReplicaPlan:
-    """One replica to be: what it runs, laid over which environment, where, and with which GPUs."""
+    """The plan of one replica: its command, environment, folder and GPUs."""
 
     role: str
     id: int
@@ -93,12 +93,12 @@ class LocalRequest:
         return cls(**{**known, "roles": [role_from_json(role) for role in data.get("roles", ())]})
 
 
-#: Fields of the request that hold records of their own. Roles are written by their own room.
+#: Fields of the request that hold records of their own. Roles are written by their own package.
 _NESTED = {"replicas": list[ReplicaPlan], "role_plans": list[RolePlan], "shipments": list[Shipment]}
 
 
 class Supervisor(msgspec.Struct, frozen=True):
-    """The process that looks after a job; `start` tells it from a later one that has got its pid."""
+    """The process that supervises a job; `start` tells it from a later one with the same pid."""
 
     pid: int
     start: int = 0
@@ -114,7 +114,7 @@ class ReplicaRecord(msgspec.Struct, kw_only=True):
     pid: int | None = None
     exit_code: int | None = None
     cause: str = ""
-    #: Why it ended, beyond its exit code; None where nothing is known of that.
+    #: Why it ended, beyond its exit code; None if nothing is known of that.
     reason: str | None = None
     last_line: str = ""
     error: str = ""  #: what its error file holds
@@ -161,7 +161,7 @@ class JobRecord(Progress, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """What can be seen of a job from outside its records; looked at *before* the state is read.
+    """What the machine shows of a job besides its records; read *before* the state.
 
     In this order a supervisor that is seen dead has written all that it ever will.
     """

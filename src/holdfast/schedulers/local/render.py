@@ -22,14 +22,14 @@ PORT_VARIABLE = "HOLDFAST_LOCAL_RDZV_PORT"
 #: Where programs are looked for where no PATH says so, as under `env -i`.
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
-#: What an id is made of: letters and digits that are hard to mistake for each other.
+#: The letters and digits of an id: those that are hard to confuse.
 ID_LETTERS = "bcdfghjkmnpqrstvwxz23456789"
 NAME_CHARS_MAX = 60
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What the request depends on besides the app: who asks, where, and what this machine has."""
+    """What the request depends on besides the app: the user, the folder, and the devices of this machine."""
 
     backend: str
     session: str
@@ -109,7 +109,7 @@ def _replica(role: Role, number: int, cfg: Mapping[str, CfgVal], around: Surroun
 def _share_gpus(
     app: AppDef, cfg: Mapping[str, CfgVal], around: Surroundings, replicas: Sequence[ReplicaPlan]
 ) -> list[str]:
-    """Give each replica the GPUs that its resource asks for; several share one where they ask for parts."""
+    """Give each replica the GPUs that its resource asks for; replicas that ask for fractions share one."""
     if cfg.get("auto_set_cuda_visible_devices") is False:
         return []
     wanted = {role.name: max(0.0, float(role.resource.gpu)) for role in app.roles if GPUS_VARIABLE not in role.env}
@@ -133,7 +133,7 @@ def _share_gpus(
 def deal(wanted: Sequence[float], gpus: Sequence[str]) -> list[list[str]] | None:
     """Deal GPUs out in order: whole ones alone, parts (below 1) together as long as one GPU holds them.
 
-    Returns None where they are not enough.
+    Returns None if they are not enough.
     """
     left = list(gpus)
     opened: list[tuple[str, float]] = []  # GPUs that are shared, and what is free of each
@@ -160,7 +160,7 @@ def deal(wanted: Sequence[float], gpus: Sequence[str]) -> list[list[str]] | None
 
 
 def make_id(name: str, suffix: str) -> str:
-    """Make a job's id out of its app's name: readable, and fit for paths and handles."""
+    """Make a job's id from its app's name: readable, and valid in paths and handles."""
     readable = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in name)
     return f"{readable.strip('-_')[:NAME_CHARS_MAX] or 'app'}-{suffix}"
 

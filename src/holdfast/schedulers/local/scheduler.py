@@ -1,4 +1,4 @@
-"""The local scheduler: what users call. It submits by starting a supervisor, and asks only the jobs' folders."""
+"""The local scheduler's interface for users. It submits by starting a supervisor, and reads only the jobs' folders."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class LocalScheduler(WorkspaceMixin[None], Scheduler[LocalRequest]):
         return request
 
     def schedule(self, dryrun_info: AppDryRunInfo[LocalRequest]) -> str:
-        """Copy what is shipped, write the job down and start its supervisor; returns as soon as that is there."""
+        """Copy the code, write the job's record and start its supervisor; return as soon as that runs."""
         request = dryrun_info.request
         record = JobRecord(
             name=request.name,
@@ -180,7 +180,7 @@ class LocalScheduler(WorkspaceMixin[None], Scheduler[LocalRequest]):
     # -- looking -------------------------------------------------------------------------------------------------------
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
-        """Say how a job is doing, or None where there is none of that id."""
+        """Return the status of a job, or None if there is none with that id."""
         from holdfast.schedulers.local import parse
 
         folder = self._jobs.folder(app_id)
@@ -215,7 +215,7 @@ class LocalScheduler(WorkspaceMixin[None], Scheduler[LocalRequest]):
         self._jobs.folder(app_id).wait_news(timeout)
 
     def read_log(self, app_id: str, query: LogQuery) -> Iterator[tuple[float, str]]:
-        """Yield the lines of one replica, those of all its attempts; to follow it is until the job has ended."""
+        """Yield the lines of one replica, of all its attempts; when following, until the job has ended."""
         from holdfast.schedulers.local import logs
         from holdfast.schedulers.replies import Stream
 
@@ -263,7 +263,7 @@ class LocalScheduler(WorkspaceMixin[None], Scheduler[LocalRequest]):
         folder.remove()
 
     def _wait_ended(self, folder: JobFolder) -> bool:
-        """Wait until a cancelled job has ended; says whether that came about in time."""
+        """Wait until a cancelled job has ended; return whether that came about in time."""
         try:
             request = folder.read_request()
         except UsageError:
@@ -292,7 +292,7 @@ def log_root(request: LocalRequest) -> str:
 
 
 def _start_supervisor(folder: JobFolder, lock: int) -> None:
-    """Start the supervisor in a session of its own and hand the lock down to it."""
+    """Start the supervisor in a session of its own and pass the lock to it."""
     import subprocess
 
     package = str(Path(holdfast.__file__).parent.parent)
@@ -361,8 +361,8 @@ def _folder_of(role: Role) -> str:
 def _python_folder() -> str:
     """Name the folder of our Python where it is that of a virtual environment and none has been activated.
 
-    A call of `.venv/bin/holdfast` means that environment also for the replicas; where one is active, PATH says already
-    what is meant, if there is one.
+    A call of `.venv/bin/holdfast` means that environment also for the replicas; if one is active, PATH already names
+    it.
     """
     activated = {"VIRTUAL_ENV", "CONDA_PREFIX"} & os.environ.keys()
     if os.environ.get("PATH") and (sys.prefix == sys.base_prefix or activated):

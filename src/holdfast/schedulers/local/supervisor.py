@@ -1,4 +1,4 @@
-"""The supervisor: one detached process per job that starts the replicas, hears them, and writes down how they are.
+"""The supervisor: one detached process per job that starts the replicas, reads their output, and writes their state.
 
 The driver of the job machine: one thread, one loop over signals, pipes and replicas' ends. It is detached, in a session
 of its own, so that it outlives the process that submitted the job. Replicas do not outlive it: the kernel ends them if
@@ -81,7 +81,7 @@ class Attempt:
 
 
 class Supervisor:
-    """Runs one job from its first process to its last word."""
+    """Runs one job from its first process to its final state."""
 
     def __init__(self, folder: JobFolder, request: LocalRequest) -> None:
         self.folder = folder
@@ -130,7 +130,7 @@ class Supervisor:
         self._write_last()
 
     def _listen(self) -> None:
-        """Let signals ring the bell. Handlers, not SIG_IGN: replicas would inherit that."""
+        """Let signals wake the loop. Handlers, not SIG_IGN: replicas would inherit that."""
         for end in (self._bell, self._ring):
             os.set_blocking(end, False)
         signal.set_wakeup_fd(self._ring, warn_on_full_buffer=False)
@@ -220,7 +220,7 @@ class Supervisor:
             self._advance(attempt)
 
     def _advance(self, attempt: Attempt) -> None:
-        """Take in what happened to a replica; what it left behind goes with it."""
+        """Handle the end of a replica, and of the processes that it left behind."""
         gang = attempt.gang
         if gang.take_exits() and gang.stopped is None:
             gang.ask_stop(signal.SIGKILL, 0.0)
@@ -228,7 +228,7 @@ class Supervisor:
             self._finish(attempt)
 
     def _finish(self, attempt: Attempt) -> None:
-        """Nothing of a replica is left: carry its last words to disk, and tell the machine."""
+        """A replica has ended completely: copy its last output to disk, and tell the machine."""
         del self._attempts[attempt.number]
         gang = attempt.gang
         self._epoll.unregister(gang.fileno())
@@ -304,7 +304,7 @@ class Supervisor:
                 return
 
     def give_up(self, sentence: str) -> None:
-        """End everything now, because we are broken ourselves, and say so."""
+        """Kill everything now, because the supervisor itself failed, and report it."""
         for attempt in list(self._attempts.values()):
             with contextlib.suppress(Exception):
                 attempt.gang.close()
@@ -349,11 +349,11 @@ def main(path: str, lock: int) -> None:
     sys.stderr.flush()
     os.close(lock)
     _prune(folder, request)
-    os._exit(code)  # what is left to tidy up the kernel does faster
+    os._exit(code)  # the kernel cleans up the rest faster
 
 
 def _make_secret(folder: JobFolder) -> dict[str, str]:
-    """Make a secret that only this job's replicas use, and return how they find it; none where the user chose one."""
+    """Make a secret that only this job's replicas use, and return how they find it; none if the user chose one."""
     if any(os.environ.get(name) for name in VARIABLES):
         return {}
     path = folder.path / "secret"

@@ -5,7 +5,7 @@
                                sources/<source's id in base 32>      one line for each artifact
                                descendants/<id in base 32>           the same from the other side
 
-Metadata and artifacts are never written over, so any number of processes may tell at once.
+Metadata and artifacts are never overwritten, so any number of processes may write at once.
 """
 
 from __future__ import annotations
@@ -37,29 +37,29 @@ class FsspecTracker(TrackerBase):
         self._root = root_dir
 
     def add_artifact(self, run_id: str, name: str, path: str, metadata: Mapping[str, object] | None = None) -> None:
-        """Keep where something lies that a run made."""
+        """Store the path of an artifact of a run."""
         self._write(run_id, "artifacts", {"name": name, "path": path, "metadata": metadata})
 
     def artifacts(self, run_id: str) -> Mapping[str, TrackerArtifact]:
-        """Return what a run made, by name; of equal names the latest."""
+        """Return the artifacts of a run, by name; of equal names the latest."""
         found = self._read(run_id, "artifacts")
         return {each["name"]: TrackerArtifact(each["name"], each["path"], each["metadata"]) for each in found}
 
     def add_metadata(self, run_id: str, **metadata: object) -> None:
-        """Keep values that say something of a run."""
+        """Store metadata of a run."""
         self._write(run_id, "metadata", {"metadata": metadata})
 
     def metadata(self, run_id: str) -> Mapping[str, object]:
-        """Return what is said of a run; of equal names the latest."""
+        """Return the metadata of a run; of equal names the latest."""
         return {name: value for each in self._read(run_id, "metadata") for name, value in each["metadata"].items()}
 
     def add_source(self, run_id: str, source_id: str, artifact_name: str | None = None) -> None:
-        """Keep that a run was made from another, and tell that one."""
+        """Store that a run was made from another, on both sides."""
         self._note(run_id, "sources", source_id, artifact_name)
         self._note(source_id, "descendants", run_id, artifact_name)
 
     def sources(self, run_id: str, artifact_name: str | None = None) -> Iterable[TrackerSource]:
-        """Return what a run was made from, or only where it is that artifact."""
+        """Return the sources of a run, or only those with that artifact."""
         found = []
         for path in self._list(self._path(run_id, "sources")):
             source_id = _decode(posixpath.basename(path))
@@ -69,20 +69,20 @@ class FsspecTracker(TrackerBase):
         return [each for each in found if artifact_name is None or each.artifact_name == artifact_name]
 
     def lineage(self, run_id: str) -> Lineage:
-        """Return what a run was made from, and what was made from it."""
+        """Return the sources of a run, and the runs that were made from it."""
         paths = self._list(self._path(run_id, "descendants"))
         told = [_decode(posixpath.basename(path)) for path in paths]
-        # TorchX tells a source only where that has such a folder already, which nothing makes.
+        # TorchX writes to a source only if it has such a folder already, which nothing makes.
         return Lineage(list(self.sources(run_id)), list(dict.fromkeys([*told, *self.run_ids(parent_run_id=run_id)])))
 
     def run_ids(self, parent_run_id: str | None = None) -> Iterable[str]:  # type: ignore[override]
-        """Return the runs that have told something, or those that were made from a given one."""
+        """Return the runs that have stored something, or those that were made from a given one."""
         found = []
         for path in self._list(self._root):
             try:
                 run_id = _decode(posixpath.basename(path.rstrip("/")))
             except ValueError:
-                continue  # something else that lies there
+                continue  # some other file
             if self._has_told(run_id) and (parent_run_id is None or self._is_from(run_id, parent_run_id)):
                 found.append(run_id)
         return sorted(found)
@@ -103,7 +103,7 @@ class FsspecTracker(TrackerBase):
     def _write(self, run_id: str, kind: str, content: Mapping[str, object]) -> None:
         folder = self._path(run_id, kind)
         self.fs.makedirs(folder, exist_ok=True)
-        # Times sort, and the letters after them are for those who write at the same instant.
+        # Times sort, and the letters after them tell apart files that are written at the same instant.
         name = f"{time.time_ns():020d}-{os.urandom(4).hex()}"
         self.fs.pipe_file(posixpath.join(folder, name), json.dumps(content, default=str).encode())
 

@@ -1,4 +1,4 @@
-"""Colours of a terminal; empty where the output is none."""
+"""Colours of a terminal; empty if the output is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each command of TorchX's: its own flags, turned into the words of ours."""
+"""The commands of TorchX: its flags, turned into those of ours."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HANDLE = "torchx app handle (e.g. local://session-name/app-id)"
 
 
 def call(name: str, words: Sequence[str]) -> None:
-    """Run one of our commands with these words; where it fails, the process ends with 1, TorchX's only code."""
+    """Run one of our commands with these words; if it fails, the process exits with 1, TorchX's only code."""
     from holdfast.cli import main
 
     try:
@@ -70,7 +70,7 @@ class CmdBuiltins(SubCommand):
 
 
 class CmdStatus(SubCommand):
-    """Shows how a job is doing: `holdfast status`."""
+    """Shows the status of a job: `holdfast status`."""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         """Add TorchX's flags of `status`."""
@@ -102,7 +102,7 @@ class CmdCancel(SubCommand):
         subparser.add_argument("app_handle", type=str, help=HANDLE)
 
     def run(self, args: argparse.Namespace) -> None:
-        """End the job; nothing happens where there is none."""
+        """End the job; does nothing if there is none."""
         from holdfast.runner import api
 
         with api.get_runner() as runner:
@@ -122,7 +122,7 @@ class CmdList(SubCommand):
 
 
 class CmdLog(SubCommand):
-    """Shows what replicas wrote: `holdfast log`."""
+    """Shows the output of replicas: `holdfast log`."""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         """Add TorchX's flags of `log`."""
@@ -176,7 +176,7 @@ class CmdConfigure(SubCommand):
 
 
 class CmdTracker(SubCommand):
-    """Shows what runs have told their trackers: `holdfast tracker`."""
+    """Shows tracked metadata of runs: `holdfast tracker`."""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         """Leave all words to our command."""

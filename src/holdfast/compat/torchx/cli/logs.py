@@ -41,7 +41,7 @@ def get_logs(
     runner: Runner | None = None,
     streams: Stream | None = None,
 ) -> None:
-    """Write the lines of a job's replicas to a file, each behind the name of who wrote it."""
+    """Write the lines of a job's replicas to a file, each after the name of its replica."""
     validate(identifier)
     named = _IDENTIFIER.fullmatch(identifier)
     assert named is not None

@@ -44,7 +44,7 @@ def get_default_sub_cmds() -> dict[str, SubCommand]:
 
 
 def get_sub_cmds() -> dict[str, SubCommand]:
-    """Return all commands; one that a package adds takes the place of TorchX's own of that name."""
+    """Return all commands; one that a package adds replaces TorchX's own of that name."""
     found = get_default_sub_cmds()
     for name, make in (load_group("torchx.cli.cmds", default={}) or {}).items():
         try:

@@ -9,7 +9,7 @@ from holdfast import plugins
 
 
 def load(group: str, name: str, default: Any = None) -> Any:
-    """Load one entry point; where there is none it is `default`, and without that a KeyError."""
+    """Load one entry point; if there is none it is `default`, and without that a KeyError."""
     plugin = plugins.get(name, group)
     if plugin is not None:
         return plugin.point.load()
@@ -19,7 +19,7 @@ def load(group: str, name: str, default: Any = None) -> Any:
 
 
 def load_group(group: str, default: dict[str, Any] | None = None) -> dict[str, Any] | None:
-    """Return every entry point of a group by name, loaded when it is called; `default` where there is none."""
+    """Return every entry point of a group by name, loaded when it is called; `default` if there is none."""
     return {plugin.name: _deferred(plugin) for plugin in plugins.find(group)} or default
 
 

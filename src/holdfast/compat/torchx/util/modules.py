@@ -9,7 +9,7 @@ from types import ModuleType
 
 
 def load_module(path: str) -> ModuleType | Callable[..., object] | None:
-    """Return what `module` or `module:attribute` names; None where it cannot be had."""
+    """Return what `module` or `module:attribute` names; None if it cannot be had."""
     name, _, attribute = path.partition(":")
     try:
         found: ModuleType | Callable[..., object] = reduce(getattr, filter(None, [attribute]), import_module(name))

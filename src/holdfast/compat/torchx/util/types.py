@@ -54,7 +54,7 @@ def decode(encoded_value: Any, annotation: Any) -> Any:
 
 
 def decode_from_string(encoded_value: str, annotation: Any) -> dict[Any, Any] | list[Any] | None:
-    """Read a list or a dictionary, its pieces of the types that the annotation says; None where there is nothing."""
+    """Read a list or a dictionary, its pieces of the types that the annotation says; None if there is nothing."""
     if typing.get_origin(annotation) not in (dict, list):
         raise ValueError("Unknown")
     if any(typing.get_origin(each) is not None for each in typing.get_args(annotation)):

@@ -1,0 +1,132 @@
+"""What the campaign trains with replicas: a small network that two workers hold together, split by `fully_shard`.
+
+As in `gloo_training` its end says whether every sample was used once, and everything is in double precision.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.chaos.gloo_training import HIDDEN, SAVE_EVERY, Samples, WatchedTier
+from holdfast.chaos.inject import FOLDER_VARIABLE, at
+from holdfast.chaos.schedule import REPLICA, Moment
+from holdfast.chaos.training import BATCH, FEATURES, LEARNING_RATE, SAMPLES, STEP, watch_rendezvous
+from holdfast.checkpoint.checkpointer import Checkpointer
+from holdfast.checkpoint.choose import Every
+
+if TYPE_CHECKING:
+    from holdfast.torch.run import TorchRun, TorchStep
+    from holdfast.torch.state import TorchState
+
+
+def make_state(steps: int) -> TorchState:
+    """Return a fresh model of which this worker holds a part, with its optimizer and what is counted beside them."""
+    import torch
+    from torch.distributed.fsdp import fully_shard
+
+    from holdfast.torch.state import TorchState
+
+    torch.manual_seed(3)
+    layers = torch.nn.Linear(FEATURES, HIDDEN), torch.nn.Tanh(), torch.nn.Linear(HIDDEN, 1)
+    model = torch.nn.Sequential(*layers).double()
+    for layer in (layers[0], layers[2], model):
+        fully_shard(layer)
+    return TorchState(
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=0.9),
+        used=torch.zeros(SAMPLES, dtype=torch.float64),
+        #: With how many replicas each step was done.
+        sizes=torch.zeros(steps, dtype=torch.int64),
+        seed=5,
+    )
+
+
+def do_step(run: TorchRun, step: TorchStep, data: Any, pause_s: float) -> None:
+    """Do one step, with a fault wherever one is due."""
+    import torch
+
+    state: Any = run.state
+    STEP[0] = step.number
+    at(Moment.FORWARD, step.number, run.share[0])
+    state.optimizer.zero_grad()
+    inputs, wanted, chosen = data
+    loss = torch.nn.functional.mse_loss(state.model(inputs).squeeze(1), wanted)
+    time.sleep(pause_s)
+    (loss * step.loss_scale).backward()  # type: ignore[no-untyped-call, unused-ignore]
+    at(Moment.REDUCE, step.number, run.share[0])
+    step.reduce_gradients(state.model)
+    ones = torch.zeros(SAMPLES, dtype=torch.float64)
+    ones[chosen] = 1.0
+    step.sum(ones)
+    state.optimizer.step()
+    state.used += ones
+    state.sizes[step.number] = run.world_size
+
+
+def watch_sync(state: TorchState, index: int) -> None:
+    """Make every sync one of the moments at which something may happen."""
+    sync = state.sync
+
+    def watched(world_size: int, rank: int) -> None:
+        at(Moment.SYNC, STEP[0], rank * REPLICA + index)
+        sync(world_size, rank)
+
+    state.sync = watched  # type: ignore[method-assign]
+
+
+def describe(run: TorchRun) -> dict[str, Any]:
+    """Return what is compared with the undisturbed run; all workers of a replica call this together."""
+    state: Any = run.state
+    parameters = list(state.model.parameters())
+    momenta = [state.optimizer.state[parameter]["momentum_buffer"] for parameter in parameters]
+    return {
+        "weights": _bits(parameters),
+        "momentum": _bits(momenta),
+        "used": [int(count) for count in state.used],
+        "sizes": state.sizes.tolist(),
+        "steps": run.progress,
+        "world_size": run.world_size,
+        "rank": run.share[0],
+    }
+
+
+def main() -> None:
+    """Train until the steps of the schedule are done, and leave the result in the folder."""
+    import torch
+
+    from holdfast.torch.replicas import replica
+    from holdfast.torch.run import elastic
+
+    folder = Path(os.environ[FOLDER_VARIABLE])
+    steps, pause_s, least = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+    torch.set_num_threads(1)
+    index = replica(REPLICA).index
+    state: Any = make_state(steps)
+    watch_sync(state, index)
+    epochs = -(-steps * BATCH // SAMPLES)
+    kept = Checkpointer([WatchedTier(folder / "checkpoints")], every=Every(steps=SAVE_EVERY))
+    with kept, elastic(state, checkpoints=kept, min_workers=least, replicas_of=REPLICA) as run:
+        watch_rendezvous(run, int(os.environ["RANK"]))
+        state.optimizer.register_step_pre_hook(lambda *_: at(Moment.OPTIMIZER, STEP[0], run.share[0]))
+        for step, data in run.batches(Samples(), BATCH, epochs=epochs, drop_last=True):
+            with step:
+                do_step(run, step, data, pause_s)
+            if run.rank != 0:
+                at(Moment.CHECKPOINT, step.number, run.share[0])
+        (folder / f"result-{os.getpid()}.json").write_text(json.dumps(describe(run)))
+
+
+def _bits(tensors: list[Any]) -> str:
+    import torch
+
+    flat = torch.cat([tensor.detach().full_tensor().reshape(-1) for tensor in tensors])
+    return bytes(flat.numpy().tobytes()).hex()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+"""Replicas for torch: models that are larger than one device, as one copy on some workers of a node.
+
+    replica = holdfast.torch.replica("node")     # torch's default process group is now that of this replica
+    model = Transformer().to(device)
+    for layer in model.layers:
+        fully_shard(layer)
+    fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters())
+    state = holdfast.torch.TorchState(model=model, optimizer=optimizer)
+    with holdfast.torch.elastic(state, replicas_of="node") as run:
+        for step, (inputs, labels) in run.batches(dataset, batch=64):
+            with step:
+                ...                               # as ever; reduce_gradients averages over the replicas
+
+The default group lives as long as the process: sharding, tensor parallelism and the program's own groups stand on it
+and need to know nothing of rounds. Workers that hold the same part in different replicas form a *column*; a column's
+group is made anew for every round, and gradients are averaged over it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
+from torch.distributed import distributed_c10d as c10d
+from torch.distributed.device_mesh import DeviceMesh
+
+from holdfast.errors import RoundOverError, UsageError
+from holdfast.quantities import to_seconds
+from holdfast.train.membership import Membership
+from holdfast.train.replica import FollowerRounds, Follows, Leads
+from holdfast.train.replica_lines import FollowerEnd, LeaderEnd, meet
+from holdfast.workers.plan import MEMBER_FILE_VARIABLE
+
+if TYPE_CHECKING:
+    from holdfast.torch.store import TorchStore
+    from holdfast.train.given import Decider, Rounds
+    from holdfast.train.machine import TrainerMachine
+    from holdfast.train.membership import RoundView
+
+#: How long a collective inside a replica may take.
+TIMEOUT_S = 1800.0
+
+#: Which workers get different samples: every one, or only those of different replicas.
+Data = Literal["worker", "replica"]
+
+
+class Replica:
+    """The workers that hold one copy of the model together; made by `replica`."""
+
+    def __init__(self, index: int, size: int, backend: str, end: LeaderEnd | FollowerEnd) -> None:
+        #: Which part of the model this worker holds, and how many parts there are.
+        self.index = index
+        self.size = size
+        self.backend = backend
+        self._end = end
+
+    @property
+    def device_type(self) -> str:
+        """Where the parts are: "cuda" or "cpu"."""
+        return "cuda" if self.backend == "nccl" else "cpu"
+
+    @property
+    def mesh(self) -> DeviceMesh:
+        """The workers of this replica, in one dimension; what `fully_shard` uses by default."""
+        return DeviceMesh(self.device_type, list(range(self.size)), mesh_dim_names=("shard",))
+
+    def rounds(self, join: Callable[[], Membership]) -> Rounds:
+        """Return how this worker takes part in rounds; `join` makes the membership of a leader."""
+        return join() if isinstance(self._end, LeaderEnd) else FollowerRounds(self._end)
+
+    def decider(self, rounds: Rounds) -> Callable[[TrainerMachine], Decider]:
+        """Return how it is decided for this worker what follows from an event."""
+        end = self._end
+        if isinstance(end, LeaderEnd):
+            return lambda machine: Leads(machine, end)
+        assert isinstance(rounds, FollowerRounds)
+        return lambda _: Follows(end, rounds)
+
+    def agree(self, act: Callable[[], object]) -> None:
+        """Do something with the other replicas; raises `RoundOverError` on all workers of this one if it fails on any.
+
+        So none of them waits for another one that has given the step up, and none changes its part of the state alone.
+        """
+        try:
+            act()
+        except (RuntimeError, OSError) as error:
+            self._end.fail(str(error))
+            raise error if isinstance(error, RoundOverError) else RoundOverError(str(error)) from error
+        self._end.exchange(0.0, lambda total: total)
+
+    def sum(self, value: float, total: Callable[[float], float]) -> float:
+        """Add up a number over this replica, let the leader make `total` of it, and return the result to all."""
+        return self._end.exchange(value, total)
+
+    def gather(self, mine: bytes) -> list[bytes]:
+        """Send each worker's bytes to all workers of this replica, in the order of their parts."""
+        device = self.device_type
+        sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(self.size)]
+        dist.all_gather(sizes, torch.tensor([len(mine)], device=device))
+        longest = max(int(size.item()) for size in sizes)
+        padded = torch.zeros(max(longest, 1), dtype=torch.uint8, device=device)
+        if mine:
+            padded[: len(mine)] = torch.frombuffer(bytearray(mine), dtype=torch.uint8).to(device)
+        found = [torch.empty_like(padded) for _ in range(self.size)]
+        dist.all_gather(found, padded)
+        return [each[: int(size.item())].cpu().numpy().tobytes() for each, size in zip(found, sizes, strict=True)]
+
+
+class ColumnGroup:
+    """The workers with one part of the model in all replicas of a round: a group that torch does not know."""
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+        self._group: Any = None
+        self._timeout = timedelta(seconds=TIMEOUT_S)
+        self._begun = 0
+
+    def make(self, backend: str, store: TorchStore, view: RoundView, timeout_s: float) -> None:
+        """Make the group of this column."""
+        keys = c10d.PrefixStore(f"column {self._index}", store)
+        self._begun = 0
+        self._timeout = timedelta(seconds=timeout_s)
+        if backend == "gloo":
+            self._group = c10d.ProcessGroupGloo(keys, view.rank, view.world_size, self._timeout)
+        elif backend == "nccl":
+            options = c10d.ProcessGroupNCCL.Options()
+            options._timeout = self._timeout
+            self._group = c10d.ProcessGroupNCCL(keys, view.rank, view.world_size, options)
+        else:
+            raise UsageError(f"replicas talk through gloo or nccl, not through '{backend}'")
+
+    def reduce(self, tensor: torch.Tensor) -> Any:
+        """Begin to sum a tensor over the column."""
+        options = c10d.AllreduceOptions()
+        options.timeout = self._timeout
+        self._begun += 1
+        return self._group.allreduce([tensor], options)
+
+    def send(self, tensor: torch.Tensor, source: int) -> Any:
+        """Begin to send a tensor from one replica's worker to all others."""
+        options = c10d.BroadcastOptions()
+        options.rootRank, options.rootTensor, options.timeout = source, 0, self._timeout
+        self._begun += 1
+        return self._group.broadcast([tensor], options)
+
+    def set_timeout(self, timeout_s: float) -> None:
+        """Change how long a collective may take."""
+        self._timeout = timedelta(seconds=timeout_s)
+
+    def operations(self) -> int:
+        """How many collectives have been begun."""
+        return self._begun
+
+    def backends(self) -> list[Any]:
+        """The group itself."""
+        return [] if self._group is None else [self._group]
+
+    def drop(self, *, aborting: bool) -> None:
+        """Let go of the group."""
+        del aborting
+        self._group = None
+
+
+def replica(of: str | int = "node", *, backend: str = "auto", timeout: timedelta | float = TIMEOUT_S) -> Replica:
+    """Make torch's default process group that of this worker's replica, and return the replica.
+
+    `of` says which workers hold one copy of the model: "node" for all workers of a node, or a number that divides them,
+    which takes neighbours. Call it before the model is sharded; `elastic(state, replicas_of=...)` finds it.
+    """
+    global _present
+    size, number, index = _divide(of)
+    if _present is not None:
+        if _present.size != size:
+            raise UsageError(f"this worker is in a replica of {_present.size} already, not in one of {size}")
+        return _present
+    if dist.is_initialized():
+        raise UsageError("there is a process group already: leave init_process_group to holdfast.torch.replica")
+    member_file = os.environ.get(MEMBER_FILE_VARIABLE)
+    if not member_file:
+        raise UsageError(f"this process has no agent (${MEMBER_FILE_VARIABLE} is not set): use `holdfast launch`")
+    if backend == "auto":
+        backend = "nccl" if torch.cuda.is_available() else "gloo"
+    # From now on the agent ends and replaces the workers of a replica together.
+    Path(member_file).write_text(str(size))
+    folder, name = Path(member_file).parent.parent, f"replica-{number}"
+    end = meet(folder, name, index, size)
+    dist.init_process_group(
+        backend,
+        store=FileStore(str(folder / f"{name}.store"), size),
+        rank=index,
+        world_size=size,
+        timeout=timedelta(seconds=to_seconds(timeout)),
+    )
+    _present = Replica(index, size, backend, end)
+    return _present
+
+
+#: This process's replica, once it has one.
+_present: Replica | None = None
+
+
+def _divide(of: str | int) -> tuple[int, int, int]:
+    """Return the size of a replica, which of its node's this worker is in, and which part it holds."""
+    workers = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    if of == "node":
+        size = workers
+    elif isinstance(of, int) or of.isdigit():
+        size = int(of)
+    else:
+        raise UsageError(f"replicas_of is 'node' or a number of workers, not {of!r}")
+    if size < 1 or workers % size:
+        raise UsageError(
+            f"a replica of {size} workers does not fit a node of {workers}: use a number that divides {workers}"
+        )
+    return size, local_rank // size, local_rank % size

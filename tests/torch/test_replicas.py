@@ -1,0 +1,74 @@
+"""Copies of a model that are split over workers: a dead worker takes its copy out, and not a bit is lost."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from holdfast.errors import UsageError
+from holdfast.torch.replicas import _divide
+from holdfast.torch.sharded import as_part_of, is_sharded, own_part
+
+pytestmark = pytest.mark.torch
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "fsdp_llama" / "train.py"
+
+
+def train(home: Path, *options: str) -> tuple[str, str]:
+    """Run the example with two copies of two workers; returns its last line and what the agent said."""
+    launch = ["launch", "--nproc-per-node", "4", "--max-restarts", "3", "--preload", "torch,torch.distributed.fsdp"]
+    command = [sys.executable, "-m", "holdfast", *launch, str(EXAMPLE), "--steps", "20", "--min-workers", "4", *options]
+    environ = {**os.environ, "HOLDFAST_HOME": str(home), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0, done.stderr
+    (last,) = re.findall(r"^done: .*$", done.stdout, re.MULTILINE)
+    return last, done.stderr
+
+
+@pytest.mark.slow
+def test_a_killed_worker_is_replaced_with_its_copy_and_not_a_bit_is_different(tmp_path: Path) -> None:
+    expected, _ = train(tmp_path)
+    killed, said = train(tmp_path, "--kill-at", "7")
+
+    assert killed == expected
+    assert "replaced ranks 2, 3, the others go on" in said
+
+
+@pytest.mark.parametrize(
+    ("of", "local_rank", "found"),
+    [("node", 3, (4, 0, 3)), (2, 3, (2, 1, 1)), ("2", 0, (2, 0, 0)), (1, 2, (1, 2, 0))],
+)
+def test_workers_of_a_node_are_divided_into_copies(
+    monkeypatch: pytest.MonkeyPatch, of: str | int, local_rank: int, found: tuple[int, int, int]
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    monkeypatch.setenv("LOCAL_RANK", str(local_rank))
+
+    assert _divide(of) == found
+
+
+@pytest.mark.parametrize(("of", "said"), [(3, "number that divides 4"), (0, "does not fit"), ("host", "not 'host'")])
+def test_a_division_that_does_not_come_out_even_is_refused(
+    monkeypatch: pytest.MonkeyPatch, of: str | int, said: str
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+
+    with pytest.raises(UsageError, match=said):
+        _divide(of)
+
+
+def test_a_plain_tensor_is_a_part_of_its_own() -> None:
+    import torch
+
+    plain = torch.ones(3, requires_grad=True)
+
+    assert not is_sharded(plain)
+    assert own_part(plain).data_ptr() == plain.data_ptr()
+    assert as_part_of(plain, torch.zeros(3)) is plain

@@ -1,0 +1,203 @@
+"""A replica: its workers find each other, say what the leader decides, and never disagree about a step."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.errors import ReplicaLostError, RoundOverError
+from holdfast.train import events as t
+from holdfast.train.machine import TrainerMachine
+from holdfast.train.replica import SHARED, FollowerRounds, Follows, Leads, merge
+from holdfast.train.replica_lines import FollowerEnd, LeaderEnd, meet
+
+WAIT_S = 60.0
+Ends = tuple[LeaderEnd, FollowerEnd, FollowerEnd]
+
+
+@pytest.fixture
+def ends(tmp_path: Path) -> Iterator[Ends]:
+    with ThreadPoolExecutor(3) as pool:
+        made: Any = tuple(pool.map(lambda index: meet(tmp_path, "replica-0", index, 3), range(3)))
+    yield made
+    for end in made:
+        end.close()
+
+
+def together(*acts: Callable[[], Any]) -> list[Any]:
+    """Do something on every worker at once; returns what each returned or raised."""
+
+    def tried(act: Callable[[], Any]) -> Any:
+        try:
+            return act()
+        except (RoundOverError, ReplicaLostError) as error:
+            return error
+
+    with ThreadPoolExecutor(len(acts)) as pool:
+        return list(pool.map(tried, acts))
+
+
+# -- one report of several ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reports", "merged"),
+    [
+        ([t.RoundOpened(), t.RoundOpened()], t.RoundOpened()),
+        ([t.RoundOpened(), t.RoundLost("host-b is gone")], t.RoundLost("host-b is gone")),
+        ([t.RoundLost("mine"), t.RoundLost("theirs", touched=True)], t.RoundLost("mine", touched=True)),
+        ([t.StepRolledBack(whole=True), t.StepRolledBack(whole=False)], t.StepRolledBack(whole=False)),
+        ([t.SavedRestored(4), t.SavedUnreadable()], t.SavedUnreadable()),
+        ([t.SavedFound(4), t.SavedFound(4)], t.SavedFound(4)),
+        ([None, None], None),
+    ],
+)
+def test_the_worst_report_counts(reports: list[Any], merged: Any) -> None:
+    assert merge(reports) == merged
+
+
+def test_every_effect_and_report_of_a_replica_can_be_said() -> None:
+    from holdfast.train.replica import _decode, _encode
+
+    effects = [kind(0, (1,)) if kind is t.MoveState else kind() for kind in SHARED]
+    for each in (*effects, t.RoundLost("gone", touched=True), t.StepRolledBack(whole=False), t.StepGiven()):
+        assert _decode(*_encode(each)) == each
+
+
+# -- exchanges ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_sum_is_the_same_for_all(ends: Ends) -> None:
+    sums = together(
+        *(lambda end=end, value=value: end.exchange(value, lambda s: 10 * s) for value, end in enumerate(ends))
+    )
+
+    assert sums == [30.0, 30.0, 30.0]
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2])
+def test_where_one_fails_all_give_the_step_up(ends: Ends, failing: int) -> None:
+    def act(index: int) -> Any:
+        if index == failing:
+            return ends[index].fail("host-b is gone")
+        return ends[index].exchange(0.0, lambda s: s)
+
+    outcomes = together(*(lambda index=index: act(index) for index in range(3)))
+
+    for index, outcome in enumerate(outcomes):
+        if index != failing:
+            assert isinstance(outcome, RoundOverError)
+            assert str(outcome) == "host-b is gone"
+
+
+def test_a_sum_over_the_replicas_that_fails_on_the_leader_fails_on_all(ends: Ends) -> None:
+    def broken(_: float) -> float:
+        raise RoundOverError("the ring is broken")
+
+    outcomes = together(*(lambda end=end: end.exchange(1.0, broken) for end in ends))
+
+    assert [str(outcome) for outcome in outcomes] == ["the ring is broken"] * 3
+
+
+def test_a_worker_that_is_gone_ends_the_waits_of_the_others(ends: Ends) -> None:
+    leader, first, second = ends
+    second.close()
+    outcomes = together(lambda: leader.exchange(1.0, lambda s: s), lambda: leader.close() or first.hear())
+
+    assert all(isinstance(outcome, ReplicaLostError) for outcome in outcomes)
+
+
+# -- news --------------------------------------------------------------------------------------------------------------
+
+
+def wait_for(rounds: FollowerRounds) -> str:
+    told, reasons = threading.Event(), []
+    rounds.on_break(lambda reason: (reasons.append(reason), told.set()))
+    assert told.wait(WAIT_S)
+    return str(reasons[0])
+
+
+def test_a_follower_hears_that_the_round_is_over(ends: Ends) -> None:
+    rounds = FollowerRounds(ends[1])
+    rounds.begin(3)
+    assert rounds.broken is None
+    ends[0].tell_over(3, "host-b is gone")
+
+    assert wait_for(rounds) == "host-b is gone"
+
+
+def test_old_news_do_not_end_the_next_round(ends: Ends) -> None:
+    rounds = FollowerRounds(ends[1])
+    rounds.begin(4)
+    ends[0].tell_over(3, "old")
+    ends[0].tell_over(4, "new")
+
+    assert wait_for(rounds) == "new"
+
+
+def test_news_that_are_faster_than_the_round_itself_count(ends: Ends) -> None:
+    rounds = FollowerRounds(ends[1])
+    rounds.begin(3)
+    ends[0].tell_over(4, "over before it began")
+    wait_for(rounds)
+    rounds.begin(4)
+
+    assert rounds.broken == "over before it began"
+
+
+def test_a_leader_that_is_gone_ends_the_round(ends: Ends) -> None:
+    rounds = FollowerRounds(ends[1])
+    rounds.begin(3)
+    ends[0].close()
+
+    assert "same replica is gone" in wait_for(rounds)
+
+
+# -- decisions ---------------------------------------------------------------------------------------------------------
+
+
+class Hands:
+    """As much of a trainer as a decider needs, which notes what it carries out."""
+
+    def __init__(self, reports: dict[type, Any] | None = None) -> None:
+        self.done: list[str] = []
+        self.reports = reports or {}
+
+    def news(self) -> list[Any]:
+        return []
+
+    def is_save_due(self) -> bool:
+        return True
+
+
+def test_the_followers_do_what_the_leader_decides_and_get_its_answer(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def carry_out(hands: Any, effect: Any) -> Any:
+        hands.done.append(type(effect).__name__)
+        return hands.reports.get(type(effect))
+
+    monkeypatch.setattr("holdfast.train.replica.carry_out", carry_out)
+    machine = TrainerMachine()
+    whole, half = t.StepRolledBack(whole=True), t.StepRolledBack(whole=False)
+    workers: list[Any] = [Hands({t.RollBack: whole}), Hands({t.RollBack: whole}), Hands({t.RollBack: half})]
+    machine.stage, machine.round = machine.stage.STEPPING, t.RoundAgreed(1, 0, 2)
+    machine.synced, machine._regroup = True, None
+    leads = Leads(machine, ends[0])
+    follows = [Follows(end, FollowerRounds(end)) for end in ends[1:]]
+    event = t.StepFailed(t.Blame.ROUND, "host-b is gone")
+
+    answers = together(
+        lambda: leads.drive(workers[0], event),
+        lambda: follows[0].drive(workers[1], event),
+        lambda: follows[1].drive(workers[2], event),
+    )
+
+    assert answers == [t.StepUndone()] * 3
+    assert [worker.done for worker in workers] == [["RollBack"]] * 3
+    assert machine.whole is False, "one worker could not undo its part"
