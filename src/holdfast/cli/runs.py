@@ -37,7 +37,7 @@ def command(run: str, tail: int, live: bool, as_json: bool) -> None:
     """List the runs of this host, the newest last: how each ended, how long it took, its goodput.
 
     With RUN, the account of that run: what its time was spent on, and what was lost to what. RUN is a run's id, a job's
-    handle or id, or the beginning of either where that is enough.
+    handle or id, or an unambiguous beginning of either.
 
     \b
       holdfast runs

@@ -19,7 +19,7 @@ def command(run: str, as_json: bool) -> None:
     """Show where the workers of a live job are: their Python stacks, merged where ranks are in the same place.
 
     Needs no heartbeat and no preparation in the script; training goes on. JOB is a job's handle or id, a run's id, or
-    the beginning of either where that is enough; without it, the newest live one. Only workers on this host are shown.
+    an unambiguous beginning of either; without it, the newest live one. Only workers on this host are shown.
 
     \b
       holdfast stacks

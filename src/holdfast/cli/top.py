@@ -27,9 +27,9 @@ INTERVAL_S_MIN = 0.1
 def command(run: str, interval: str, once: bool) -> None:
     """Watch jobs live: rounds, ranks, steps per second, time lost and to what, CPU, memory and GPUs, the last events.
 
-    Without JOB, all runs of this user on this host, live ones first; JOB is a job's handle or id, a run's id, or the
-    beginning of either where that is enough. Where the output is no terminal, each look prints a line for each live
-    run, until none is left.
+    Without JOB, all runs of this user on this host, live ones first; JOB is a job's handle or id, a run's id, or an
+    unambiguous beginning of either. If the output is no terminal, each look prints a line for each live run, until none
+    is left.
 
     \b
       holdfast top
