@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import queue
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -86,12 +88,27 @@ def test_a_run_is_seen_a_worker_killed_and_the_run_survives(
         process.communicate()
 
 
+class Lines:
+    """The lines that a process writes, waited for with a bound."""
+
+    def __init__(self, stream: Iterable[str]) -> None:
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        threading.Thread(target=lambda: [self._lines.put(line) for line in stream], daemon=True).start()
+
+    def wait(self, text: str) -> str:
+        """Return the next line with this text."""
+        while text not in (line := self._lines.get(timeout=PATIENCE_MS / 1000)):
+            pass
+        return line
+
+
 def test_the_demo_survives_what_a_person_kills_on_its_page(
     browser: Any, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
     demo = start("demo", "--page", "--steps", "100000", "--step-time", "0.02")
     assert demo.stdout is not None
-    link = next(word for line in demo.stdout for word in line.split() if word.startswith("http://"))
+    lines = Lines(demo.stdout)
+    link = next(word for word in lines.wait("http://").split() if word.startswith("http://"))
     context = browser.new_context()
     context.set_default_timeout(PATIENCE_MS)
     page = context.new_page()
@@ -100,11 +117,9 @@ def test_the_demo_survives_what_a_person_kills_on_its_page(
     page.click('tr[data-run="demo"] a')
     page.wait_for_selector('tr[data-rank="3"] button.kill')
     page.click('tr[data-rank="3"] button.kill')
-    broke = next(line for line in demo.stdout if " broke: " in line)
-    assert "SIGKILL" in broke
-    page.wait_for_selector("button[data-agent] >> nth=1")
-    page.click("button[data-agent] >> nth=1")
-    assert next(line for line in demo.stdout if "was killed from outside; starting a new one" in line)
+    assert "SIGKILL" in lines.wait(" broke: ")
+    page.click("button[data-agent]:has-text('ranks 2, 3')")
+    assert lines.wait("was killed from outside; starting a new one")
     page.wait_for_selector('tr[data-rank="3"] button.kill')
     demo.terminate()
-    demo.communicate()
+    demo.wait()

@@ -69,13 +69,12 @@ class LiveRun:
         return [worker for _, worker in sorted(self._reader.workers.items()) if worker.host == here]
 
     def agents_here(self) -> dict[int, list[int]]:
-        """Return the live agents of this host: the ranks of each, by its process id."""
+        """Return the live agents of this host: the ranks of each, none between two rounds, by its process id."""
         here = socket.gethostname()
-        found: dict[int, list[int]] = {}
-        for rank, worker in sorted(self._reader.workers.items()):
-            if worker.host == here and worker.agent:
-                found.setdefault(worker.agent, []).append(rank)
-        return found
+        found: dict[int, list[int]] = {pid: [] for host, pid in self._reader.live_agents() if host == here and pid}
+        for worker in self.workers_here():
+            found.setdefault(worker.agent, []).append(worker.rank)
+        return dict(sorted(found.items(), key=lambda item: item[1]))
 
     def usage(self) -> dict[int, Usage]:
         """Return what the workers of this host use, by rank."""

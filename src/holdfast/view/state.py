@@ -114,6 +114,10 @@ class RunReader:
         if entry.kind == "agent_started":
             self._agents[entry.host, entry.pid] = entry.node or ""
 
+    def live_agents(self) -> list[tuple[str | None, int | None]]:
+        """Return the agents that have neither ended nor been lost: host and process id of each."""
+        return [agent for agent in self._agents if agent not in self._ended]
+
     def state(self, now: float, *, over: bool, live: Mapping[int, Steps] | None = None) -> RunState:
         """Return where the run stands at `now`; `over` means that nothing more can be written."""
         outcome = self._outcome(over)

@@ -257,7 +257,7 @@ function killButton(name, rank) {
 
 function nodeButton(name, agent) {
   return el("button", { class: "kill", "data-agent": String(agent.pid), "data-key": `node ${agent.pid}`, onclick: (event) => doKill(event.target, api("/kill", name, `&agent=${agent.pid}`)) },
-    `kill the node with ranks ${agent.ranks.join(", ")}`);
+    agent.ranks.length ? `kill the node with ranks ${agent.ranks.join(", ")}` : `kill the node of agent ${agent.pid}`);
 }
 
 async function doKill(button, path) {
