@@ -183,7 +183,7 @@ def test_a_newcomer_is_let_in_between_two_steps(start_workers: StartWorkers) -> 
 
     came = counted(newcomer)
     assert counted(first) == list(range(STEPS))
-    assert 8 <= came[0] <= 12, "where steps are short, newcomers are let in after a few of them"
+    assert came[0] >= 8, "the step that was under way was finished without it"
     assert came == list(range(came[0], STEPS))
 
 
