@@ -14,9 +14,10 @@ from holdfast.events.index import live_run
 from tests.cli.conftest import Invoke
 
 STEPS = """
-import os, signal, holdfast
+import os, signal, time, holdfast
 first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
 for step in range(6):
+    time.sleep(0.05)  # a step's work, which is lost with the worker and made again
     holdfast.heartbeat(step)
     if first and step == 3 and os.environ["RANK"] == "1":
         os.kill(os.getpid(), signal.SIGKILL)
