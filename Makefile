@@ -6,13 +6,14 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 JOBS ?= 4
 
-.PHONY: help setup demo test test-all test-clusters lint format bench sim soak campaign clean
+.PHONY: help setup demo docs test test-all test-clusters lint format bench sim soak campaign clean
 
 help:
 	@echo "make demo      watch a job survive a killed worker and a killed node"
 	@echo "make test      lint, types and the whole test suite"
 	@echo "make test-all  the test suite on Python 3.11, 3.12 and 3.13"
 	@echo "make test-clusters  jobs on a real Slurm and real SSH hosts; needs root on Debian, says what it installs"
+	@echo "make docs      build the documentation site into site/; it needs no network to be viewed"
 	@echo "make sim       10,000 seeds of simulated faults against the real machines"
 	@echo "make bench     comparisons with torchrun and others, side by side"
 	@echo "make soak      long runs with real processes"
@@ -21,10 +22,10 @@ help:
 
 setup: $(VENV)/.ready
 
-# The demo needs the package alone; a later `make test` adds the tests' and the linters' packages.
+# The demo needs the package and its page alone; a later `make test` adds the tests' and the linters' packages.
 $(VENV)/.demo-ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable .
+	$(BIN)/python -m pip install --quiet --editable '.[page]'
 	@touch $@
 
 $(VENV)/.ready: pyproject.toml
@@ -66,6 +67,11 @@ test-all:
 test-clusters: setup
 	PYTHON=$(BIN)/python tests/clusters.sh
 
+docs: setup
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	@echo "site/ is built; for its search: $(BIN)/python -m http.server -b 127.0.0.1 -d site"
+
 sim: setup
 	$(BIN)/python -m holdfast.sim --seeds 10000 --nodes 5:64
 	$(BIN)/python -m holdfast.sim --seeds 10000 --training
@@ -83,4 +89,4 @@ campaign: setup
 	$(BIN)/python -m holdfast.chaos --seeds 200 --backend gloo
 
 clean:
-	rm -rf .venv .venv-3.* .venv-torchx .venv-torchx.lock build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf site .venv .venv-3.* .venv-torchx .venv-torchx.lock build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -185,3 +185,20 @@ def test_every_how_to_is_found_from_the_readme_and_shows_something() -> None:
     for page in ROOT.glob("docs/howto/*.md"):
         assert f"docs/howto/{page.name}" in readme, f"{page.name} is not in README.md"
         assert any(block.language in ("python", "console") for block in blocks_of(page)), f"{page.name} shows nothing"
+
+
+def test_every_variable_of_ours_is_explained() -> None:
+    named = re.compile(r"\"(HOLDFAST_[A-Z0-9_]*[A-Z0-9])\"")
+    used = {name for path in (ROOT / "src").rglob("*.py") for name in named.findall(path.read_text())}
+    text = (ROOT / "docs" / "VARIABLES.md").read_text()
+
+    assert used
+    assert sorted(name for name in used if f"`{name}`" not in text) == []
+
+
+def test_the_site_has_every_page() -> None:
+    listed = set(re.findall(r": ([\w/.-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+
+    assert listed - pages == {"index.md", "commands.md", "CHANGELOG.md"}  # which tests/docs_site.py makes
+    assert pages <= listed

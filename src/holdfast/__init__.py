@@ -3,6 +3,8 @@
 Launch and submit:
 
     launch          run a function or a script on every worker of this node; returns the results by rank
+    submit          run a function as a job, here or on a cluster; the `Job` brings back results and exceptions,
+                    and a `Call` is what its method `checkpoint` returns
     run             submit an app or a component as a job, and wait for its end
     get_runner      submit, follow, list and cancel jobs
 
@@ -42,6 +44,9 @@ if TYPE_CHECKING:
     from holdfast import tracker as tracker
     from holdfast import train as train
     from holdfast import workspace as workspace
+    from holdfast.calls.api import submit as submit
+    from holdfast.calls.folder import Call as Call
+    from holdfast.calls.job import Job as Job
     from holdfast.checkpoint.checkpointer import Checkpointer as Checkpointer
     from holdfast.checkpoint.notices import Notices as Notices
     from holdfast.launcher.call import launch as launch
@@ -61,6 +66,9 @@ __version__ = "0.1.0"
 #: The public names, and the modules that they come from.
 _NAMES = {
     "launch": "holdfast.launcher.call",
+    "submit": "holdfast.calls.api",
+    "Job": "holdfast.calls.job",
+    "Call": "holdfast.calls.folder",
     "run": "holdfast.runner.api",
     "get_runner": "holdfast.runner.api",
     "elastic": "holdfast.train.run",

@@ -209,6 +209,17 @@ class AppStatusError(JobFailedError):
         self.status = status
 
 
+class JobCancelledError(JobFailedError):
+    """The job was cancelled before it had a result."""
+
+
+class RemoteTracebackError(JobFailedError):
+    """The cause of an exception that came back from a worker: its traceback there, as text."""
+
+    def __str__(self) -> str:
+        return f"\n{str(self.args[0]).rstrip()}"
+
+
 class JobTimeoutError(UnavailableError, TimeoutError):
     """A job did not end in time; it goes on."""
 

@@ -54,3 +54,14 @@ def ago(seconds: float) -> str:
         if whole >= length:
             return f"{whole // length} {unit} ago"
     return f"{whole} s ago"
+
+
+def length(seconds: float) -> str:
+    """Tell a length of time: `0.4 s`, `12.3 s`, `4 min 05 s`, `2 h 03 min`, `3 d 04 h`."""
+    if round(seconds, 1) < 60:
+        return f"{max(seconds, 0.0):.1f} s"
+    whole = round(seconds)
+    for unit, name, part, part_name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min")):
+        if whole >= unit:
+            return f"{whole // unit} {name} {whole % unit // part:02} {part_name}"
+    return f"{whole // 60} min {whole % 60:02} s"

@@ -98,9 +98,8 @@ def test_tail_without_a_number_is_torchx_word_for_follow(words: list[str], meant
     assert _read_tail(words) == meant
 
 
-def test_a_number_behind_tail_may_be_the_job_itself(invoke: Invoke) -> None:
-    assert "there is no job '4711'" in invoke("log", "--tail", "4711").err
-    assert "missing argument 'JOB" in invoke("log").err
+def test_a_number_behind_tail_is_a_number_of_lines_where_no_job_has_that_id(invoke: Invoke) -> None:
+    assert "there is no job yet" in invoke("log", "--tail", "4711").err
 
 
 def test_the_folder_of_the_logs_is_printed_and_nothing_else(invoke: Invoke, talk: str, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def demo(tmp_path: Path) -> Iterator[StartDemo]:
     set_child_subreaper(True)  # a process that loses its parent becomes ours, and is found
 
     def start(*arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "holdfast", "demo", *arguments]
+        command = [sys.executable, "-m", "holdfast", "demo", "--no-page", *arguments]
         pipe = subprocess.PIPE
         started.append(subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environ))
         return started[-1]

@@ -72,11 +72,21 @@ def test_words_are_read_back_as_they_were() -> None:
 def test_help_shows_flags_under_what_they_are_about(group: Group) -> None:
     text = launch.get_help(click.Context(launch))
     section = text.partition(f"{group.value}:\n")[2].partition("\n\n")[0]
-    flags = [option.flag for option in OPTIONS.values() if option.group is group]
+    flags = [option.flag for option in OPTIONS.values() if option.group is group and not option.common]
 
     assert all(flag in section for flag in flags)
     places = [section.index(f"{flag} ") if f"{flag} " in section else section.index(flag) for flag in flags]
     assert places == sorted(places)
+
+
+def test_help_begins_with_the_ten_flags_that_people_use_first() -> None:
+    text = launch.get_help(click.Context(launch))
+    section = text.partition("Most used:\n")[2].partition("\n\n")[0]
+    flags = [option.flag for option in OPTIONS.values() if option.common]
+
+    assert len(flags) == 10
+    assert [word for word in section.split() if word in flags] == flags
+    assert text.index("Most used:") < text.index("Options:")
 
 
 def test_help_of_run_is_short_and_says_where_the_rest_is() -> None:

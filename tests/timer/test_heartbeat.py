@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.timer.beats import BeatBook
+from holdfast.timer.beats import BeatBook, read_progress
 from holdfast.timer.hang import Beat
 
 
@@ -109,3 +109,27 @@ def test_the_file_is_ours_alone_and_goes_away() -> None:
     assert Path(book.path).stat().st_mode & 0o777 == 0o600
     book.close()
     assert not Path(book.path).exists()
+
+
+def test_progress_tells_the_first_and_the_last_step_also_during_a_pause(book: BeatBook) -> None:
+    began = time.time()
+    run("for step in range(10, 15): holdfast.heartbeat(step)\nholdfast.pause()", **book.variables(1))
+    ended = time.time()
+
+    progress = book.progress(1)
+
+    assert progress is not None
+    assert (progress.steps, progress.first_step, progress.last_step) == (5, 10, 14)
+    assert began - 1 <= progress.first_at <= progress.last_at <= ended + 1
+    assert book.progress(0) is None
+    assert read_progress(book.path, {7: 1, 3: 0, 9: 99}).keys() == {7}
+    assert read_progress("/nowhere", {0: 0}) == {}
+
+
+def test_beats_without_numbers_are_steps_without_numbers(book: BeatBook) -> None:
+    run("holdfast.heartbeat(); holdfast.heartbeat()", **book.variables(0))
+
+    progress = book.progress(0)
+
+    assert progress is not None
+    assert (progress.steps, progress.first_step, progress.last_step) == (2, None, None)

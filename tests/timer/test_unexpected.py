@@ -52,7 +52,6 @@ def test_a_hang_is_found_though_the_thread_has_stumbled(told: list[Fact], monkey
     monkeypatch.setattr(watchdog._HangThread, "_read", stumbles)
     worker = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
     dog = Watchdog("run", "role", hang=HangOptions(limit_s=0.2, start_s=0.2))
-    dog.variables(0, 1)
     dog.watch([(0, 0, worker.pid, "")])
 
     worker.wait(PATIENCE_S)

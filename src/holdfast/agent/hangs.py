@@ -5,22 +5,26 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from holdfast.agent.api import WorkerGroup
 from holdfast.agent.peer_calls import PeerCalls
-from holdfast.errors import PeerError
+from holdfast.errors import HoldfastError, PeerError
 from holdfast.facts import WARNING, Fact, facts
 from holdfast.failures import Failure, Kind
 from holdfast.failures.stacks import Stack, kept, merge, render
+from holdfast.quantities import count
 from holdfast.threads import start_thread
+from holdfast.timer.beats import BeatBook
 from holdfast.timer.hang import HangOptions
 from holdfast.workers import stacks
 from holdfast.workers.gangs import Gangs
 
 if TYPE_CHECKING:
+    from holdfast.timer.beats import Progress
+    from holdfast.timer.hang import Beat
     from holdfast.timer.watchdog import Hang, Watchdog
 
 #: Set to 1, it has the agent watch the timers that workers set; see `holdfast.timer`.
@@ -35,7 +39,7 @@ STILL_TIMEOUT_S = 5.0
 
 
 class Hangs:
-    """What one agent knows of hangs: a watchdog if one is wanted, and the stacks of the present gang."""
+    """What one agent knows of its workers' progress: their beats, their stacks, and a watchdog where one is wanted."""
 
     def __init__(
         self,
@@ -47,13 +51,17 @@ class Hangs:
         self._gather = gather
         self._others_still = others_still
         self._watchdog: Watchdog | None = None
+        #: The beats of the present gang.
+        self._book: BeatBook | None = None
+        #: The rank of each of its workers by local rank.
+        self._ranks: dict[int, int] = {}
         #: Pid and stacks file of each worker by rank; replaced as a whole, since other threads read it.
         self._workers: dict[int, tuple[int, str]] = {}
 
     # -- a gang's life -------------------------------------------------------------------------------------------
 
     def prepare(self, run_id: str, role: str, envs: dict[int, dict[str, str]]) -> None:
-        """Start the watchdog on first use, if one is wanted, and tell workers how to reach it."""
+        """Give workers a place for their beats; start the watchdog on first use, where one is wanted."""
         timers = os.environ.get(TORCHELASTIC_ENABLE_FILE_TIMER) == "1"
         if self._watchdog is None and (timers or self._options is not None):
             from holdfast.timer.watchdog import Watchdog  # few launches want it, and all would wait for the import
@@ -63,17 +71,53 @@ class Hangs:
                 role,
                 timers=timers,
                 hang=self._options,
+                read_beat=self._read_beat,
                 gather=self._gather,
                 others_still=self._others_still,
             )
-        if self._watchdog is not None:
+        book = self._open_book(len(envs))
+        self.tell_steps(envs)  # of the workers that are replaced, before their slots are emptied
+        if book is not None:
             for local_rank, env in envs.items():
-                env.update(self._watchdog.variables(local_rank, len(envs)))
+                env.update(book.variables(local_rank))
+
+    def _open_book(self, size: int) -> BeatBook | None:
+        """Make the place for the workers' beats; without one, steps are not counted and hangs cannot be found."""
+        if self._book is None:
+            try:
+                self._book = BeatBook(size)
+            except (OSError, HoldfastError) as error:
+                if self._options is not None:
+                    raise
+                facts.warn("no_beats", f"the workers' steps are not counted: {error}")
+        return self._book
+
+    @property
+    def beats_file(self) -> str:
+        """The file that the present workers write their beats to; empty where there are none."""
+        return self._book.path if self._book is not None else ""
+
+    def tell_steps(self, local_ranks: Iterable[int]) -> None:
+        """Publish how far these workers got; those that never beat are left out."""
+        found = {
+            self._ranks[each]: progress
+            for each in local_ranks
+            if each in self._ranks and self._book is not None and (progress := self._book.progress(each)) is not None
+        }
+        if found:
+            made = "; ".join(_steps(rank, progress) for rank, progress in sorted(found.items()))
+            data = {"ranks": {str(rank): progress.to_json() for rank, progress in found.items()}}
+            facts.publish(Fact("steps", made, data))
+
+    def _read_beat(self, local_rank: int) -> Beat:
+        assert self._book is not None  # the watchdog asks only while there is a gang
+        return self._book.read(local_rank)
 
     def watch(self, group: WorkerGroup, gang: Gangs) -> None:
         """Begin to watch workers that have just been started: all, or those that were replaced."""
         pids = gang.pids()
         before = {pid for pid, _ in self._workers.values()}
+        self._ranks = {each.local_rank: each.global_rank for each in group.workers}
         self._workers = {
             each.global_rank: (pids[each.local_rank], gang.stacks_file(each.local_rank)) for each in group.workers
         }
@@ -89,6 +133,11 @@ class Hangs:
         self._workers = {}
         if self._watchdog is not None:
             self._watchdog.forget()
+        self.tell_steps(self._ranks)
+        self._ranks = {}
+        if self._book is not None:
+            self._book.close()
+            self._book = None
 
     def close(self) -> None:
         """Release everything; may be called again."""
@@ -180,3 +229,8 @@ def explain_hang(failure: Failure, hang: Hang) -> Failure:
         name = failure.signal_name
         ended = f"it was ended by {name}" if name else f"it then exited with code {failure.exit_code}"
     return replace(failure, kind=kind, message=f"{hang.sentence}; {ended}", stacks=hang.groups)
+
+
+def _steps(rank: int, progress: Progress) -> str:
+    last = "" if progress.last_step is None else f", the last is {progress.last_step}"
+    return f"rank {rank}: {count(progress.steps, 'step')}{last}"

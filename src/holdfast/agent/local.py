@@ -209,8 +209,10 @@ class LocalWorkers:
     def details(self) -> dict[str, Any]:
         """Return further details of workers that have been started."""
         error_files = self._dest.error_files if self._dest is not None else {}
+        pids = self.gangs.pids() if self.gangs is not None else {}
         return {
-            "pids": sorted(self.gangs.pids().values()) if self.gangs is not None else [],
+            "pids": [pids[local_rank] for local_rank in sorted(pids)],
+            "beats": self._hangs.beats_file,
             "logs": os.path.dirname(os.path.dirname(next(iter(error_files.values()), ""))),  # noqa: PTH120
         }
 

@@ -22,6 +22,10 @@ SECTIONS = {
     "Run a script on this machine": {
         "launch": "Run a script on this node's workers and keep it running; takes torchrun's flags.",
         "events": "Show a run's event log: which nodes joined, what failed and why; follows a live one.",
+        "top": "Watch jobs live: ranks, steps per second, time lost, the last events.",
+        "page": "Serve a live page of this user's runs and jobs, on loopback.",
+        "runs": "List past and live runs: outcome, duration, goodput, and what time was lost to.",
+        "stacks": "Show where the workers of a live run are.",
         "rounds": "Show the runs of a coordinator: nodes, rounds, and what they wait for.",
         "serve": "Run a coordinator on its own, so that agents may come and go.",
         "secret": "Make, find and compare the secret that nodes share.",
@@ -48,8 +52,11 @@ SECTIONS = {
         "configure": "Write a settings file, or show which settings are in force.",
         "plugins": "List what installed packages add, and what of it is broken.",
         "completion": "Print the completion script for a shell.",
+        "man": "Show the manual page of a command, or write all of them to a folder.",
     },
 }
+#: Short words that people know from other tools.
+ALIASES = {"ps": "list", "rm": "delete", "stop": "cancel", "logs": "log"}
 COMMANDS = {name: line for section in SECTIONS.values() for name, line in section.items()}
 
 #: What a shell shows for a program that a closed pipe has ended.
@@ -88,6 +95,7 @@ class _LazyGroup(click.Group):
         return [*COMMANDS]  # `list` is a module here once that command has been used
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
+        cmd_name = ALIASES.get(cmd_name, cmd_name)
         if cmd_name not in COMMANDS:
             from holdfast.cli.plugin_commands import load_command
 
@@ -112,16 +120,26 @@ class _LazyGroup(click.Group):
 
         for title, commands in SECTIONS.items():
             with formatter.section(title):
-                formatter.write_dl([*commands.items()])
+                formatter.write_dl([(_with_aliases(name), line) for name, line in commands.items()])
         if added := {name: line for name, line in added_commands().items() if name not in COMMANDS}:
             with formatter.section("Added by packages"):
                 formatter.write_dl([*added.items()])
 
 
+def _with_aliases(name: str) -> str:
+    return ", ".join([name, *(alias for alias, meant in ALIASES.items() if meant == name)])
+
+
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="holdfast")
 def cli() -> None:
-    """Launch distributed training and keep it running through every failure."""
+    """Launch distributed training and keep it running through every failure.
+
+    \b
+      holdfast launch --nproc-per-node 2 train.py    run a script here, on two workers
+      holdfast run -j 2x4 train.py                   submit it as a job
+      holdfast top                                   watch what runs
+    """
 
 
 def main(args: Sequence[str] | None = None) -> None:

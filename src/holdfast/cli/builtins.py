@@ -11,7 +11,12 @@ from holdfast.cli.jobs import prepare
 @click.option("--print", "name", metavar="NAME", help="Show the source of a component.")
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 def command(name: str | None, as_json: bool) -> None:
-    """List the components that can be run by name: the builtin ones, or those that packages register."""
+    """List the components that can be run by name: the builtin ones, or those that packages register.
+
+    \b
+      holdfast builtins
+      holdfast builtins --print dist.ddp
+    """
     prepare()
     from holdfast.components.finder import get_builtin_source, get_components
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import click
 
 from holdfast.cli.jobs import complete_handles, known_status, open_runner
-from holdfast.cli.names import find_handle
+from holdfast.cli.names import find_handle, latest_hint
+from holdfast.errors import UsageError
 
 
 @click.command()
-@click.argument("handles", nargs=-1, required=True, metavar="JOB...", shell_complete=complete_handles)
+@click.argument("handles", nargs=-1, metavar="JOB...", shell_complete=complete_handles)
 def command(handles: tuple[str, ...]) -> None:
     """Cancel jobs; one that has ended already stays as it is.
 
@@ -18,8 +19,11 @@ def command(handles: tuple[str, ...]) -> None:
 
     \b
       holdfast cancel train-x7k2m
+      holdfast stop train-x7k2m echo-9pk3d         both, by the short word
     """
     with open_runner() as runner:
+        if not handles:
+            raise UsageError(f"name the jobs to cancel{latest_hint(runner, 'cancel')}")
         for handle in [find_handle(runner, each) for each in handles]:
             before = known_status(runner, handle)
             if before.is_terminal():

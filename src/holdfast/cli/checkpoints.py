@@ -40,6 +40,11 @@ def command(directory: str, verify: bool, prune: int | None, as_json: bool) -> N
     """List the checkpoints in DIR, a folder or any URL that fsspec knows, the newest first.
 
     Exits with 1 if --verify finds a damaged one.
+
+    \b
+      holdfast checkpoints /shared/run7
+      holdfast checkpoints /shared/run7 --verify
+      holdfast checkpoints /shared/run7 --prune keep=3
     """
     if job := _job_named(directory):
         raise UsageError(f"{job} is a job: name the folder or URL that its checkpoints were written to")

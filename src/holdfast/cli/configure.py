@@ -32,7 +32,12 @@ DEFAULT = "default"
 @click.option("--force", is_flag=True, help="Write over a file that is there.")
 @click.option("-a", "--all", "everything", is_flag=True, hidden=True, help="All options are written anyway.")
 def command(schedulers: str, as_print: bool, as_json: bool, force: bool, everything: bool) -> None:
-    """Write .holdfast.toml with every run option of the schedulers, explained and ready to be set."""
+    """Write .holdfast.toml with every run option of the schedulers, explained and ready to be set.
+
+    \b
+      holdfast configure -s local
+      holdfast configure --print
+    """
     del everything
     with open_runner() as runner:
         options = every_run_opts(runner, [name for name in schedulers.split(",") if name])

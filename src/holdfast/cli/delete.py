@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from holdfast.cli.jobs import complete_handles, complete_schedulers, default_scheduler, open_runner
-from holdfast.cli.names import find_handle
+from holdfast.cli.names import find_handle, latest_hint
 from holdfast.errors import UsageError
 from holdfast.specs import UnknownAppError, is_terminal
 
@@ -21,11 +21,14 @@ def command(handles: tuple[str, ...], all_finished: bool, scheduler: str | None)
 
     \b
       holdfast delete train-x7k2m
+      holdfast rm train-x7k2m                      the same
       holdfast delete --all-finished
     """
-    if bool(handles) is all_finished:
-        raise UsageError("name the jobs to delete, or give --all-finished")
+    if handles and all_finished:
+        raise UsageError("name the jobs to delete, or give --all-finished, and not both")
     with open_runner() as runner:
+        if not handles and not all_finished:
+            raise UsageError(f"name the jobs to delete, or give --all-finished{latest_hint(runner, 'delete')}")
         if all_finished:
             jobs = runner.list(scheduler or default_scheduler())
             chosen = [job.app_handle for job in jobs if is_terminal(job.state)]

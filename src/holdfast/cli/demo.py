@@ -6,9 +6,11 @@ import sys
 
 import click
 
+from holdfast.demo.page import can_be_served
 from holdfast.demo.screen import make_screen
 from holdfast.demo.story import Report
 from holdfast.demo.watch import DemoOptions, run_demo
+from holdfast.errors import UsageError
 
 _DEFAULTS = DemoOptions()
 
@@ -35,14 +37,24 @@ _DEFAULTS = DemoOptions()
     show_default=True,
     help="Seconds without a training step after which the demo has failed.",
 )
-def command(steps: int, step_time: float, patience: float) -> None:
+@click.option(
+    "--page/--no-page", "page", default=None, help="Serve a page of the job.  [default: if holdfast[page] is installed]"
+)
+def command(steps: int, step_time: float, patience: float, page: bool | None) -> None:
     """Watch two nodes of two workers train while a worker, and then a whole node, is killed.
 
     Everything runs on this machine and needs only Holdfast: two agents, one of which runs the coordinator, and
     four workers that fit a small model. Exits with 0 only if the job recovered from every kill and the model is right.
     Ctrl-C ends everything.
+
+    \b
+      holdfast demo
+      holdfast demo --steps 100 --page             time to look, and to kill workers in the browser
     """
-    options = DemoOptions(step_s=step_time, steps_between=steps, patience_s=patience)
+    if page and not can_be_served():
+        raise UsageError("the page needs starlette and uvicorn: pip install 'holdfast[page]'")
+    served = can_be_served() if page is None else page
+    options = DemoOptions(step_s=step_time, steps_between=steps, patience_s=patience, page=served)
     with make_screen() as screen:
         ended = run_demo(options, screen)
         if not isinstance(ended, Report):

@@ -17,14 +17,15 @@ ALWAYS = frozenset({"name", "image", "entrypoint", "args", "num_replicas"})
 
 
 @click.command()
-@click.argument("handle", metavar="JOB", shell_complete=complete_handles)
+@click.argument("handle", metavar="[JOB]", default="", shell_complete=complete_handles)
 @click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON.")
 def command(handle: str, as_json: bool) -> None:
     """Show the app that a job was made from, as its scheduler remembers it, and where its logs are.
 
-    JOB is a job's handle or id, or an unambiguous beginning of its id.
+    JOB is a job's handle or id, or an unambiguous beginning of its id; without it, the latest job.
 
     \b
+      holdfast describe
       holdfast describe train-x7k2m
     """
     with open_runner() as runner:

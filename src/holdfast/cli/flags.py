@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from holdfast.runner.config import Setting
 
 
+#: The heading of the flags that people use first.
+COMMON = "Most used"
+
+
 class LaunchFlag(click.Option):
     """One flag of the table."""
 
@@ -63,12 +67,13 @@ class LaunchCommand(click.Command):
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Show the command's own options, then the flags of a launch by what they are about."""
-        groups: dict[str, list[tuple[str, str]]] = {title: [] for title in ("Options", *(each.value for each in Group))}
+        """Show the flags of a launch that are used most, the command's own options, then the others by subject."""
+        titles = (COMMON, "Options", *(each.value for each in Group))
+        groups: dict[str, list[tuple[str, str]]] = {title: [] for title in titles}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if record is not None and isinstance(param, click.Option):
-                groups[param.option.group.value if isinstance(param, LaunchFlag) else "Options"].append(record)
+                groups[_title(param)].append(record)
         for title, records in groups.items():
             if records:
                 with formatter.section(title):
@@ -143,6 +148,12 @@ def _wanted(option: Option) -> str:
         return f"one of {', '.join(option.values)}"
     least = "" if option.least is None else f" of at least {option.least:g}"
     return {int: f"a whole number{least}", float: f"a number{least}", bool: "true or false"}.get(option.type, "text")
+
+
+def _title(param: click.Option) -> str:
+    if not isinstance(param, LaunchFlag):
+        return "Options"
+    return COMMON if param.option.common else param.option.group.value
 
 
 def _click_type(option: Option) -> click.ParamType[Any]:

@@ -21,6 +21,7 @@ def command(scheduler: str | None, state: str, as_json: bool) -> None:
 
     \b
       holdfast list
+      holdfast ps                                  the same
       holdfast list --state running,pending
     """
     wanted = _states(state)

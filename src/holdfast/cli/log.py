@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from holdfast.cli.jobs import complete_handles, open_runner
+from holdfast.cli.jobs import complete_handles, list_quietly, open_runner
 from holdfast.cli.log_screen import LogScreen, Who, replicas_of
 from holdfast.cli.names import find_handle, find_run
 from holdfast.errors import UsageError
@@ -28,25 +28,21 @@ class _TailIsTwoThings(click.Command):
     """Reads `--tail N` as the number of last lines, and TorchX's `--tail` (or `-t`) without a number as --follow."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        try:
-            return super().parse_args(ctx, _read_tail(args))
-        except click.MissingParameter:
-            # As in `log --tail 4711`, where the number is a job's id: some schedulers have no other ids.
-            return super().parse_args(ctx, _read_tail(args, numbers=False))
+        return super().parse_args(ctx, _read_tail(args))
 
 
-def _read_tail(words: list[str], *, numbers: bool = True) -> list[str]:
+def _read_tail(words: list[str]) -> list[str]:
     """Put --follow in place of every `--tail` that no number belongs to."""
     end = words.index("--") if "--" in words else len(words)
     found = []
     for place, word in enumerate(words[:end]):
-        has_number = numbers and word == "--tail" and "".join(words[place + 1 : place + 2]).isdecimal()
+        has_number = word == "--tail" and "".join(words[place + 1 : place + 2]).isdecimal()
         found.append("--follow" if word in ("-t", "--tail") and not has_number else word)
     return found + words[end:]
 
 
 @click.command(cls=_TailIsTwoThings)
-@click.argument("target", metavar="JOB[/ROLE[/ID,...]]", shell_complete=complete_handles)
+@click.argument("target", metavar="[JOB[/ROLE[/ID,...]]]", default="", shell_complete=complete_handles)
 @click.option("-f", "--follow", is_flag=True, help="Go on as more is written, until the job has ended.")
 @click.option("-n", "--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines of each replica.")
 @click.option("--lines", "tail", type=click.IntRange(0), hidden=True, help="The same as --tail.")
@@ -69,17 +65,15 @@ def command(
 ) -> None:
     """Show the output of a job's replicas, each line behind the name of its replica.
 
-    JOB is a job's handle or id, or an unambiguous beginning of its id.
+    JOB is a job's handle or id, or an unambiguous beginning of its id; without it, the latest job.
 
     \b
+      holdfast log -f                              the latest job, until it ends
       holdfast log train-x7k2m                     every replica
       holdfast log -f -n 20 train-x7k2m            the last 20 lines of each, and what is added
       holdfast log -f train-x7k2m/trainer/0,1      two of them
       holdfast log --path train-x7k2m              where the files are
     """
-    named = _TARGET.fullmatch(target)
-    if named is None:
-        raise UsageError(f"'{target}' is not of the form HANDLE[/ROLE[/ID,...]]")
     options = {
         "regex": regex,
         "since": parse_time(since, datetime.now().astimezone()),
@@ -87,10 +81,13 @@ def command(
         "streams": Stream(streams) if streams else None,
     }
     with open_runner() as runner:
+        if not target and tail is not None and _is_job(runner, str(tail)):
+            target, follow, tail = str(tail), True, None  # as in `log --tail 4711`: some schedulers have no other ids
+        named = _parse(target)
         if path:
-            _show_folders(runner, named["handle"], named["role"], named["ids"])
+            _show_folders(runner, named["handle"] or "", named["role"], named["ids"])
             return
-        handle = find_handle(runner, named["handle"])
+        handle = find_handle(runner, named["handle"] or "")
         replicas = _choose(runner, handle, named["role"], named["ids"])
         with LogScreen(runner, handle, replicas, sys.stdout) as screen:
             try:
@@ -102,6 +99,21 @@ def command(
                     screen.wait_end()
             except NotImplementedError as error:
                 raise UsageError(f"the logs of {handle} cannot be shown: {error}") from None
+
+
+def _parse(target: str) -> dict[str, str | None]:
+    """Split a target into the job's name, a role and the numbers of replicas."""
+    if not target:
+        return {"handle": "", "role": None, "ids": None}
+    named = _TARGET.fullmatch(target)
+    if named is None:
+        raise UsageError(f"'{target}' is not of the form JOB[/ROLE[/ID,...]]")
+    return named.groupdict()
+
+
+def _is_job(runner: Runner, text: str) -> bool:
+    """Whether a scheduler has a job with exactly this id."""
+    return any(job.app_id == text for name in runner.scheduler_backends() for job in list_quietly(runner, name))
 
 
 def _show_folders(runner: Runner, name: str, role: str | None, ids: str | None) -> None:

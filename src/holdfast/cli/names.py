@@ -57,12 +57,19 @@ def some(names: list[str]) -> str:
 def find_handle(runner: Runner, text: str) -> str:
     """Return the handle of the job that the user means; raises `UsageError` with the names of others.
 
-    The default scheduler is searched first, and the others only if it has no such job.
+    Without a name, that is the latest job, which is told on stderr. The default scheduler is searched first, and the
+    others only if it has no such job.
     """
     from holdfast.cli.jobs import list_quietly, schedulers_default_first
     from holdfast.specs import parse_app_handle
 
     schedulers = schedulers_default_first(runner)
+    if not text:
+        latest = latest_handle(runner)
+        if not latest:
+            raise UsageError("there is no job yet; `holdfast run` submits one, and `holdfast runs` lists launches")
+        click.echo(f"holdfast: {latest}, the latest job", err=True)
+        return latest
     if "://" in text:
         schedulers = [parse_app_handle(text).scheduler_backend]
         if not _is_gone(runner, text):
@@ -75,6 +82,22 @@ def find_handle(runner: Runner, text: str) -> str:
         newest_first = sorted(jobs.values(), key=lambda job: job.submitted_at or 0.0, reverse=True)
         ids += [job.app_id for job in newest_first if job.app_id not in ids]
     raise UsageError(_no_job(text, ids))
+
+
+def latest_handle(runner: Runner) -> str:
+    """Return the handle of the latest job of the first scheduler that has any; empty if none has."""
+    from holdfast.cli.jobs import list_quietly, schedulers_default_first
+
+    for scheduler in schedulers_default_first(runner):
+        if jobs := list_quietly(runner, scheduler):
+            return max(jobs, key=lambda job: job.submitted_at or 0.0).app_handle
+    return ""
+
+
+def latest_hint(runner: Runner, command: str) -> str:
+    """Return how to name the latest job to a command that takes none by itself; empty if there is none."""
+    latest = id_in(latest_handle(runner))
+    return f"; the latest is: holdfast {command} {latest}" if latest else ""
 
 
 def _is_gone(runner: Runner, handle: str) -> bool:

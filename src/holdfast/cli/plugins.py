@@ -36,7 +36,12 @@ NEVER_LOADED = "torch"
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 @click.option("--group", metavar="GROUP", help="Only this group, as in holdfast.schedulers.")
 def command(as_json: bool, group: str | None) -> None:
-    """Load every plugin and say whether it works; exits with 1 if one is broken."""
+    """Load every plugin and say whether it works; exits with 1 if one is broken.
+
+    \b
+      holdfast plugins
+      holdfast plugins --group holdfast.schedulers
+    """
     prepare()
     found = [plugin for each in ([group] if group else GROUPS) for plugin in plugins.find(each)]
     rows = [_row(plugin) for plugin in found if plugin.package != NEVER_LOADED]

@@ -18,7 +18,12 @@ from holdfast.specs import Resource
 @click.argument("pattern", default="*")
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
 def command(pattern: str, as_json: bool) -> None:
-    """Show the named resources, for `-h` of components; PATTERN as in 'aws_p5*'."""
+    """Show the named resources, for `-h` of components; PATTERN as in 'aws_p5*'.
+
+    \b
+      holdfast resources
+      holdfast resources 'aws_p5*'
+    """
     prepare()
     configs.load().register_resources()
     from holdfast.specs import named_resources

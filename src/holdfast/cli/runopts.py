@@ -19,7 +19,12 @@ from holdfast.specs import runopts
 @click.argument("scheduler", required=False, shell_complete=complete_schedulers)
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
 def command(scheduler: str | None, as_json: bool) -> None:
-    """Show the run options (-cfg) of SCHEDULER, or of every scheduler."""
+    """Show the run options (-cfg) of SCHEDULER, or of every scheduler.
+
+    \b
+      holdfast runopts
+      holdfast runopts local
+    """
     with open_runner() as runner:
         found = {scheduler: runner.scheduler_run_opts(scheduler)} if scheduler else every_run_opts(runner)
     if as_json:

@@ -68,6 +68,9 @@ def which(secret_file: str | None) -> None:
     """Say which secret this node uses.
 
     Nodes with the same fingerprint can meet.
+
+    \b
+      holdfast secret which
     """
     secret = find_secret(secret_file)
     if not secret.key:
@@ -81,6 +84,9 @@ def path() -> None:
     """Print the file of this user's own secret.
 
     It is made if there is none.
+
+    \b
+      holdfast secret path
     """
     click.echo(own_secret().path)
 

@@ -20,19 +20,31 @@ def command() -> None:
     """Show tracked metadata, from the first tracker of the settings ([torchx:tracker]) or of TORCHX_TRACKERS.
 
     RUN is a run's id, a job's handle or id, or an unambiguous beginning of either.
+
+    \b
+      holdfast tracker list jobs
+      holdfast tracker list metadata train-x7k2m
     """
 
 
 @command.group("list")
 def listing() -> None:
-    """List runs, or what is tracked of one."""
+    """List runs, or what is tracked of one.
+
+    \b
+      holdfast tracker list jobs
+    """
 
 
 @listing.command()
 @click.option("--parent-run-id", metavar="RUN", help="Only runs that were made from this one.")
 @_json
 def jobs(parent_run_id: str | None, as_json: bool) -> None:
-    """List the runs that have tracked something."""
+    """List the runs that have tracked something.
+
+    \b
+      holdfast tracker list jobs --parent-run-id train-x7k2m
+    """
     tracker = _tracker()
     wanted = {"parent_run_id": _find(tracker, parent_run_id)} if parent_run_id else {}
     _show(("JOB ID",), [(each,) for each in tracker.run_ids(**wanted)], as_json)
@@ -42,7 +54,11 @@ def jobs(parent_run_id: str | None, as_json: bool) -> None:
 @click.argument("run_id", metavar="RUN")
 @_json
 def metadata(run_id: str, as_json: bool) -> None:
-    """Show the values that RUN has tracked."""
+    """Show the values that RUN has tracked.
+
+    \b
+      holdfast tracker list metadata train-x7k2m
+    """
     tracker = _tracker()
     _show(("ID", "VALUE"), list(tracker.metadata(_find(tracker, run_id)).items()), as_json)
 
@@ -52,7 +68,11 @@ def metadata(run_id: str, as_json: bool) -> None:
 @click.option("--artifact", metavar="NAME", help="Only this one.")
 @_json
 def artifacts(run_id: str, artifact: str | None, as_json: bool) -> None:
-    """Show the artifacts of RUN and where they are."""
+    """Show the artifacts of RUN and where they are.
+
+    \b
+      holdfast tracker list artifacts train-x7k2m
+    """
     tracker = _tracker()
     every = tracker.artifacts(_find(tracker, run_id)).values()
     found = [each for each in every if artifact in (None, each.name)]
@@ -66,7 +86,11 @@ def artifacts(run_id: str, artifact: str | None, as_json: bool) -> None:
 @click.option("--artifact", metavar="NAME", help="Only sources that are this artifact.")
 @_json
 def lineage(run_id: str, sources_only: bool, descendants_only: bool, artifact: str | None, as_json: bool) -> None:
-    """Show what RUN was made from, and what was made from it."""
+    """Show what RUN was made from, and what was made from it.
+
+    \b
+      holdfast tracker list lineage train-x7k2m
+    """
     tracker = _tracker()
     found = tracker.lineage(_find(tracker, run_id))
     sources = [each for each in found.sources if artifact in (None, each.artifact_name)]

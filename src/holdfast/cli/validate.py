@@ -18,6 +18,10 @@ def command(names: tuple[str, ...], as_json: bool) -> None:
     """Check components: those named (also as file.py:function), or all that are known by name.
 
     Exits with 1 if one of them cannot be run.
+
+    \b
+      holdfast validate
+      holdfast validate my_components.py:train
     """
     prepare()
     from holdfast.components.finder import get_components, problems

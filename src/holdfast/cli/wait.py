@@ -16,14 +16,15 @@ TIMED_OUT = 124
 
 
 @click.command()
-@click.argument("handle", metavar="JOB", shell_complete=complete_handles)
+@click.argument("handle", metavar="[JOB]", default="", shell_complete=complete_handles)
 @click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Give up then, with exit code 124.")
 def command(handle: str, timeout: float | None) -> None:
     """Wait until a job has ended and exit with its exit code.
 
-    JOB is a job's handle or id, or an unambiguous beginning of its id.
+    JOB is a job's handle or id, or an unambiguous beginning of its id; without it, the latest job.
 
     \b
+      holdfast wait
       holdfast wait train-x7k2m --timeout 600
     """
     with open_runner() as runner:

@@ -335,7 +335,10 @@ class StoryMachine:
         if event.node not in self._alive:
             return  # we killed it
         self._alive.discard(event.node)
-        if self.stage is not Stage.ENDING or event.exit_code != 0:
+        if event.node == OTHER and event.exit_code and self.stage is Stage.STEADY:
+            self._out.append(Tell(f"node {OTHER} was killed from outside; starting a new one"))
+            self._start(OTHER)
+        elif self.stage is not Stage.ENDING or event.exit_code != 0:
             self._fail(f"the agent of node {event.node} ended with exit code {event.exit_code}")
         elif not self._alive:
             self._conclude()

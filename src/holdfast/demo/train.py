@@ -33,6 +33,7 @@ LEARNING_RATE = 0.02
 
 def main() -> None:
     """Train from the last checkpoint on, until the step given, or until there is a file `enough` in the folder."""
+    from holdfast import heartbeat
     from holdfast.store import from_environ
 
     folder = Path(sys.argv[1])
@@ -50,6 +51,7 @@ def main() -> None:
             weights = descend(weights, gradient)
             if rank == 0:
                 save(folder, step, weights)
+            heartbeat(step)
             print(f"step={step} loss={loss:.6f} rank={rank} world={world} round={round_number} pid={os.getpid()}")
     if rank == 0:
         error, drift = distance(weights, TRUTH), distance(weights, without_failures(step))

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.demo.node import Node, kill
+from holdfast.demo.page import DemoPage
 from holdfast.demo.screen import Screen
 from holdfast.demo.story import (
     HOST,
@@ -59,6 +60,8 @@ class DemoOptions:
     #: Steps from one recovery to the next kill.
     steps_between: int = 40
     patience_s: float = 30.0
+    #: Whether to serve the page of the job, where its packages are installed.
+    page: bool = False
 
 
 def run_demo(options: DemoOptions, screen: Screen) -> Report | signal.Signals:
@@ -86,6 +89,9 @@ class _Watch:
         self._nodes: list[Node] = []
         # Held so that no other process takes the port before node A listens on it.
         self._port = HeldPort()
+        self._page = DemoPage(self._environ()) if options.page else None
+        if self._page is not None:
+            self._selector.register(self._page.fileno(), selectors.EVENT_READ, self._page)
         self._report: Report | None = None
         self._drawn_at = float("-inf")
 
@@ -94,7 +100,9 @@ class _Watch:
         self._handle(Begin())
         while self._report is None:
             for key, _ in self._selector.select(self._patience()):
-                if key.data is not None:
+                if isinstance(key.data, DemoPage):
+                    self._tell_link(key.data)
+                elif key.data is not None:
                     self._hear(key.data, key.fd)
             if (number := self._signals.take()) is not None:
                 self._screen.tell(f"{number.name}: stopping everything", time.monotonic())
@@ -105,8 +113,15 @@ class _Watch:
             self._explain()
         return self._report
 
+    def _tell_link(self, page: DemoPage) -> None:
+        self._selector.unregister(page.fileno())
+        if link := page.read_link():
+            self._screen.tell(f"see it, and kill workers yourself, at {link}", time.monotonic())
+
     def close(self) -> None:
         """Stop what still runs: SIGTERM, then SIGKILL."""
+        if self._page is not None:
+            self._page.close()
         for node in self._nodes:
             node.terminate()
         _wait_ended([node.pidfd for node in self._nodes], GOODBYE_S)

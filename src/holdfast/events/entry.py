@@ -26,6 +26,22 @@ CLOSED, FULL = "journal_closed", "journal_full"
 #: Facts that are written even to a full journal: people look for how a run ended.
 ENDS = frozenset({"run_closed", "run_ended"})
 
+#: The facts of an agent and its workers that an account of a run's time is made of.
+TIMED = frozenset(
+    {
+        "agent_started",
+        "rendezvous",
+        "regrouped",
+        "workers_started",
+        "workers_replaced",
+        "worker_failed",
+        "round_lost",
+        "steps",
+        "workers_stopped",
+        "run_ended",
+    }
+)
+
 _COUNTDOWN = re.compile(r"\d+(\.\d+)? (s|seconds)\b")
 
 

@@ -100,6 +100,11 @@ class _Journal:
             return False
         return not is_writing(writer.host, writer.pid, writer.time)
 
+    @property
+    def is_workers(self) -> bool:
+        """Whether a worker that trains in process wrote it, and not an agent."""
+        return self.writer is not None and (self.writer.node or "").startswith("rank ")
+
 
 class Story:
     """The journals of one run on this host, read as one; `read` can be called again for new lines.
@@ -147,7 +152,7 @@ class Story:
         started = f"started {_clock(begun)} ({ago(time.time() - begun)})" if begun else "no line is written yet"
         if not self.is_over():
             state = "live"
-        elif any(journal.abandoned for journal in self._journals.values()):
+        elif any(journal.abandoned and not journal.is_workers for journal in self._journals.values()):
             state = "its agent is gone"
         else:
             state = f"ended {_clock(max(journal.last for journal in self._journals.values()))}"
@@ -171,7 +176,8 @@ class Story:
         for path, journal in self._journals.items():
             if journal.abandoned and journal.writer is not None:
                 torn = ", in the middle of a line" if journal.reader.torn else ""
-                notes.append(f"{path} just ends{torn}: its agent (pid {journal.writer.pid}) is gone")
+                who = "worker" if journal.is_workers else "agent"
+                notes.append(f"{path} just ends{torn}: its {who} (pid {journal.writer.pid}) is gone")
             if journal.reader.unreadable:
                 notes.append(f"{path} has lines that cannot be read: {journal.reader.unreadable}")
         if self._earlier:

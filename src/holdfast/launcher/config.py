@@ -177,10 +177,8 @@ def _unquoted(text: str) -> str:
 
 
 def split_filters(text: str) -> list[str] | None:
-    """Read a list separated by commas, where two commas stand for one that is meant."""
-    if not text:
-        return None
-    return [part.replace("\0", ",") for part in text.replace(",,", "\0").split(",") if part]
+    """Read a list separated by commas, where two commas stand for one that is meant; None where nothing is named."""
+    return [part.replace("\0", ",") for part in text.replace(",,", "\0").split(",") if part] or None
 
 
 def parse_preload(text: str, entry: Entrypoint) -> tuple[str, ...]:

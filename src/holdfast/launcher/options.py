@@ -23,7 +23,7 @@ class Group(enum.Enum):
     NODES = "Nodes"
     PROGRAM = "Program"
     FAILURES = "Failures"
-    OUTPUT = "Output"
+    OUTPUT = "Logs"
     TOLD = "Metrics, events and health"
 
 
@@ -51,7 +51,7 @@ class Option:
     setting: str = ""
     #: Why a job does not take it; empty if it does.
     not_in_jobs: str = ""
-    #: Whether help that must be short shows it.
+    #: Whether it is one of the ten that people use first: help shows them before all others, or alone.
     common: bool = False
 
     @property
@@ -111,6 +111,7 @@ class LaunchOptions:
         "Where nodes meet: host[:port], port 29400 by default.",
         torchrun=True,
         not_in_jobs=_BY_JOB,
+        common=True,
     )
     rdzv_id: str = _option(
         "none",
@@ -118,6 +119,7 @@ class LaunchOptions:
         "The run's id, the same on all nodes. A single node without one gets a fresh id.",
         torchrun=True,
         not_in_jobs=_BY_NAME,
+        common=True,
     )
     rdzv_backend: str = _option(
         "",
@@ -291,7 +293,6 @@ class LaunchOptions:
         False,
         Group.FAILURES,
         "Keep checkpoints in this node's memory, and copies of its neighbours' checkpoints.",
-        common=True,
     )
     restart_backoff: str | None = _option(
         None, Group.FAILURES, "Pause before a restart, doubling: FIRST or FIRST:MAX, as in 1s:60s."
@@ -339,6 +340,7 @@ class LaunchOptions:
         "Folder for logs; each run makes a new one inside it.",
         torchrun=True,
         otherwise="a temporary folder",
+        common=True,
     )
     tee: str = _option(
         "0",
@@ -346,6 +348,7 @@ class LaunchOptions:
         "Write to files and to the console: 0 none, 1 stdout, 2 stderr, 3 both; by local rank: 0:3,1:1.",
         torchrun=True,
         short="-t",
+        common=True,
     )
     redirects: str = _option("0", Group.OUTPUT, "Write to files only; values as for --tee.", torchrun=True, short="-r")
     local_ranks_filter: str = _option(

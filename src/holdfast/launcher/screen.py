@@ -9,16 +9,20 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from holdfast.agent.local import screen_name
+from holdfast.events.entry import TIMED, Entry
 from holdfast.facts import WARNING, Fact, facts
 from holdfast.failures.failure import signal_name
 from holdfast.failures.report import Around, details, evidence
 from holdfast.failures.verdict import Verdict, first_line
 from holdfast.launcher.api import LaunchReport
 from holdfast.printable import printable
-from holdfast.quantities import count
+from holdfast.quantities import count, length
+
+if TYPE_CHECKING:
+    from holdfast.events.account import Account
 
 #: Facts of an agent that are shown as lines; warnings are shown whatever they are.
 SHOWN = frozenset(
@@ -72,6 +76,10 @@ class Screen:
         self._rounds = 0
         self._restarts = 0
         self._workers = 0
+        #: What the account of the run's time is made of at the end.
+        self._timed: list[Entry] = []
+        #: Whether this node is the one that tells of the whole run, where one screen shows several.
+        self._tells_run = True
         self._started = time.monotonic()
         self._stop: Callable[[], None] = lambda: None
 
@@ -90,7 +98,7 @@ class Screen:
     def conclude(self, report: LaunchReport) -> None:
         """Say how it ended: a line when it went well, the root cause when it did not."""
         with self._lock:
-            self._conclude(report, f"{time.monotonic() - self._started:.1f} s")
+            self._conclude(report, length(time.monotonic() - self._started))
 
     def _conclude(self, report: LaunchReport, elapsed: str) -> None:
         outcome = report.outcome
@@ -100,12 +108,12 @@ class Screen:
             self._write_json("end", outcome.reason, data)
         elif outcome.signal:
             self._line(f"stopped by {signal_name(-outcome.signal)} after {elapsed}", _YELLOW)
+            self._tell_account(report.logs)
         elif report.result.is_failed() and report.verdict is not None:
             self._tell_failure(report, report.verdict, elapsed)
         elif report.result.is_failed():
             self._line(f"failed after {elapsed}: {outcome.reason}", _RED)
-            if report.logs:
-                self._print(f"  logs     {report.logs}")
+            self._tell_account(report.logs)
         elif not self._rounds and not self._quiet:
             why = f"the run was over ({outcome.reason}) before this node had a place in it"
             self._line(f"nothing was run here: {why}; another --rdzv-id makes another run", _YELLOW)
@@ -113,7 +121,33 @@ class Screen:
             # Every restart makes a round; there are more of them where nodes came and went.
             rounds = f", {count(self._rounds, 'round')}" if self._rounds > self._restarts + 1 else ""
             workers, restarts = count(self._workers, "worker"), count(self._restarts, "restart")
-            self._line(f"finished in {elapsed}: {workers}, {restarts}{rounds}", _GREEN)
+            from holdfast.events.summary import slowest_text  # at the end, so that no launch waits for the import
+
+            slowest = slowest_text(self._account())
+            self._line(
+                f"finished in {elapsed}: {', '.join(filter(None, (workers, restarts + rounds, slowest)))}", _GREEN
+            )
+            self._tell_account(report.logs)
+
+    def _tell_account(self, logs: str) -> None:
+        """Say what became of the time and where the logs are."""
+        if self._quiet or not self._tells_run:
+            return
+        from holdfast.events.summary import goodput_line
+
+        account = self._account()
+        if account.goodput is not None and (account.measured or logs):  # a report that names the logs has enough to say
+            self._print(f"  goodput  {goodput_line(account)}")
+        if logs:
+            self._print(f"  logs     {logs}")
+
+    def _account(self) -> Account:
+        from holdfast.events.account import Accountant
+
+        accountant = Accountant()
+        for entry in self._timed:
+            accountant.take(entry)
+        return accountant.account(time.time())
 
     def _tell_failure(self, report: LaunchReport, verdict: Verdict, elapsed: str) -> None:
         """Report a failure once: the evidence that is not on the screen yet, the reason, then the worker and host."""
@@ -134,6 +168,7 @@ class Screen:
             self._print(line) if line.startswith(" ") else self._line(line)
         self._line(f"failed after {elapsed}: {first_line(verdict.cause)}", _RED)
         self._print("\n".join(details(verdict, around)))
+        self._tell_account("")
 
     # -- while it runs -------------------------------------------------------------------------------------------------
 
@@ -146,9 +181,13 @@ class Screen:
                 self._show(fact)
 
     def _count(self, fact: Fact) -> None:
+        if fact.number is None and fact.kind in TIMED:
+            # All of them are of this process: a coordinator in it tells of other nodes by numbered facts only.
+            self._timed.append(Entry(time=fact.timestamp, kind=fact.kind, data=fact.data, sentence=fact.sentence))
         if fact.kind == "workers_started":
             self._rounds += 1
             self._workers = fact.data.get("world_size", 0)
+            self._tells_run = not (os.environ.get(JOB_VARIABLE) and fact.data.get("group_rank"))
             self._restarts = max(self._restarts, fact.data.get("restarts_used", 0))
         elif fact.kind == "workers_replaced":
             self._restarts += 1

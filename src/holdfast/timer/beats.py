@@ -12,18 +12,51 @@ import mmap
 import os
 import secrets
 import tempfile
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from holdfast.errors import UnavailableError, UsageError
 from holdfast.private import PrivateFolder, make_private, user_folder_name
 from holdfast.timer.hang import Beat
-from holdfast.timer.heartbeat import COUNT, FILE_VARIABLE, LAST, LONGEST, SLOT_BYTES, SLOT_NUMBERS, SLOT_VARIABLE, STEP
+from holdfast.timer.heartbeat import (
+    COUNT,
+    FILE_VARIABLE,
+    FIRST,
+    FIRST_STEP,
+    FIRST_STEP_AT,
+    LAST,
+    LONGEST,
+    SLOT_BYTES,
+    SLOT_NUMBERS,
+    SLOT_VARIABLE,
+    STEP,
+    STEPS,
+)
 
 #: In memory, if there is such a file system: a beat must never wait for a disk.
 _MEMORY = Path("/dev/shm")
 _PREFIX = "beats-"
 #: How often to try again if a sweep removes the new file before it is locked.
 TRIES_MAX = 10
+
+
+class Progress(NamedTuple):  # every launch imports it, and a dataclass takes longer to make
+    """How far a worker got: its steps, and when it made the first and the last, by this host's wall clock.
+
+    The numbers of steps are None where the program passes none to `heartbeat`.
+    """
+
+    steps: int
+    first_at: float
+    last_at: float
+    first_step: int | None = None
+    last_step: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Describe it as plain data."""
+        return self._asdict()
 
 
 def _open_folder() -> PrivateFolder:
@@ -100,6 +133,11 @@ class BeatBook:
         last = slot[LAST]
         return Beat(max(slot[COUNT], 0), last / 1e9 if last > 0 else None, max(slot[LONGEST], 0) / 1e9, slot[STEP])
 
+    def progress(self, local_rank: int) -> Progress | None:
+        """Return how far a worker is; None before its first beat."""
+        begin = local_rank * SLOT_NUMBERS
+        return _progress(self._numbers[begin : begin + SLOT_NUMBERS])
+
     def close(self) -> None:
         """Remove the file; workers that still have it open write to memory that no process reads."""
         self._numbers.release()
@@ -109,3 +147,36 @@ class BeatBook:
         self._folder.close()
         with contextlib.suppress(OSError):
             self._folder.path.rmdir()  # unless other runs have something there
+
+
+def read_progress(path: str, slots: Mapping[int, int]) -> dict[int, Progress]:
+    """Return how far the workers of a live agent are, by rank, from its file; `slots` are local ranks by rank.
+
+    A worker without a beat is left out; so are all if the file is gone.
+    """
+    try:
+        numbers = memoryview(Path(path).read_bytes()).cast("q")
+    except (OSError, TypeError):  # it is gone, or its end is not written yet
+        return {}
+    found = {}
+    for rank, slot in slots.items():
+        begin = slot * SLOT_NUMBERS
+        if begin + SLOT_NUMBERS <= len(numbers) and (progress := _progress(numbers[begin : begin + SLOT_NUMBERS])):
+            found[rank] = progress
+    return found
+
+
+def _progress(slot: Sequence[int]) -> Progress | None:
+    if slot[COUNT] <= 0 or not slot[FIRST]:
+        return None
+    since_boot = time.time() - time.monotonic()
+    numbered = slot[STEPS] > 0
+    first = slot[FIRST_STEP_AT] if numbered else slot[FIRST]
+    last = max(abs(slot[LAST]), first)
+    return Progress(
+        steps=slot[STEPS] if numbered else slot[COUNT],
+        first_at=first / 1e9 + since_boot,
+        last_at=last / 1e9 + since_boot,
+        first_step=slot[FIRST_STEP] if numbered else None,
+        last_step=slot[STEP] if numbered else None,
+    )

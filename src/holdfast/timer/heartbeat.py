@@ -19,9 +19,10 @@ SLOT_VARIABLE = "HOLDFAST_HEARTBEAT_SLOT"
 #: A slot fills a cache line, so that no worker slows another down.
 SLOT_BYTES = 64
 SLOT_NUMBERS = SLOT_BYTES // 8
-#: What a slot holds. LAST is the monotonic clock in nanoseconds, 0 before the first beat and during a pause; LONGEST is
-#: the longest time between two beats after the first few, which include compiling and filling caches.
-LAST, COUNT, STEP, LONGEST = range(4)
+#: What a slot holds. LAST is the monotonic clock in nanoseconds, 0 before the first beat, negative in a pause; LONGEST
+#: is the longest time between two beats after the first few, which include compiling and filling caches. FIRST is when
+#: the first beat came. Beats with a step's number are counted in STEPS; FIRST_STEP and FIRST_STEP_AT are of the first.
+LAST, COUNT, STEP, LONGEST, FIRST, STEPS, FIRST_STEP, FIRST_STEP_AT = range(8)
 WARM_UP_BEATS = 3
 
 _slot: memoryview | None = None
@@ -41,10 +42,15 @@ def heartbeat(step: int | None = None) -> None:
             return
     now = monotonic_ns()
     last, count = slot[LAST], slot[COUNT] + 1
-    if count > WARM_UP_BEATS and last and now - last > slot[LONGEST]:
+    if count > WARM_UP_BEATS and last > 0 and now - last > slot[LONGEST]:
         slot[LONGEST] = now - last
+    if count == 1:
+        slot[FIRST] = now
     if step is not None:
+        if not slot[STEPS]:
+            slot[FIRST_STEP], slot[FIRST_STEP_AT] = step, now
         slot[STEP] = step
+        slot[STEPS] += 1
     slot[COUNT] = count
     slot[LAST] = now
 
@@ -57,12 +63,12 @@ def is_beating() -> bool:
 def pause() -> None:
     """Announce that no beats will come for a while, as during a long evaluation; the next beat ends the pause."""
     if _slot is not None:
-        _slot[LAST] = 0
+        _slot[LAST] = -abs(_slot[LAST])
 
 
 def resume() -> None:
     """End a pause without counting it as a step."""
-    if _slot is not None and _slot[LAST] == 0:
+    if _slot is not None and _slot[LAST] <= 0:
         _slot[LAST] = monotonic_ns()
 
 

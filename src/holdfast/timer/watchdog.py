@@ -28,7 +28,6 @@ from holdfast.errors import UsageError
 from holdfast.facts import WARNING, Fact, facts
 from holdfast.failures.stacks import Group, Stack, kept, merge, name_ranks, odd_ones, render
 from holdfast.timer.api import TIMER_FILE_VARIABLE
-from holdfast.timer.beats import BeatBook
 from holdfast.timer.file_server import FileTimerServer, is_watched
 from holdfast.timer.hang import (
     AskOthers,
@@ -62,6 +61,8 @@ STUMBLE_S = 1.0
 Gather = Callable[[dict[int, Stack]], dict[int, Stack]]
 #: Returns how long all workers of the other nodes have been still; None if a node does not answer.
 OthersStill = Callable[[], float | None]
+#: Returns the beats so far of the worker with this local rank.
+ReadBeat = Callable[[int], Beat]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,11 @@ class Hang:
 
 
 class Watchdog:
-    """Watches one gang after the other; `gather` may add other nodes' stacks to ours before a worker is killed."""
+    """Watches one gang after the other.
+
+    `read_beat` is called only between `watch` and `forget`. `gather` may add other nodes' stacks to ours before a
+    worker is killed.
+    """
 
     def __init__(
         self,
@@ -95,10 +100,12 @@ class Watchdog:
         *,
         timers: bool = False,
         hang: HangOptions | None = None,
+        read_beat: ReadBeat = lambda _: Beat(),
         gather: Gather = lambda local: local,
         others_still: OthersStill = lambda: math.inf,
     ) -> None:
         self._role = role
+        self.read_beat = read_beat
         self._gather = gather
         self.others_still = others_still
         self._lock = threading.RLock()
@@ -125,10 +132,6 @@ class Watchdog:
         return server
 
     # -- for the agent's loop ----------------------------------------------------------------------------------
-
-    def variables(self, local_rank: int, size: int) -> dict[str, str]:
-        """Return the variables for a worker; to be called for each rank of a gang before it starts."""
-        return self._hangs.variables(local_rank, size) if self._hangs is not None else {}
 
     def watch(self, workers: Iterable[tuple[int, int, int, str]]) -> None:
         """Watch workers: local rank, rank, pid and stacks file of each; they replace those before."""
@@ -332,7 +335,6 @@ class _HangThread:
         self._watchdog = watchdog
         self._machine = HangMachine(options)
         self._changed = threading.Condition()
-        self._book: BeatBook | None = None
         self._stillness = Stillness()
         self._blind_why = ""
         #: How long all workers had been still at the last look; None if that could not be seen.
@@ -342,13 +344,6 @@ class _HangThread:
         self._last_progress = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="holdfast hangs", daemon=True)
         self._thread.start()
-
-    def variables(self, local_rank: int, size: int) -> dict[str, str]:
-        """Return the variables by which a worker finds its slot; the first call makes the slots."""
-        with self._changed:
-            if self._book is None:
-                self._book = BeatBook(size)
-            return self._book.variables(local_rank)
 
     def begin(self) -> None:
         """A gang has been started."""
@@ -362,9 +357,6 @@ class _HangThread:
         """The gang is over."""
         with self._changed:
             self._is_on = False
-            if self._book is not None:
-                self._book.close()
-                self._book = None
 
     def idle_s(self) -> float:
         """Return how long ago the thread last made progress."""
@@ -425,8 +417,9 @@ class _HangThread:
         return LOOK_S_MAX if wakeup is None else min(max(wakeup - time.monotonic(), 0.0), LOOK_S_MAX)
 
     def _read(self, running: Mapping[int, Watched]) -> dict[int, Beat]:
-        book = self._book
-        return {rank: book.read(worker.local_rank) for rank, worker in running.items()} if book is not None else {}
+        if not self._is_on:  # the agent has given the slots back
+            return {}
+        return {rank: self._watchdog.read_beat(worker.local_rank) for rank, worker in running.items()}
 
 
 def _differ(ranks: Sequence[int]) -> str:

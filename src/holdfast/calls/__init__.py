@@ -1,0 +1,1 @@
+"""Functions as jobs: `submit` sends one anywhere, and a `Job` brings back what it returned or raised."""

@@ -1,0 +1,5 @@
+"""Jobs of a home of the test's own."""
+
+from tests.cli.conftest import environ
+
+__all__ = ["environ"]

@@ -1,0 +1,5 @@
+"""Commands and launches with a home of the test's own."""
+
+from tests.cli.conftest import environ, invoke, start
+
+__all__ = ["environ", "invoke", "start"]
