@@ -22,7 +22,7 @@ COMMANDS = [
     (["launch", "--max-restarts=-1", "ok.py"], "invalid value for '--max-restarts': -1 is not in the range"),
     (["launch", "--monitor-interval=often", "ok.py"], "'often' is not a valid float"),
     (["launch", "--nproc-per-node"], "option '--nproc-per-node' requires an argument"),
-    (["status"], "missing argument 'JOB...'; see `"),
+    (["status"], "there is no job yet; `holdfast run` submits one"),
     (["checkpoints", "list", "folder"], "unexpected extra argument (folder); see `"),
     (["completion", "tcsh"], "'tcsh' is not one of 'bash', 'zsh', 'fish'"),
     (["completion"], "missing argument '{bash|zsh|fish}'. Choose from: bash, zsh, fish; see `"),
@@ -83,7 +83,7 @@ RUNS = [
     (["-j", "0x1", "ok.py"], "-j '0x1' must have 1 <= MIN <= NODES and at least one worker"),
     (
         ["-s", "slrum", "utils.echo"],
-        "there is no scheduler 'slrum'; did you mean 'slurm'? installed are: local, local_cwd",
+        "there is no scheduler 'slrum'; did you mean 'slurm'? installed are: local, local_cwd, slurm, ssh",
     ),
     (["-cfg", "log_dir", "utils.echo"], "'log_dir' is not of the form key=value"),
     (["-cfg", "prepend_cwd=maybe", "utils.echo"], "'prepend_cwd' must be bool, and 'maybe' is neither true nor false"),
