@@ -17,13 +17,22 @@ def command() -> None:
 
     Each has imported what a script needs, torch say, and is used by the next launch of the same user with the same
     interpreter, environment and modules. It ends when none has come for TIME.
+
+    \b
+      holdfast launch --keep-warm 10m train.py
+      holdfast warm list
+      holdfast warm stop
     """
 
 
 @command.command(name="list")
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 def list_(as_json: bool) -> None:
-    """List what is kept, with the memory that it holds."""
+    """List what is kept, with the memory that it holds.
+
+    \b
+      holdfast warm list
+    """
     from holdfast.workers.kept import keepers
 
     found = [{**each, "memory_mb": _memory_mb(each)} for each in keepers()]
@@ -44,6 +53,10 @@ def stop(key: str | None) -> None:
     """Stop what is kept: the one whose KEY begins so, or all of it.
 
     One that a launch uses ends with that launch.
+
+    \b
+      holdfast warm stop               everything
+      holdfast warm stop 3f9a          the one whose key begins so
     """
     from holdfast.workers.kept import keepers
     from holdfast.workers.kept import stop as stop_keeper
