@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -40,6 +42,21 @@ def together(*acts: Callable[[], Any]) -> list[Any]:
 
     with ThreadPoolExecutor(len(acts)) as pool:
         return list(pool.map(tried, acts))
+
+
+def test_other_processes_that_connect_are_turned_away(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        leader = pool.submit(meet, tmp_path, "replica-0", 0, 2)
+        where = tmp_path / "replica-0.json"
+        while not where.exists():
+            assert not leader.done()
+        port, token = json.loads(where.read_text())
+        for said in ("x" * len(token), ""):
+            with socket.create_connection(("127.0.0.1", port), timeout=WAIT_S) as other:
+                other.sendall(said.encode())
+        follower = meet(tmp_path, "replica-0", 1, 2)
+        leader.result(WAIT_S).close()
+        follower.close()
 
 
 # -- one report of several ---------------------------------------------------------------------------------------------

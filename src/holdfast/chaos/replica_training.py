@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.chaos.inject import FOLDER_VARIABLE, at
 from holdfast.chaos.schedule import REPLICA, Moment
-from holdfast.chaos.torch_training import HIDDEN, SAVE_EVERY, Samples, WatchedTier
+from holdfast.chaos.torch_training import HIDDEN, SAVE_EVERY, Samples, WatchedTier, describe, watch_sync
 from holdfast.chaos.training import BATCH, FEATURES, LEARNING_RATE, SAMPLES, STEP, watch_rendezvous
 from holdfast.checkpoint.checkpointer import Checkpointer
 from holdfast.checkpoint.choose import Every
@@ -68,33 +68,6 @@ def do_step(run: TorchRun, step: TorchStep, data: Any, pause_s: float) -> None:
     state.sizes[step.number] = run.world_size
 
 
-def watch_sync(state: TorchState, index: int) -> None:
-    """Make every sync one of the moments at which something may happen."""
-    sync = state.sync
-
-    def watched(world_size: int, rank: int) -> None:
-        at(Moment.SYNC, STEP[0], rank * REPLICA + index)
-        sync(world_size, rank)
-
-    state.sync = watched  # type: ignore[method-assign]
-
-
-def describe(run: TorchRun) -> dict[str, Any]:
-    """Return what is compared with the undisturbed run; all workers of a replica call this together."""
-    state: Any = run.state
-    parameters = list(state.model.parameters())
-    momenta = [state.optimizer.state[parameter]["momentum_buffer"] for parameter in parameters]
-    return {
-        "weights": _bits(parameters),
-        "momentum": _bits(momenta),
-        "used": [int(count) for count in state.used],
-        "sizes": state.sizes.tolist(),
-        "steps": run.progress,
-        "world_size": run.world_size,
-        "rank": run.share[0],
-    }
-
-
 def main() -> None:
     """Train until the steps of the schedule are done, and leave the result in the folder."""
     import torch
@@ -107,7 +80,7 @@ def main() -> None:
     torch.set_num_threads(1)
     index = replica(REPLICA).index
     state: Any = make_state(steps)
-    watch_sync(state, index)
+    watch_sync(state, lambda rank: rank * REPLICA + index)
     epochs = -(-steps * BATCH // SAMPLES)
     kept = Checkpointer([WatchedTier(folder / "checkpoints")], every=Every(steps=SAVE_EVERY))
     with kept, elastic(state, checkpoints=kept, min_workers=least, replicas_of=REPLICA) as run:
@@ -119,13 +92,6 @@ def main() -> None:
             if run.rank != 0:
                 at(Moment.CHECKPOINT, step.number, run.share[0])
         (folder / f"result-{os.getpid()}.json").write_text(json.dumps(describe(run)))
-
-
-def _bits(tensors: list[Any]) -> str:
-    import torch
-
-    flat = torch.cat([tensor.detach().full_tensor().reshape(-1) for tensor in tensors])
-    return bytes(flat.numpy().tobytes()).hex()
 
 
 if __name__ == "__main__":

@@ -29,6 +29,8 @@ from holdfast.checkpoint.storage import StorageTier
 from holdfast.train.membership import from_environ
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
 
     from holdfast.torch.run import TorchRun, TorchStep
@@ -134,19 +136,19 @@ def do_step(run: TorchRun, step: TorchStep, data: Any, model: torch.nn.Module, o
     state.sizes[step.number] = run.world_size
 
 
-def watch_sync(state: TorchState) -> None:
-    """Make every sync one of the moments at which something may happen."""
+def watch_sync(state: TorchState, worker: Callable[[int], int] = int) -> None:
+    """Make every sync one of the moments at which something may happen; `worker` numbers a round's rank."""
     sync = state.sync
 
     def watched(world_size: int, rank: int) -> None:
-        at(Moment.SYNC, STEP[0], rank)
+        at(Moment.SYNC, STEP[0], worker(rank))
         sync(world_size, rank)
 
     state.sync = watched  # type: ignore[method-assign]
 
 
 def describe(run: TorchRun) -> dict[str, Any]:
-    """Return what is compared with the undisturbed run."""
+    """Return what is compared with the undisturbed run; all workers of a replica call this together."""
     state: Any = run.state
     parameters = list(state.model.parameters())
     momenta = [state.optimizer.state[parameter]["momentum_buffer"] for parameter in parameters]
@@ -157,7 +159,7 @@ def describe(run: TorchRun) -> dict[str, Any]:
         "sizes": state.sizes.tolist(),
         "steps": run.progress,
         "world_size": run.world_size,
-        "rank": run.rank,
+        "rank": run.share[0],
     }
 
 
@@ -191,10 +193,13 @@ def main() -> None:
         (folder / f"result-{os.getpid()}.json").write_text(json.dumps(describe(run)))
 
 
-def _bits(tensors: list[torch.Tensor]) -> str:
+def _bits(tensors: list[Any]) -> str:
     import torch
 
-    flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+    from holdfast.torch.sharded import is_sharded
+
+    whole = [tensor.full_tensor() if is_sharded(tensor) else tensor for tensor in tensors]
+    flat = torch.cat([tensor.detach().reshape(-1) for tensor in whole])
     return bytes(flat.cpu().numpy().tobytes()).hex()
 
 

@@ -26,6 +26,8 @@ MEET_S = 600.0
 #: How often a follower looks whether the leader has said where it listens.
 LOOK_S = 0.02
 TOKEN_BYTES = 32
+#: How long a new connection may take to show the token.
+TOKEN_TIMEOUT_S = 5.0
 
 #: From the leader: carry this out; the answer to the program's call; what an exchange came to; the round is over.
 DO, ANSWER, RESULT, OVER = "do", "answer", "result", "over"
@@ -125,18 +127,27 @@ def _accept(where: Path, followers: int, deadline: float) -> tuple[list[Line], l
             server.settimeout(max(deadline - time.monotonic(), 0.001))
             try:
                 sock, _ = server.accept()
-                sock.settimeout(max(deadline - time.monotonic(), 0.001))
-                if not secrets.compare_digest(sock.recv(len(token), socket.MSG_WAITALL), token.encode()):
-                    sock.close()
-                    continue
-                sock.settimeout(None)
-                line = Line(sock)
-                kind, index = line.receive()
             except TimeoutError:
                 missing = followers - len(found) // 2
                 raise UnavailableError(f"{missing} workers of {where.stem} did not start within {MEET_S:g} s") from None
-            found[kind, index] = line
+            if _has_token(sock, token):
+                line = Line(sock)
+                kind, index = line.receive()
+                found[kind, index] = line
+            else:
+                sock.close()
     return tuple([found[kind, index + 1] for index in range(followers)] for kind in ("control", "news"))  # type: ignore[return-value]
+
+
+def _has_token(sock: socket.socket, token: str) -> bool:
+    """Whether a connection is from a worker of this replica; other processes of this host may connect too."""
+    try:
+        sock.settimeout(TOKEN_TIMEOUT_S)
+        said = sock.recv(len(token), socket.MSG_WAITALL)
+        sock.settimeout(None)
+    except OSError:  # it said nothing, or is gone
+        return False
+    return secrets.compare_digest(said, token.encode())
 
 
 # -- the leader --------------------------------------------------------------------------------------------------------
