@@ -125,9 +125,12 @@ class TestEngine:
 
     def flags(self) -> list[str]:
         """Return the flags that mount the programs of this machine."""
-        places = dict.fromkeys(["/usr", sys.base_prefix, sys.prefix, str(ROOT / "src")])
-        inner = [each for each in places if each == "/usr" or not each.startswith("/usr/")]
-        return [f"--volume={each}:{each}:ro" for each in inner]
+        packages = [each for each in sys.path if each.startswith("/") and Path(each).is_dir()]
+        places: list[str] = []
+        for each in ["/usr", sys.base_prefix, sys.prefix, str(ROOT / "src"), *packages]:
+            if not any(Path(each).is_relative_to(place) for place in places):
+                places.append(each)
+        return [f"--volume={each}:{each}:ro" for each in places]
 
     def close(self) -> None:
         """Remove everything that is there, then the engine itself."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import subprocess
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from holdfast.errors import UnavailableError
 from holdfast.schedulers.containers.parse import Outcome, is_gone, parse_state, trouble, user_ids
@@ -15,18 +17,30 @@ from holdfast.schedulers.containers.render import INSIDE, JOB_LABEL, LOGS, SECRE
 
 #: How long a command may take; one that moves images takes longer.
 ANSWER_S, IMAGE_S = 120.0, 3600.0
+#: Signals that a shielded command does not get.
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Engine:
     """Docker or Podman."""
 
-    def __init__(self, name: str, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self._environ = dict(os.environ if environ is None else environ)
 
     def command(self, *words: str) -> list[str]:
         """Return the words of a command."""
         return [self.name, *words]
+
+    def popen(self, words: Sequence[str], *, shielded: bool = True, **more: Any) -> subprocess.Popen[bytes]:
+        """Start a command. What ends a replica's processes does not end one that is shielded: its program decides."""
+        ours = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING if shielded else ())
+        try:
+            return subprocess.Popen(self.command(*words), start_new_session=True, **more)
+        except FileNotFoundError:
+            said = f"the command {self.name} was not found: install it, or use another scheduler"
+            raise UnavailableError(said) from None
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, ours)
 
     def call(
         self,
@@ -36,37 +50,39 @@ class Engine:
         env: Mapping[str, str] | None = None,
         stdin: bytes = b"",
         timeout_s: float = ANSWER_S,
+        shielded: bool = True,
     ) -> bytes:
         """Run a command and return what it prints; raises what its failure means, with `what` went wrong."""
-        code, out, said = self._run(words, env or {}, stdin, timeout_s)
+        code, out, said = self._run(words, env, stdin, timeout_s, shielded=shielded)
         if code:
             raise trouble(self.name, what, said)
         return out
 
     def _run(
-        self, words: Sequence[str], env: Mapping[str, str], stdin: bytes, timeout_s: float
+        self,
+        words: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        timeout_s: float = ANSWER_S,
+        *,
+        shielded: bool = True,
     ) -> tuple[int, bytes, str]:
-        try:
-            done = subprocess.run(
-                self.command(*words),
-                env={**self._environ, **env},
-                input=stdin,
-                capture_output=True,
-                timeout=timeout_s,
-                check=False,
-                start_new_session=True,  # a signal that ends a replica is for its program, which has things to do
-            )
-        except FileNotFoundError:
-            raise UnavailableError(
-                f"the command {self.name} was not found: install it, or use another scheduler"
-            ) from None
-        except subprocess.TimeoutExpired:
-            raise UnavailableError(f"`{self.name} {words[0]}` did not end within {timeout_s:g} s") from None
-        return done.returncode, done.stdout, done.stderr.decode(errors="replace")
+        pipe = subprocess.PIPE
+        environ = {**os.environ, **(env or {})}
+        with self.popen(words, shielded=shielded, env=environ, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+            try:
+                out, said = process.communicate(stdin, timeout_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise UnavailableError(f"`{self.name} {words[0]}` did not end within {timeout_s:g} s") from None
+            except BaseException:
+                process.kill()
+                raise
+        return process.returncode, out, said.decode(errors="replace")
 
     def attempt(self, *words: str) -> str:
         """Run a command that may fail because what it names is gone; returns why else it failed, or nothing."""
-        code, _, said = self._run(words, {}, b"", ANSWER_S)
+        code, _, said = self._run(words)
         return "" if code == 0 or is_gone(said) else said.strip()
 
     # -- images --------------------------------------------------------------------------------------------------------
@@ -77,7 +93,7 @@ class Engine:
         if pull == "always":
             self.call(["pull", "--quiet", image], what, timeout_s=IMAGE_S)
             return
-        code, _, said = self._run(["image", "inspect", image], {}, b"", ANSWER_S)
+        code, _, said = self._run(["image", "inspect", image])
         if code == 0:
             return
         found = trouble(self.name, what, said)
@@ -119,7 +135,7 @@ class Engine:
         return user_ids(user, "" if not bare else self._read(name, "/etc/passwd"))
 
     def _read(self, name: str, path: str) -> str:
-        code, out, _ = self._run(["cp", f"{name}:{path}", "-"], {}, b"", ANSWER_S)
+        code, out, _ = self._run(["cp", f"{name}:{path}", "-"])
         if code:
             return ""
         with tarfile.open(fileobj=io.BytesIO(out)) as tar:
@@ -129,10 +145,7 @@ class Engine:
     @contextmanager
     def fetch(self, name: str, path: str) -> Iterator[tarfile.TarFile]:
         """Open what lies at a path in a container as a stream of files."""
-        words = self.command("cp", f"{name}:{path}", "-")
-        process = subprocess.Popen(
-            words, env=self._environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
-        )
+        process = self.popen(["cp", f"{name}:{path}", "-"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         assert process.stdout is not None
         try:
             with tarfile.open(fileobj=process.stdout, mode="r|") as tar:

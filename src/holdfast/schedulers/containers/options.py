@@ -25,16 +25,23 @@ OURS = {
 
 
 def check_flags(flags: CfgVal) -> list[str]:
-    """Return the flags that the user chose; raises `UsageError` for one that is ours to set."""
+    """Return the flags that the user chose as NAME:VALUE or --NAME=VALUE; raises `UsageError` for one of ours."""
     assert flags is None or isinstance(flags, list)
-    found = [str(flag) for flag in flags or []]
+    found = [_flag(str(flag)) for flag in flags or []]
     for flag in found:
         name = flag.partition("=")[0]
         if name in OURS:
             raise UsageError(f"the flag {flag} cannot be given: {OURS[name]}")
-        if not flag.startswith("-"):
-            raise UsageError(f"'{flag}' is no flag: write a flag and its value as one word, as in --cap-add=IPC_LOCK")
     return found
+
+
+def _flag(text: str) -> str:
+    if text.startswith("-"):
+        return text
+    name, colon, value = text.partition(":")
+    if not colon:
+        raise UsageError(f"'{text}' is no flag: write its name and value, as in cap-add:IPC_LOCK")
+    return f"--{name}={value}" if value else f"--{name}"
 
 
 def check_pull(pull: CfgVal) -> str:

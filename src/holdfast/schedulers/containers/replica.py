@@ -110,8 +110,9 @@ class Replica:
             self._engine.call(words, f"the container of {self._box.role}/{self._box.number} cannot be made", env=passed)
         self._engine.put(name, secret)
         if self._engine.name == "podman":
-            # It makes the network now, and not when its output is already that of the replica.
-            self._engine.call(["init", name], f"the container {name} cannot be started")
+            # The network is made now, and not when output is already that of the replica. What begins here is the
+            # replica's own process: it would inherit the shield.
+            self._engine.call(["init", name], f"the container {name} cannot be started", shielded=False)
 
     def _take_secret(self, env: dict[str, str]) -> bytes | None:
         """Take the secret out of what the engine is told, and say where the replica finds it."""
@@ -138,8 +139,7 @@ class Replica:
         """Start the container and pass its output on until it has ended."""
         words = ["start", "--attach", self._box.name]
         while True:
-            # In a session of its own, so that a signal to us does not end the output before the container.
-            viewer = subprocess.Popen(self._engine.command(*words), stdin=subprocess.DEVNULL, start_new_session=True)
+            viewer = self._engine.popen(words, stdin=subprocess.DEVNULL)
             self._wait(viewer)
             state = self._look()
             if not state.running:

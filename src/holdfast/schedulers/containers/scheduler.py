@@ -58,9 +58,7 @@ class ContainerScheduler(WorkspaceMixin[None], Scheduler[ContainerRequest]):
         options.add("privileged", type_=bool, default=False, help="give the containers all rights on the host")
         options.add("copy_env", type_=list[str], help="variables of your shell that the app gets, as in AWS_*,HF_TOKEN")
         options.add("env", type_=dict[str, str], help="variables that the app gets, as in A:1,B:2")
-        options.add(
-            "flags", type_=list[str], help=f"further flags of `{self.backend} create`, as in --cap-add=IPC_LOCK"
-        )
+        options.add("flags", type_=list[str], help=f"other flags of `{self.backend} create`, as in cap-add:IPC_LOCK")
         options.add(
             "dockerfile",
             type_=str,
