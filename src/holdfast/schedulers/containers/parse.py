@@ -26,6 +26,7 @@ _NO_IMAGE = re.compile(
     r"failed to resolve reference|name unknown",
     re.IGNORECASE,
 )
+_WRONG_FLAG = re.compile(r"unknown (?:shorthand )?flag|invalid argument|invalid reference", re.IGNORECASE)
 _GONE = re.compile(r"no such (?:container|network|object)|no container with|network not found|not found", re.IGNORECASE)
 
 
@@ -52,7 +53,7 @@ def parse_state(text: str) -> Outcome:
 
 def trouble(engine: str, what: str, said: str) -> HoldfastError:
     """Say why a command of the engine failed."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    lines = [line.strip() for line in said.splitlines() if line.strip() and not re.match(r"See '|Usage:|Run '", line)]
     telling = [line for line in lines if re.match(r"(?i)(?:docker: )?error", line)]
     last = (telling or lines or ["it says no more"])[-1]
     if _SILENT.search(said):
@@ -60,6 +61,8 @@ def trouble(engine: str, what: str, said: str) -> HoldfastError:
         return UnavailableError(f"{engine} does not answer: {last}; {remedy}")
     if _NO_IMAGE.search(said):
         return UsageError(f"{what}: {last}; pull the image, build it here, or name another with --image")
+    if _WRONG_FLAG.search(said):
+        return UsageError(f"{what}: {last}")
     return UnavailableError(f"{what}: {last}")
 
 
