@@ -5,7 +5,8 @@ render ●   from an app to the containers, and to the commands that make them
 parse ●    from what the engine prints to what became of a container
 client     the engine's own command, `docker` or `podman`
 build      images with a workspace in them
-replica    the program that runs one container in the foreground
+keeper     makes, runs and removes one container
+replica    the program of a replica: it starts a keeper, and ends as the container ends
 scheduler  what users call
 
 A job is a local job whose replicas are the programs of `replica`. So retries, logs with times, error files, the record

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 import os
-import signal
 import subprocess
 import tarfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -17,8 +17,8 @@ from holdfast.schedulers.containers.render import INSIDE, JOB_LABEL, LOGS, SECRE
 
 #: How long a command may take; one that moves images takes longer.
 ANSWER_S, IMAGE_S = 120.0, 3600.0
-#: Signals that a shielded command does not get.
-ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+#: How often a container is tried to be removed, and the wait between.
+REMOVE_TRIES, REMOVE_PAUSE_S = 10, 0.5
 
 
 class Engine:
@@ -31,16 +31,13 @@ class Engine:
         """Return the words of a command."""
         return [self.name, *words]
 
-    def popen(self, words: Sequence[str], *, shielded: bool = True, **more: Any) -> subprocess.Popen[bytes]:
-        """Start a command. What ends a replica's processes does not end one that is shielded: its program decides."""
-        ours = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING if shielded else ())
+    def popen(self, words: Sequence[str], **more: Any) -> subprocess.Popen[bytes]:
+        """Start a command."""
         try:
-            return subprocess.Popen(self.command(*words), start_new_session=True, **more)
+            return subprocess.Popen(self.command(*words), **more)
         except FileNotFoundError:
             said = f"the command {self.name} was not found: install it, or use another scheduler"
             raise UnavailableError(said) from None
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, ours)
 
     def call(
         self,
@@ -50,10 +47,9 @@ class Engine:
         env: Mapping[str, str] | None = None,
         stdin: bytes = b"",
         timeout_s: float = ANSWER_S,
-        shielded: bool = True,
     ) -> bytes:
         """Run a command and return what it prints; raises what its failure means, with `what` went wrong."""
-        code, out, said = self._run(words, env, stdin, timeout_s, shielded=shielded)
+        code, out, said = self._run(words, env, stdin, timeout_s)
         if code:
             raise trouble(self.name, what, said)
         return out
@@ -64,12 +60,10 @@ class Engine:
         env: Mapping[str, str] | None = None,
         stdin: bytes = b"",
         timeout_s: float = ANSWER_S,
-        *,
-        shielded: bool = True,
     ) -> tuple[int, bytes, str]:
         pipe = subprocess.PIPE
         environ = {**os.environ, **(env or {})}
-        with self.popen(words, shielded=shielded, env=environ, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        with self.popen(words, env=environ, stdin=pipe, stdout=pipe, stderr=pipe) as process:
             try:
                 out, said = process.communicate(stdin, timeout_s)
             except subprocess.TimeoutExpired:
@@ -106,8 +100,13 @@ class Engine:
     def remove(self, name: str) -> None:
         """Remove a container, also one that runs; does nothing if there is none."""
         now = ["--time=0"] if self.name == "podman" else []
-        if said := self.attempt("rm", "--force", "--volumes", *now, name):
-            raise trouble(self.name, f"the container {name} cannot be removed", said)
+        for left in reversed(range(REMOVE_TRIES)):  # one that is just being started or removed cannot be
+            said = self.attempt("rm", "--force", "--volumes", *now, name)
+            if not said:
+                return
+            if not left:
+                raise trouble(self.name, f"the container {name} cannot be removed", said)
+            time.sleep(REMOVE_PAUSE_S)
 
     def state(self, name: str) -> Outcome:
         """Say how a container is."""

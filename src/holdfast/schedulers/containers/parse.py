@@ -27,7 +27,11 @@ _NO_IMAGE = re.compile(
     re.IGNORECASE,
 )
 _WRONG_FLAG = re.compile(r"unknown (?:shorthand )?flag|invalid argument|invalid reference", re.IGNORECASE)
-_GONE = re.compile(r"no such (?:container|network|object)|no container with|network not found|not found", re.IGNORECASE)
+_GONE = re.compile(
+    r"no such (?:container|network|object|image)|no container with|network not found|unable to find network|"
+    r"network \S+ not found|image not known",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)

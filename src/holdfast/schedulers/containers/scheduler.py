@@ -14,9 +14,9 @@ from holdfast.home import state_folder
 from holdfast.schedulers.api import LogQuery, Scheduler
 from holdfast.schedulers.containers.build import build_image, find_dockerfile
 from holdfast.schedulers.containers.client import Engine
+from holdfast.schedulers.containers.keeper import RECORD, read_request
 from holdfast.schedulers.containers.options import chosen_env
 from holdfast.schedulers.containers.render import Build, ContainerRequest, Site, image_of, image_tag, plan, show
-from holdfast.schedulers.containers.replica import RECORD, read_request
 from holdfast.schedulers.local.folders import JobFolder, write_json
 from holdfast.schedulers.local.record import Shipment
 from holdfast.schedulers.local.render import make_id
