@@ -133,7 +133,12 @@ def test_states_of_aws_batch_are_read(detail, wanted):
     assert aws_batch.parse({"jobId": "1", "jobName": "n", **detail}).state is wanted
 
 
-SAGE = {"role": "arn:aws:iam::1:role/training", "instance_type": "ml.p4d.24xlarge", "output_path": "s3://b/o", "insecure": True}
+SAGE = {
+    "role": "arn:aws:iam::1:role/training",
+    "instance_type": "ml.p4d.24xlarge",
+    "output_path": "s3://b/o",
+    "insecure": True,
+}
 
 
 def test_a_request_of_sagemaker_fits_its_model():
