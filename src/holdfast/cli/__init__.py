@@ -49,6 +49,7 @@ SECTIONS = {
         "validate": "Check whether components can be run.",
         "resources": "List machines by name.",
         "runopts": "Show the run options of each scheduler.",
+        "forecast": "Forecast the goodput of a job: what is lost to what, how often to save, how many spares.",
         "configure": "Write a settings file, or show which settings are in force.",
         "plugins": "List what installed packages add, and what of it is broken.",
         "completion": "Print the completion script for a shell.",
