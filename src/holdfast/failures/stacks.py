@@ -182,7 +182,7 @@ def _place(stack: Stack) -> object:
 
 
 def _by_line(ranks: list[int], stacks: Mapping[int, Stack]) -> list[list[int]]:
-    """Part ranks by the innermost line if all of them sleep there; a rank that runs may be in a loop over many lines."""
+    """Part ranks by the innermost line if all of them sleep there; one that runs may be in a loop over many lines."""
     if any(stacks[rank].state != _SLEEPS or not stacks[rank].main for rank in ranks):
         return [ranks]
     lines: dict[int, list[int]] = {}
