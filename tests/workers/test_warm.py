@@ -144,6 +144,36 @@ def test_generators_that_modules_made_without_a_seed_differ_too(template, spoile
     assert first[1] == second[1]
 
 
+def test_numpys_generators_that_modules_made_without_a_seed_differ_too(
+    template, spoiler, start, script, console, wait_all
+):
+    pytest.importorskip("numpy", reason="numpy is not installed")
+    name = spoiler(
+        """
+        from numpy.random import Philox, RandomState, SeedSequence, Generator, default_rng
+        free = [default_rng(), RandomState(), Generator(Philox()), default_rng(SeedSequence())]
+        fixed = [default_rng(7), RandomState(7)]
+        """
+    )
+    warm = template(name)
+    assert warm.wait_ready(60), warm.why_not
+    path = script(
+        f"""
+        import sys
+        assert {name!r} in sys.modules
+        import {name} as m
+        drawn = [each.uniform() for each in m.free] + [m.free[0].spawn(1)[0].uniform()]
+        print(*drawn, *[each.uniform() for each in m.fixed])
+        """
+    )
+
+    wait_all(start(path, 2, template=warm))
+
+    console.wait_line(b"[0]", b"[1]")
+    first, second = (line[3:].split() for line in sorted(console.lines))
+    assert [one == other for one, other in zip(first, second, strict=True)] == [False] * 5 + [True] * 2
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -221,7 +221,7 @@ class Keeper:
             elif request.get("ask") == "stop":
                 self._keep_s = 0.0
                 connection.send(json.dumps({"stopping": True, **self._status()}).encode())
-        except (OSError, ValueError, KeyError, AttributeError):
+        except (OSError, ValueError, KeyError, AttributeError, TypeError):
             pass  # a caller that says nothing sensible, or is gone
         connection.close()
 

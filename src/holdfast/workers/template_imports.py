@@ -84,11 +84,14 @@ GENERATORS: dict[str, tuple[Callable[[Any], object], Callable[[Any], object]]] =
 
 
 class Generators:
-    """Follows the process-wide generators, and those of `random.Random()` without a seed, through the imports."""
+    """Follows the process-wide generators, and those that modules make without a seed, through the imports."""
 
     def __init__(self) -> None:
         self._fresh: dict[str, object] = {}
         self._unseeded: weakref.WeakSet[random.Random] = weakref.WeakSet()
+        self._entropy: set[int] = set()  # what numpy has seeded generators with that were given no seed
+        self._unseeded_numpy: list[Any] = []
+        self._restore_numpy: Callable[[], None] = lambda: None
         self._wanted = set(GENERATORS)
         for name in sorted(self._wanted & set(sys.modules)):
             self._note_loaded(name)
@@ -107,6 +110,7 @@ class Generators:
         def end() -> None:
             random.Random.seed = seed  # type: ignore[method-assign]
             sys.meta_path.remove(self)
+            self._find_unseeded_numpy()
 
         return end
 
@@ -133,6 +137,35 @@ class Generators:
         self._wanted.discard(name)
         read, _ = GENERATORS[name]
         self._fresh[name] = read(module or sys.modules[name])
+        if name == "numpy.random.mtrand":
+            self._watch_numpy()
+
+    def _watch_numpy(self) -> None:
+        """Note what numpy seeds generators with that get no seed: the only way to know them from seeded ones."""
+        module: Any = sys.modules.get("numpy.random.bit_generator")
+        draw = getattr(module, "randbits", None)
+        if draw is None:  # another version of numpy
+            return
+
+        def noting(bits: int) -> int:
+            drawn = int(draw(bits))
+            self._entropy.add(drawn)
+            return drawn
+
+        module.randbits = noting
+        self._restore_numpy = lambda: setattr(module, "randbits", draw)
+
+    def _find_unseeded_numpy(self) -> None:
+        """Find the generators that live; now, since what is frozen later is not listed any more."""
+        self._restore_numpy()
+        if not self._entropy:
+            return
+        module: Any = sys.modules["numpy.random.bit_generator"]
+        for each in gc.get_objects():
+            if isinstance(each, module.BitGenerator):
+                seeds = getattr(each, "seed_seq", None)
+                if getattr(seeds, "entropy", None) in self._entropy:
+                    self._unseeded_numpy.append(each)
 
     def used(self) -> list[str]:
         """Name the modules whose process-wide generator is no longer as it was when they were loaded."""
@@ -144,6 +177,8 @@ class Generators:
             GENERATORS[name][1](sys.modules[name])
         for each in list(self._unseeded):
             each.seed()
+        for each in self._unseeded_numpy:
+            each.__init__()  # seeds it, and the generators that will be spawned from it
 
 
 # -- the environment -----------------------------------------------------------------------------------------
