@@ -17,6 +17,7 @@ import torch.distributed as dist
 from accelerate.state import AcceleratorState, PartialState
 
 from holdfast.errors import UsageError
+from holdfast.torch.randomness import cuda_in_use
 from holdfast.workers.plan import MEMBER_FILE_VARIABLE
 
 #: By these Accelerate learns that there are other processes.
@@ -70,7 +71,7 @@ def _hidden() -> Iterator[None]:
 
 def _see_one_gpu() -> None:
     """Leave this worker only the GPU of its number on the node: a process that believes to be alone uses the first."""
-    if torch.cuda.is_initialized():
+    if cuda_in_use():
         return
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     named = os.environ.get("CUDA_VISIBLE_DEVICES")

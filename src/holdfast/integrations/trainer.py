@@ -1,8 +1,8 @@
 """Hugging Face's Trainer in process: its model, optimizer, schedule, callbacks and logs, in steps that can be undone.
 
-The Trainer keeps everything that it does once: arguments, checkpoints, logs, evaluation. Its inner loop over the batches
-of an epoch is replaced by one over the steps of a run, which calls the same methods and callbacks in the same order:
-`training_step`, clipping, `on_step_begin`, `on_pre_optimizer_step` and so on, so what a subclass overrides stays in use.
+The Trainer keeps everything that it does once: arguments, checkpoints, logs, evaluation. Its inner loop over the
+batches of an epoch is replaced by one over the steps of a run, which calls the same methods and callbacks in the same
+order: `training_step`, clipping, `on_step_begin`, `on_pre_optimizer_step`. So what a subclass overrides stays in use.
 """
 
 from __future__ import annotations
@@ -17,28 +17,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
 from transformers import Trainer
 
 from holdfast.errors import UsageError
 from holdfast.integrations.apart import require_apart, take_place
+from holdfast.integrations.shared import Plan, join, launched_workers, part_of_step
 from holdfast.torch.groups import TIMEOUT_S
-from holdfast.torch.run import elastic
 from holdfast.torch.state import TorchState
 
 if TYPE_CHECKING:
     from holdfast.checkpoint import Checkpointer, Notices
     from holdfast.torch.run import TorchRun, TorchStep
 
-#: Options of a data loader that a run's own loader takes over.
-LOADER_OPTIONS = (
-    "collate_fn",
-    "num_workers",
-    "pin_memory",
-    "prefetch_factor",
-    "worker_init_fn",
-    "multiprocessing_context",
-)
 #: What every worker has for itself in the Trainer's state.
 OWN_FIELDS = frozenset({"is_local_process_zero", "is_world_process_zero", "log_history", "stateful_callbacks"})
 #: What the Trainer counts outside of its state.
@@ -63,7 +53,7 @@ def survive(
     """
     require_apart()
     _refuse(trainer)
-    count = workers if workers is not None else int(os.environ.get("WORLD_SIZE", "1"))
+    count = workers if workers is not None else launched_workers()
     options = {
         "min_workers": 1 if min_workers is None else min_workers,
         "backend": backend,
@@ -176,7 +166,7 @@ class _Survivor:
         self._steps: Iterator[tuple[TorchStep, Any]] = iter(())
         #: A step that was asked for in one epoch and belongs to a later one.
         self._waiting: tuple[TorchStep, Any] | None = None
-        self._loader: Any = None
+        self._plan: Plan | None = None
 
     def install(self) -> None:
         """Replace the Trainer's loop over batches, and what it thinks of other processes."""
@@ -187,16 +177,16 @@ class _Survivor:
         trainer._run_epoch = self.run_epoch
         trainer._finalize_training = self.finalize
         trainer.get_train_dataloader = self.get_train_dataloader
-        trainer.get_total_train_batch_size = lambda args: self._batch
-
-    @property
-    def _micro_batch(self) -> int:
-        return int(self._trainer._train_batch_size)
+        trainer.get_total_train_batch_size = lambda _: self._batch
 
     @property
     def _batch(self) -> int:
         """How many samples a step has, over all workers."""
-        return self._micro_batch * int(self._trainer.args.gradient_accumulation_steps) * self._workers
+        return int(self._trainer._train_batch_size) * self._accumulated * self._workers
+
+    @property
+    def _accumulated(self) -> int:
+        return int(self._trainer.args.gradient_accumulation_steps)
 
     # -- what the Trainer calls ----------------------------------------------------------------------------------------
 
@@ -214,18 +204,10 @@ class _Survivor:
 
     def get_train_dataloader(self) -> _Shape:
         """Return the Trainer's own loader with the length that it has over all workers."""
-        loader = self._get_loader()
-        if isinstance(loader.dataset, IterableDataset) or not hasattr(loader.dataset, "__len__"):
-            raise UsageError("survive() needs a data set with a length: it records which samples have been used")
-        if not isinstance(_sampler_of(loader), RandomSampler | SequentialSampler):
-            raise UsageError(
-                f"survive() deals samples out by itself, at random or in order, and cannot follow "
-                f"{type(_sampler_of(loader)).__name__}: use train_sampling_strategy='random' or 'sequential'"
-            )
-        self._loader = loader
-        samples, batch = len(loader.dataset), self._batch
-        count = samples // batch if self._trainer.args.dataloader_drop_last else -(-samples // batch)
-        return _Shape(loader, count * int(self._trainer.args.gradient_accumulation_steps))
+        args = self._trainer.args
+        seed = args.seed if args.data_seed is None else args.data_seed
+        plan = self._plan = Plan(self._get_loader(), self._accumulated * self._workers, seed=seed)
+        return _Shape(plan.loader, len(plan) * self._accumulated)
 
     def run_epoch(self, *, model: torch.nn.Module, epoch: int, **context: Any) -> None:
         """Do the steps of one epoch that are left."""
@@ -275,18 +257,10 @@ class _Survivor:
         if trainer.accelerator.scaler is not None:
             parts["scaler"] = trainer.accelerator.scaler
         self._state = TorchState(seed=trainer.args.seed, **parts)
-        self._run = self._stack.enter_context(elastic(self._state, **self._options))
-        loader = self._loader
-        self._steps = self._run.batches(
-            loader.dataset,
-            self._batch,
-            micro_batch=self._micro_batch,
-            steps=trainer.state.max_steps,
-            start=trainer.state.global_step,
-            shuffle=isinstance(_sampler_of(loader), RandomSampler),
-            seed=trainer.args.seed if trainer.args.data_seed is None else trainer.args.data_seed,
-            drop_last=trainer.args.dataloader_drop_last,
-            **{name: getattr(loader, name) for name in LOADER_OPTIONS},
+        self._run = self._stack.enter_context(join(self._state, **self._options))
+        assert self._plan is not None
+        self._steps = self._plan.steps(
+            self._run, steps=trainer.state.max_steps, epochs=None, start=trainer.state.global_step
         )
 
     def _steps_of(self, epoch: int) -> Iterator[tuple[TorchStep, Any]]:
@@ -328,8 +302,7 @@ class _Survivor:
         trainer = self._trainer
         device = trainer.args.device
         assert self._run is not None
-        assert self._run.ledger is not None
-        share = len(batches) / self._run.ledger.micro_batches_of(step.portion, self._run.world_size)
+        share = part_of_step(self._run, step)
         batches, items = trainer.get_batch_samples(iter(batches), len(batches), device)
         items = self._share_of_items(step, items, share)
         trainer.current_gradient_accumulation_steps = max(len(batches), 1)
@@ -379,8 +352,9 @@ class _Survivor:
     ) -> None:
         """Count the step, and log, save and evaluate where that is due."""
         trainer, state = self._trainer, self._trainer.state
+        assert self._plan is not None
         state.global_step = step.number + 1
-        state.epoch = epoch + step.portion.stop / len(self._loader.dataset)
+        state.epoch = epoch + step.portion.stop / self._plan.samples
         trainer.control = trainer.callback_handler.on_step_end(trainer.args, state, trainer.control)
         self._tell(context, model, epoch, learning_rate, grad_norm)
 
@@ -400,13 +374,5 @@ class _Survivor:
         )
 
 
-def _sampler_of(loader: DataLoader[Any]) -> Any:
-    """Return the sampler that the Trainer chose; Accelerate may have put its own around it."""
-    sampler = loader.sampler
-    inner = getattr(loader, "batch_sampler", None)
-    return getattr(inner, "sampler", sampler) if inner is not None else sampler
-
-
 def _waits_for_metrics(scheduler: Any) -> bool:
     return isinstance(scheduler, ReduceLROnPlateau) or type(scheduler).__name__ == "GreedyLR"
-
