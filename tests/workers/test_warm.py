@@ -488,7 +488,34 @@ def test_a_module_that_copies_the_environment_is_not_forked(template, spoiler):
     warm = template(spoiler("import os; kept = dict(os.environ)"))
 
     assert not warm.wait_ready(60)
-    assert "goes through the whole environment" in warm.why_not
+    assert "keeps a copy of the environment" in warm.why_not
+
+
+@pytest.mark.parametrize(
+    "walk",
+    [
+        "{name: value for name, value in os.environ.items() if name.startswith('COLOUR_')}",
+        "[name for name in os.environ if name.startswith('COLOUR_')]",
+        "sum(len(value) for value in os.environ.values())",
+    ],
+    ids=["pairs", "names", "values"],
+)
+def test_a_module_that_goes_through_the_environment_and_keeps_little_of_it_is_forked(template, spoiler, walk):
+    """As tqdm and fsspec do, which look for variables that begin with their names."""
+    warm = template(spoiler(f"import os; found = {walk}"), env={"COLOUR_A": "red"})
+    assert warm.wait_ready(60), warm.why_not
+    same = {**os.environ, "COLOUR_A": "red", "RANK": "3", "HOLDFAST_ROUND": "2", "PWD": "/elsewhere"}
+
+    assert warm.differs(same) == []
+    assert warm.differs({**same, "COLOUR_B": "blue"}) == ["COLOUR_B"]
+
+
+@pytest.mark.parametrize("copy", ["os.environ.copy()", "list(os.environ.values())", "list(os.environ)"])
+def test_every_way_to_keep_a_copy_of_the_environment_is_seen(template, spoiler, copy):
+    warm = template(spoiler(f"import os; kept = {copy}"))
+
+    assert not warm.wait_ready(60)
+    assert "keeps a copy of the environment" in warm.why_not
 
 
 def test_what_a_module_does_to_the_environment_while_it_is_imported_stays(
