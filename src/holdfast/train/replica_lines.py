@@ -1,14 +1,16 @@
 """The connections between the workers of one replica: the leader's with each of its followers.
 
 The workers of a replica find each other in a folder that only this start of them has or, on several hosts, through the
-store. They believe each other, and wait for each other without a limit: on one host the agent ends all of them when one
-dies, which ends every wait; on several each worker watches its connections and ends by itself.
+store, and prove to each other that they have read what is there, as the workers of a ring do (`neighbours`). Then they
+believe each other, and wait for each other without a limit: on one host the agent ends all of them when one dies, which
+ends every wait; on several each worker watches its connections and ends by itself.
 """
 
 from __future__ import annotations
 
 import contextlib
 import secrets
+import select
 import socket
 import struct
 import threading
@@ -19,8 +21,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import msgspec
 
-from holdfast.errors import ReplicaLostError, RoundOverError, UnavailableError
+from holdfast.errors import HoldfastError, ReplicaLostError, RoundOverError, UnavailableError
 from holdfast.timer.heartbeat import heartbeat, is_beating, pause, resume
+from holdfast.train.neighbours import CALLER_TIMEOUT_S, CALLERS_MAX, Call, Caller
 
 if TYPE_CHECKING:
     from holdfast.store.api import Store
@@ -30,10 +33,6 @@ MEET_S = 600.0
 #: How often a follower looks whether the leader has said where it listens.
 LOOK_S = 0.02
 TOKEN_BYTES = 32
-#: How long a new connection may take to show the token.
-TOKEN_TIMEOUT_S = 5.0
-#: How long a follower tries to connect to a leader that may be gone.
-REACH_S = 10.0
 #: After so many seconds without an answer from its host, a connection counts as lost.
 SILENCE_S = 20
 
@@ -175,64 +174,117 @@ def meet(meeting: Meeting, name: str, index: int, size: int) -> LeaderEnd | Foll
     if index == 0:
         token = secrets.token_hex(TOKEN_BYTES)
         return LeaderEnd(*_accept(meeting, name, token, size - 1, deadline), token)
-    while time.monotonic() < deadline:
-        found = meeting.look()
-        end = _reach(*found, index) if found is not None else None
-        if end is not None:
-            return end
+    trouble: Exception | None = None
+    while True:
+        if (found := meeting.look()) is not None:
+            reached = _reach(*found, index)
+            if isinstance(reached, FollowerEnd):
+                return reached
+            trouble = reached
+        if time.monotonic() > deadline:
+            why = f"did not start within {MEET_S:g} s" if trouble is None else f"cannot be reached: {trouble}"
+            raise UnavailableError(f"the first worker of {name} {why}") from trouble
         time.sleep(LOOK_S)
-    raise UnavailableError(f"the first worker of {name} did not start within {MEET_S:g} s")
 
 
-def _reach(host: str, port: int, token: str, index: int) -> FollowerEnd | None:
-    """Connect to a leader; None if it does not answer: it may be one that is gone."""
+def _reach(host: str, port: int, token: str, index: int) -> FollowerEnd | Exception:
+    """Connect to a leader, or return why not: it may be gone, or other processes may hold it up or have its port."""
     lines: list[Line] = []
     try:
         for kind in ("control", "news"):
-            sock = socket.create_connection((host, port), timeout=REACH_S)
-            sock.sendall(token.encode())
+            sock = socket.create_connection((host, port), timeout=CALLER_TIMEOUT_S)
             lines.append(Line(sock))
-            lines[-1].send(kind, index)
+            call = Call(sock, token.encode())
+            while not call.go_on():
+                pass
             sock.settimeout(None)
+            lines[-1].send(kind, index)
             lines[-1].receive()  # the leader has taken it
-    except (OSError, ReplicaLostError):
+    except (OSError, HoldfastError) as trouble:
         for line in lines:
             line.close()
-        return None
+        return trouble
     return FollowerEnd(lines[0], lines[1], token)
 
 
 def _accept(meeting: Meeting, name: str, token: str, followers: int, deadline: float) -> tuple[list[Line], list[Line]]:
     found: dict[tuple[str, int], Line] = {}
-    with socket.create_server((meeting.host, 0)) as server:
+    with socket.create_server((meeting.host, 0)) as server, _Door(server, token.encode()) as door:
         meeting.tell(server.getsockname()[1], token)
         while len(found) < 2 * followers:
-            server.settimeout(max(deadline - time.monotonic(), 0.001))
-            try:
-                sock, _ = server.accept()
-            except TimeoutError:
+            sock = door.wait_proven(deadline)
+            if sock is None:
                 missing = followers - len(found) // 2
-                raise UnavailableError(f"{missing} workers of {name} did not start within {MEET_S:g} s") from None
-            if _has_token(sock, token):
-                line = Line(sock)
-                with contextlib.suppress(ReplicaLostError):  # one that is gone comes again, as another process
-                    kind, index = line.receive()
-                    line.send(MET)
-                    found[kind, index] = line
-            else:
-                sock.close()
+                raise UnavailableError(f"{missing} workers of {name} did not start within {MEET_S:g} s")
+            line = Line(sock)
+            with contextlib.suppress(ReplicaLostError):  # one that is gone comes again, as another process
+                kind, index = line.receive()
+                line.send(MET)
+                found[kind, index] = line
     return tuple([found[kind, index + 1] for index in range(followers)] for kind in ("control", "news"))  # type: ignore[return-value]
 
 
-def _has_token(sock: socket.socket, token: str) -> bool:
-    """Whether a connection is from a worker of this replica; other processes of this host may connect too."""
-    try:
-        sock.settimeout(TOKEN_TIMEOUT_S)
-        said = sock.recv(len(token), socket.MSG_WAITALL)
-        sock.settimeout(None)
-    except OSError:  # it said nothing, or is gone
-        return False
-    return secrets.compare_digest(said, token.encode())
+class _Door:
+    """Lets workers of this replica in; other processes of this host may connect too, and prove nothing."""
+
+    def __init__(self, server: socket.socket, token: bytes) -> None:
+        self._server = server
+        self._token = token
+        #: Connections without a proof, the oldest first.
+        self._callers: dict[int, Caller] = {}
+
+    def __enter__(self) -> _Door:
+        self._server.setblocking(False)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._callers:
+            self._drop(next(iter(self._callers)))
+
+    def wait_proven(self, deadline: float) -> socket.socket | None:
+        """Wait for the next connection that has proven itself; None after the deadline."""
+        while (now := time.monotonic()) < deadline:
+            for fd in [fd for fd, caller in self._callers.items() if caller.deadline <= now]:
+                self._drop(fd)
+            poll = select.poll()
+            for waited in (self._server.fileno(), *self._callers):
+                poll.register(waited, select.POLLIN)
+            until = min([deadline, *(caller.deadline for caller in self._callers.values())])
+            for fd, _ in poll.poll((until - now) * 1000 + 1):
+                if fd == self._server.fileno():
+                    self._take_in(now)
+                elif fd in self._callers and self._is_proven(fd):
+                    sock = self._callers.pop(fd).sock
+                    sock.setblocking(True)
+                    return sock
+        return None
+
+    def _take_in(self, now: float) -> None:
+        try:
+            sock, _ = self._server.accept()
+        except BlockingIOError:  # it has left again
+            return
+        except OSError:  # perhaps there is no descriptor left: a try at once would fail again
+            time.sleep(LOOK_S)
+            return
+        while len(self._callers) >= CALLERS_MAX:
+            self._drop(next(iter(self._callers)))
+        try:
+            self._callers[sock.fileno()] = Caller(sock, self._token, now)
+        except OSError:
+            sock.close()  # it has closed the connection again
+
+    def _is_proven(self, fd: int) -> bool:
+        try:
+            return self._callers[fd].hear()
+        except BlockingIOError:
+            return False
+        except (OSError, HoldfastError):
+            self._drop(fd)
+            return False
+
+    def _drop(self, fd: int) -> None:
+        self._callers.pop(fd).sock.close()
 
 
 # -- the leader --------------------------------------------------------------------------------------------------------
