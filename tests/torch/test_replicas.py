@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,7 @@ from holdfast.torch.sharded import as_part_of, is_sharded, own_part
 pytestmark = pytest.mark.torch
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fsdp_llama" / "train.py"
+SHARDER = Path(__file__).parent / "sharder.py"
 
 
 def train(home: Path, *options: str) -> tuple[str, str]:
@@ -39,6 +42,27 @@ def test_a_killed_worker_is_replaced_with_its_copy_and_not_a_bit_is_different(tm
 
     assert killed == expected
     assert "replaced ranks 2, 3, the others go on" in said
+
+
+def restore(home: Path, size: int) -> list[dict[str, Any]]:
+    """Train one copy on so many workers, or restore what an earlier launch has saved; returns what each worker has."""
+    launch = ["launch", "--nproc-per-node", str(size), "--preload", "torch,torch.distributed.fsdp"]
+    command = [sys.executable, "-m", "holdfast", *launch, str(SHARDER), str(home / "saved"), str(size), "8"]
+    environ = {**os.environ, "HOLDFAST_HOME": str(home), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0, done.stderr
+    return sorted((json.loads(line) for line in done.stdout.splitlines() if line[:1] == "{"), key=lambda it: it["part"])
+
+
+@pytest.mark.slow
+def test_what_a_copy_of_two_has_saved_copies_of_three_and_four_restore(tmp_path: Path) -> None:
+    saved = restore(tmp_path, 2)
+
+    for size, rows in ((3, [3, 3, 1]), (4, [2, 2, 2, 1])):
+        restored = restore(tmp_path, size)
+        assert [each["rows"] for each in restored] == [[count, 5] for count in rows]
+        for name in ("progress", "model", "moments", "wide", "note"):
+            assert {each[name] for each in restored} == {saved[0][name]}
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.errors import ReplicaLostError, RoundOverError
+from holdfast.errors import ReplicaLostError, RoundOverError, UnavailableError
 from holdfast.train import events as t
+from holdfast.train import replica_lines
 from holdfast.train.machine import TrainerMachine
+from holdfast.train.neighbours import CALLERS_MAX, Caller
 from holdfast.train.replica import SHARED, FollowerRounds, Follows, Leads, merge
 from holdfast.train.replica_lines import FollowerEnd, LeaderEnd, meet
 
@@ -44,19 +48,39 @@ def together(*acts: Callable[[], Any]) -> list[Any]:
         return list(pool.map(tried, acts))
 
 
-def test_other_processes_that_connect_are_turned_away(tmp_path: Path) -> None:
-    with ThreadPoolExecutor(1) as pool:
+def test_other_processes_that_connect_are_turned_away_and_hold_up_no_worker(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as pool, ExitStack() as others:
         leader = pool.submit(meet, tmp_path, "replica-0", 0, 2)
         where = tmp_path / "replica-0.json"
         while not where.exists():
             assert not leader.done()
         port, token = json.loads(where.read_text())
-        for said in ("x" * len(token), ""):
-            with socket.create_connection(("127.0.0.1", port), timeout=WAIT_S) as other:
-                other.sendall(said.encode())
+        for said in ["x" * len(token), token, *[""] * (2 * CALLERS_MAX)]:
+            other = others.enter_context(socket.create_connection(("127.0.0.1", port), timeout=WAIT_S))
+            other.sendall(said.encode())
         follower = meet(tmp_path, "replica-0", 1, 2)
         leader.result(WAIT_S).close()
         follower.close()
+
+
+def test_nothing_is_said_to_a_program_that_has_taken_the_leaders_port(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica_lines, "MEET_S", 0.0)
+    with ThreadPoolExecutor(1) as pool, socket.create_server(("127.0.0.1", 0)) as server:
+        (tmp_path / "replica-0.json").write_text(json.dumps([server.getsockname()[1], "the token"]))
+        follower = pool.submit(meet, tmp_path, "replica-0", 1, 2)
+        server.settimeout(WAIT_S)
+        sock, _ = server.accept()
+        sock.settimeout(WAIT_S)
+        with sock:
+            other = Caller(sock, b"another token", time.monotonic())
+            sock.setblocking(True)
+            with pytest.raises(ConnectionError, match="does not belong"):
+                other.hear()
+            assert sock.recv(1) == b""
+        with pytest.raises(UnavailableError, match="cannot be reached"):
+            follower.result(WAIT_S)
 
 
 # -- one report of several ---------------------------------------------------------------------------------------------

@@ -226,6 +226,8 @@ class Rounds:
                 self._remove(node, f"{node.name} was lost: silent for {node.spec.lease_s:g} s", now)
             else:
                 self._remove(node, f"{node.name} was counted out: it did not rejoin in time", now)
+        for node in self.roster.take_late():
+            self._note(history.node_late(node))
 
     # -- failures -----------------------------------------------------------------------------------------------
 

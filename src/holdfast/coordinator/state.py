@@ -65,6 +65,11 @@ class Node:
     earlier: bool = False
     #: A text about it, for `holdfast rounds`.
     note: str = ""
+    #: When it was heard last, and how many steps its workers had made.
+    heard_at: float = 0.0
+    steps: int = 0
+    #: Whether its lease has run out and it stays, because the others make steps.
+    is_late: bool = False
     #: When its one valid entry in the heap of expiries comes up.
     watched_at: float = float("inf")
 

@@ -135,6 +135,8 @@ class Member:
         self._tls = tls
         self._host = host
         self._explain = explain
+        #: Returns how many steps this node's workers have made; called on the loop, and quick.
+        self.count_steps: Callable[[], int] | None = None
         #: Until a coordinator answers, and again when one that lived inside an agent is gone.
         self._may_host = True
         self._first_connect_s = self._connect_s = host.connect_s if host is not None else CONNECT_TIMEOUT_S
@@ -174,12 +176,14 @@ class Member:
             self._timer = None
 
     def _handle(self, event: MemberEvent) -> None:
+        if self.count_steps is not None:
+            self.machine.steps = self.count_steps()
         for effect in self.machine.handle(event, time.monotonic()):
             match effect:
                 case OpenLink():
                     self._opening = self._loop.create_task(self._open())
                 case DropLink():
-                    self._drop()
+                    self._drop(silent=effect.silent)
                 case Say():
                     if self._link is not None:
                         self._link.send(effect.message)
@@ -230,12 +234,12 @@ class Member:
         self._link = None
         self.handle(LinkDown(reason))
 
-    def _drop(self) -> None:
+    def _drop(self, *, silent: bool = False) -> None:
         if self._opening is not None:
             self._opening.cancel()
             self._opening = None
         if self._link is not None:
-            self._link.close()
+            self._link.abandon() if silent else self._link.close()
             self._link = None
 
     def _arm(self) -> None:

@@ -1,13 +1,15 @@
 """The connections between the workers of one replica: the leader's with each of its followers.
 
-The workers of a replica find each other in a folder that only this start of them has. They believe each other, and wait
-for each other without a limit: the agent ends all of them when one dies, which ends every wait.
+The workers of a replica find each other in a folder that only this start of them has, and prove to each other that
+they have read it, as the workers of a ring do (`neighbours`). Then they believe each other, and wait for each other
+without a limit: the agent ends all of them when one dies, which ends every wait.
 """
 
 from __future__ import annotations
 
 import contextlib
 import secrets
+import select
 import socket
 import struct
 import threading
@@ -18,16 +20,15 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from holdfast.errors import ReplicaLostError, RoundOverError, UnavailableError
+from holdfast.errors import HoldfastError, ReplicaLostError, RoundOverError, UnavailableError
 from holdfast.timer.heartbeat import heartbeat, is_beating, pause, resume
+from holdfast.train.neighbours import CALLER_TIMEOUT_S, CALLERS_MAX, Call, Caller
 
 #: How long the workers of a replica wait for each other when they start; their imports may differ by much.
 MEET_S = 600.0
 #: How often a follower looks whether the leader has said where it listens.
 LOOK_S = 0.02
 TOKEN_BYTES = 32
-#: How long a new connection may take to show the token.
-TOKEN_TIMEOUT_S = 5.0
 
 #: From the leader: carry this out; the answer to the program's call; what an exchange came to; the round is over.
 DO, ANSWER, RESULT, OVER = "do", "answer", "result", "over"
@@ -107,47 +108,114 @@ def meet(folder: Path, name: str, index: int, size: int) -> LeaderEnd | Follower
     port, token = msgspec.json.decode(where.read_bytes(), type=tuple[int, str])
     lines = []
     for kind in ("control", "news"):
-        sock = socket.create_connection(("127.0.0.1", port), timeout=MEET_S)
-        sock.sendall(token.encode())
-        sock.settimeout(None)
-        lines.append(Line(sock))
+        lines.append(Line(_call(port, token.encode(), deadline)))
         lines[-1].send(kind, index)
     return FollowerEnd(*lines)
+
+
+def _call(port: int, token: bytes, deadline: float) -> socket.socket:
+    """Connect to the leader; other processes of this host may hold it up for a moment, or have taken its port."""
+    while True:
+        try:
+            sock = socket.create_connection(("127.0.0.1", port), timeout=CALLER_TIMEOUT_S)
+        except OSError as error:
+            trouble: Exception = error
+        else:
+            call = Call(sock, token)
+            try:
+                while not call.go_on():
+                    pass
+            except (OSError, HoldfastError) as error:
+                sock.close()
+                trouble = error
+            else:
+                sock.settimeout(None)
+                return sock
+        if time.monotonic() > deadline:
+            raise UnavailableError(f"the first worker of the replica cannot be reached: {trouble}") from trouble
+        time.sleep(LOOK_S)
 
 
 def _accept(where: Path, followers: int, deadline: float) -> tuple[list[Line], list[Line]]:
     token = secrets.token_hex(TOKEN_BYTES)
     found: dict[tuple[str, int], Line] = {}
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    with socket.create_server(("127.0.0.1", 0)) as server, _Door(server, token.encode()) as door:
         draft = where.with_suffix(".new")
         draft.touch(mode=0o600)
         draft.write_bytes(msgspec.json.encode((server.getsockname()[1], token)))
         draft.rename(where)
         while len(found) < 2 * followers:
-            server.settimeout(max(deadline - time.monotonic(), 0.001))
-            try:
-                sock, _ = server.accept()
-            except TimeoutError:
+            sock = door.wait_proven(deadline)
+            if sock is None:
                 missing = followers - len(found) // 2
-                raise UnavailableError(f"{missing} workers of {where.stem} did not start within {MEET_S:g} s") from None
-            if _has_token(sock, token):
-                line = Line(sock)
-                kind, index = line.receive()
-                found[kind, index] = line
-            else:
-                sock.close()
+                raise UnavailableError(f"{missing} workers of {where.stem} did not start within {MEET_S:g} s")
+            line = Line(sock)
+            kind, index = line.receive()
+            found[kind, index] = line
     return tuple([found[kind, index + 1] for index in range(followers)] for kind in ("control", "news"))  # type: ignore[return-value]
 
 
-def _has_token(sock: socket.socket, token: str) -> bool:
-    """Whether a connection is from a worker of this replica; other processes of this host may connect too."""
-    try:
-        sock.settimeout(TOKEN_TIMEOUT_S)
-        said = sock.recv(len(token), socket.MSG_WAITALL)
-        sock.settimeout(None)
-    except OSError:  # it said nothing, or is gone
-        return False
-    return secrets.compare_digest(said, token.encode())
+class _Door:
+    """Lets workers of this replica in; other processes of this host may connect too, and prove nothing."""
+
+    def __init__(self, server: socket.socket, token: bytes) -> None:
+        self._server = server
+        self._token = token
+        #: Connections without a proof, the oldest first.
+        self._callers: dict[int, Caller] = {}
+
+    def __enter__(self) -> _Door:
+        self._server.setblocking(False)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._callers:
+            self._drop(next(iter(self._callers)))
+
+    def wait_proven(self, deadline: float) -> socket.socket | None:
+        """Wait for the next connection that has proven itself; None after the deadline."""
+        while (now := time.monotonic()) < deadline:
+            for fd in [fd for fd, caller in self._callers.items() if caller.deadline <= now]:
+                self._drop(fd)
+            poll = select.poll()
+            for waited in (self._server.fileno(), *self._callers):
+                poll.register(waited, select.POLLIN)
+            until = min([deadline, *(caller.deadline for caller in self._callers.values())])
+            for fd, _ in poll.poll((until - now) * 1000 + 1):
+                if fd == self._server.fileno():
+                    self._take_in(now)
+                elif fd in self._callers and self._is_proven(fd):
+                    sock = self._callers.pop(fd).sock
+                    sock.setblocking(True)
+                    return sock
+        return None
+
+    def _take_in(self, now: float) -> None:
+        try:
+            sock, _ = self._server.accept()
+        except BlockingIOError:  # it has left again
+            return
+        except OSError:  # perhaps there is no descriptor left: a try at once would fail again
+            time.sleep(LOOK_S)
+            return
+        while len(self._callers) >= CALLERS_MAX:
+            self._drop(next(iter(self._callers)))
+        try:
+            self._callers[sock.fileno()] = Caller(sock, self._token, now)
+        except OSError:
+            sock.close()  # it has closed the connection again
+
+    def _is_proven(self, fd: int) -> bool:
+        try:
+            return self._callers[fd].hear()
+        except BlockingIOError:
+            return False
+        except (OSError, HoldfastError):
+            self._drop(fd)
+            return False
+
+    def _drop(self, fd: int) -> None:
+        self._callers.pop(fd).sock.close()
 
 
 # -- the leader --------------------------------------------------------------------------------------------------------
