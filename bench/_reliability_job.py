@@ -51,7 +51,7 @@ class NotStartedError(RuntimeError):
 
 
 class Job:
-    """A job; inside its context it runs, and afterwards nothing of it is left, which `orphans` counts."""
+    """A job; inside its context it runs, and afterwards nothing of it is left."""
 
     def __init__(self, setting: Setting, hosts: Hosts) -> None:
         self.setting, self.hosts = setting, hosts
@@ -59,7 +59,6 @@ class Job:
         self.folder = Path(tempfile.mkdtemp(prefix="holdfast-reliability-"))
         self.book = StepBook(self.folder)
         self.agents: dict[int, subprocess.Popen[bytes]] = {}
-        self.orphans = 0
         self._mark = secrets.token_hex(8)
         self._others: list[subprocess.Popen[bytes]] = []
         self._stopped: set[int] = set()
@@ -88,12 +87,7 @@ class Job:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for pid in self._stopped:
-            _signal(pid, signal.SIGCONT)
-        for host in self.all:
-            self.hosts.heal(host)
-            self.hosts.unfilter(host)
-        self.hosts.move(self.all, "a")
+        self._undo()
         processes = [*self.agents.values(), *self._others]
         for process in processes:
             _signal(process.pid, signal.SIGTERM)
@@ -104,9 +98,28 @@ class Job:
         for process in processes:
             process.kill()
             process.wait()
-        self.orphans += self._end_marked()
+        for pid in self._marked():
+            _signal(pid, signal.SIGKILL)
         if not os.environ.get("RELIABILITY_KEEP"):
             shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _undo(self) -> None:
+        """Take back what lasts: stopped processes, cut links, lost packets, a partition."""
+        self.go_on(list(self._stopped))
+        for host in self.all:
+            self.hosts.heal(host)
+            self.hosts.unfilter(host)
+        self.hosts.move(self.all, "a")
+
+    def mend(self) -> None:
+        """Make the job whole again after a fault; raises `NotStartedError` if that cannot be."""
+        self._undo()
+        if self.setting.where == "serve" and self._others[-1].poll() is not None:
+            self.serve()
+        for host in self.all:
+            if self.agents[host].poll() is not None:
+                self.start(host)
+        self.wait_whole()
 
     def wait_whole(self, cap_s: float = START_CAP_S) -> None:
         """Wait until all hosts step together; raises `NotStartedError`."""
@@ -145,10 +158,7 @@ class Job:
 
     def family(self, host: int) -> list[int]:
         """Return the agent of a host and all its processes."""
-        agent = self.agents[host].pid
-        with contextlib.suppress(psutil.NoSuchProcess):
-            return [agent, *(child.pid for child in psutil.Process(agent).children(recursive=True))]
-        return [agent]
+        return _family(self.agents[host].pid)
 
     def kill_node(self, host: int) -> None:
         """SIGKILL an agent and everything that it has started."""
@@ -277,14 +287,22 @@ class Job:
 
     # -- what is left ------------------------------------------------------------------------------------------------
 
-    def _end_marked(self) -> int:
+    def end_orphans(self) -> int:
         """Count processes that outlived their agents by more than a moment, and end them."""
         until = time.monotonic() + GONE_S
-        while (left := self._marked()) and time.monotonic() < until:
+        while (left := self._orphans()) and time.monotonic() < until:
             time.sleep(LOOK_S)
         for pid in left:
             _signal(pid, signal.SIGKILL)
         return len(left)
+
+    def _orphans(self) -> set[int]:
+        """The job's processes that have no living agent, coordinator or etcd above them."""
+        marked = set(self._marked())
+        for process in (*self.agents.values(), *self._others):
+            if process.poll() is None:
+                marked -= set(_family(process.pid))
+        return marked
 
     def _marked(self) -> list[int]:
         mark, found = f"{MARK}={self._mark}".encode(), []
@@ -298,3 +316,10 @@ class Job:
 def _signal(pid: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
+
+
+def _family(pid: int) -> list[int]:
+    """Return a process and its descendants."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+    return [pid]

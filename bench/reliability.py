@@ -22,7 +22,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,8 +67,6 @@ class Case:
     name: str
     title: str
     strike: Callable[[Job], Struck]
-    #: Makes the job whole again, for another trial in it; without it, each trial has a job of its own.
-    mend: Callable[[Job], None] | None = None
     hosts: int = 3
     where: str = "embedded"
     lease: str = "5s"
@@ -96,26 +94,12 @@ def kill_node(host: int) -> Callable[[Job], Struck]:
     return strike
 
 
-def restart(host: int) -> Callable[[Job], None]:
-    def mend(job: Job) -> None:
-        job.start(host)
-
-    return mend
-
-
 def cut(host: int) -> Callable[[Job], Struck]:
     def strike(job: Job) -> Struck:
         job.hosts.cut(host)
         return Struck(others(job, host))
 
     return strike
-
-
-def heal(host: int) -> Callable[[Job], None]:
-    def mend(job: Job) -> None:
-        job.hosts.heal(host)
-
-    return mend
 
 
 def kill_coordinator_and_restart(job: Job) -> Struck:
@@ -264,12 +248,12 @@ def others(job: Job, host: int) -> list[int]:
 
 THEIRS = (PLAIN, IN_PROCESS, TORCHRUN)
 CASES = [
-    Case("worker-kill", "worker SIGKILL", kill_worker, lambda _: None, ways=THEIRS),
-    Case("node-kill", "agent and worker SIGKILL", kill_node(3), restart(3), ways=THEIRS),
-    Case("node-drain", "a node drained (SIGTERM)", drain_member, restart(2)),
-    Case("power-cut", "power cut (link down), lease 5 s", cut(3), heal(3), ways=THEIRS),
-    Case("power-cut-1s", "power cut, lease 1 s", cut(3), heal(3), lease="1s"),
-    Case("power-cut-300ms", "power cut, lease 300 ms", cut(3), heal(3), lease="300ms"),
+    Case("worker-kill", "worker SIGKILL", kill_worker, ways=THEIRS),
+    Case("node-kill", "agent and worker SIGKILL", kill_node(3), ways=THEIRS),
+    Case("node-drain", "a node drained (SIGTERM)", drain_member),
+    Case("power-cut", "power cut (link down), lease 5 s", cut(3), ways=THEIRS),
+    Case("power-cut-1s", "power cut, lease 1 s", cut(3), lease="1s"),
+    Case("power-cut-300ms", "power cut, lease 300 ms", cut(3), lease="300ms"),
     Case("coordinator-kill", "node of the embedded coordinator SIGKILL", kill_node(1), ways=THEIRS),
     Case("coordinator-back", "... its agent restarted after 8 s", kill_coordinator_and_restart),
     Case("coordinator-drain", "... SIGTERM (a polite drain)", drain_coordinator),
@@ -288,11 +272,11 @@ CASES = [
     Case("one-way", "one-way loss between two workers, `--hang 10s`", one_way, flags=("--hang", "10s")),
     Case("loss", "20 % packet loss for 60 s", loss),
     Case("flaps", "link 2 s down, 3 s up, ten times", flaps),
-    Case("stop-agent", "SIGSTOP of an agent for 15 s", stop("agent"), lambda _: None),
-    Case("stop-worker", "SIGSTOP of a worker for 15 s", stop("worker"), lambda _: None),
-    Case("stop-node", "SIGSTOP of a node for 15 s", stop("node"), lambda _: None),
-    Case("stop-coordinator", "SIGSTOP of the coordinator's node for 15 s", stop("coordinator"), lambda _: None),
-    Case("join", "a node joins during a regroup", join_during_regroup, lambda _: None),
+    Case("stop-agent", "SIGSTOP of an agent for 15 s", stop("agent")),
+    Case("stop-worker", "SIGSTOP of a worker for 15 s", stop("worker")),
+    Case("stop-node", "SIGSTOP of a node for 15 s", stop("node")),
+    Case("stop-coordinator", "SIGSTOP of the coordinator's node for 15 s", stop("coordinator")),
+    Case("join", "a node joins during a regroup", join_during_regroup),
     Case("wrong-secret", "a node with another secret knocks", wrong_secret),
 ]
 BY_NAME = {case.name: case for case in CASES}
@@ -304,7 +288,7 @@ BY_NAME = {case.name: case for case in CASES}
 def run_trial(case: Case, job: Job) -> dict[str, Any]:
     """Strike once and watch; returns what came of it."""
     time.sleep(CALM_S)
-    job.book.update()
+    off_before = samples_off(job, job.all)
     at = time.monotonic()
     struck = case.strike(job)
     done_at = time.monotonic()
@@ -312,15 +296,21 @@ def run_trial(case: Case, job: Job) -> dict[str, Any]:
     job.book.update()
     now, steps = time.monotonic(), job.book.steps
     watched = struck.survivors if struck.watched is None else struck.watched
-    last = [steps[host][-1] for host in struck.survivors if steps.get(host)]
     return {
         "recovered": recovered,
         "pause_s": round(longest_pause_s(steps, watched, at, now), 3) if recovered else None,
         "steps_lost": steps_twice(steps, at),
-        "samples_off": max((step.samples_off for step in last), default=0),
+        "samples_off": max(samples_off(job, struck.survivors) - off_before, 0),
         "split_steps": 0 if struck.halves is None else both_stepped(steps, struck.halves, *struck.split),
+        "orphans": job.end_orphans(),
         "note": "" if recovered else not_recovered(job, struck),
     }
+
+
+def samples_off(job: Job, hosts: list[int]) -> int:
+    """Return how many samples the states of these hosts have seen too often or too rarely."""
+    job.book.update()
+    return max((job.book.steps[host][-1].samples_off for host in hosts if job.book.steps.get(host)), default=0)
 
 
 def wait_recovered(job: Job, struck: Struck, since: float) -> bool:
@@ -341,28 +331,29 @@ def not_recovered(job: Job, struck: Struck) -> str:
     return "; ".join(parts)
 
 
-def trials_of(case: Case, way: str, count: int) -> Iterator[dict[str, Any]]:
-    """Make so many trials, in as few jobs as the case allows."""
-    left = count
-    while left > 0:
-        done: list[dict[str, Any]] = []
-        with _hosts.Hosts(case.hosts) as hosts:
-            job = Job(case.setting(way), hosts)
+def run_trials(cases: list[Case], way: str, note: Callable[[Case, dict[str, Any]], None]) -> None:
+    """Make one trial of each of these cases, which all have the same setting, in as few jobs as possible.
+
+    A job that has recovered is made whole again and struck again; one that has not is given up.
+    """
+    left = list(cases)
+    while left:
+        before = len(left)
+        with _hosts.Hosts(left[0].hosts) as hosts:
             try:
-                with job:
-                    while left > 0:
-                        done.append(run_trial(case, job))
-                        left -= 1
-                        if left == 0 or case.mend is None or not done[-1]["recovered"]:
+                with Job(left[0].setting(way), hosts) as job:
+                    while left:
+                        case = left.pop(0)
+                        trial = run_trial(case, job)
+                        note(case, trial)
+                        if not trial["recovered"] or not left:
                             break
-                        case.mend(job)
-                        job.wait_whole()
+                        job.mend()
             except NotStartedError as error:
-                print(f"{case.name}, {way}: not all hosts step:\n{error}", file=sys.stderr, flush=True)
-                if not done:
+                names = ", ".join(dict.fromkeys(case.name for case in left))
+                print(f"{names}, {way}: not all hosts step:\n{error}", file=sys.stderr, flush=True)
+                if len(left) == before:
                     return
-        done[-1]["orphans"] = job.orphans
-        yield from ({"orphans": 0, **each} for each in done)
 
 
 class Book:
@@ -427,26 +418,40 @@ def main() -> int:
         if sentence := _hosts.why_not():
             print(f"bench.reliability: skipped: {sentence}")
             return 0
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that hosts and processes are cleared away
         measure(book, options)
+    publish(book, options)
+    return 0
+
+
+def publish(book: Book, options: argparse.Namespace) -> None:
+    """Rewrite the page, where it is made from these results."""
     if options.results == RESULTS:
         _reliability_page.write(book.data, [(case.name, case.title, case.ways) for case in CASES])
-    return 0
 
 
 def measure(book: Book, options: argparse.Namespace) -> None:
     """Make the trials that are missing."""
-    ways = options.ways.split(",")
-    for case in [BY_NAME[name] for name in options.cases] or CASES:
-        for way in (way for way in case.ways if way in ways):
+    for way in options.ways.split(","):
+        groups: dict[Setting, list[Case]] = {}
+        for case in [BY_NAME[name] for name in options.cases] or CASES:
+            if way not in case.ways:
+                continue
             if options.fresh:
                 book.forget(case.name, way)
             missing = options.trials - book.count(case.name, way)
             if missing > 0 and (sentence := why_not(case)):
                 print(f"{case.name}, {way}: skipped: {sentence}", flush=True)
-                continue
-            for trial in trials_of(case, way, missing):
-                book.add(case, way, trial)
-                print(f"{case.name}, {way}: {json.dumps(trial)}", flush=True)
+            else:
+                groups.setdefault(case.setting(way), []).extend([case] * missing)
+
+        def note(case: Case, trial: dict[str, Any], way: str = way) -> None:
+            book.add(case, way, trial)
+            publish(book, options)
+            print(f"{case.name}, {way}: {json.dumps(trial)}", flush=True)
+
+        for cases in groups.values():
+            run_trials(cases, way, note)
 
 
 if __name__ == "__main__":
