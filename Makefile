@@ -17,7 +17,7 @@ help:
 	@echo "make docs      build the documentation site into site/; it needs no network to be viewed"
 	@echo "make sim       10,000 seeds of simulated faults against the real machines"
 	@echo "make bench     comparisons with torchrun and others, side by side"
-	@echo "make soak      long runs with real processes"
+	@echo "make soak      long runs with real processes; as root also faults between hosts, for docs/RELIABILITY.md"
 	@echo "make campaign  200 schedules of seeded faults on live jobs, on our ring and on gloo"
 	@echo "make lint      ruff and mypy only;   make format  let ruff rewrite"
 
@@ -87,6 +87,7 @@ soak: setup
 	$(BIN)/python -m bench.garbage --frames 1000000
 	$(BIN)/python -m bench.local_jobs --runs 1000
 	$(BIN)/python -m bench.replacements
+	$(BIN)/python -m bench.reliability
 
 bench: setup
 	$(BIN)/python -m bench

@@ -15,18 +15,19 @@ from collections.abc import Iterable
 
 import psutil
 
-from holdfast.errors import UnavailableError
+from holdfast.errors import UnavailableError, UsageError
 
 NFT_TIMEOUT_S = 10.0
 _OWN = "/proc/self/ns/net"
 
 
-def why_not() -> str:
-    """Return a sentence that says why packets cannot be dropped here; empty if they can."""
+def check_can_cut() -> None:
+    """Raise `UsageError` where packets cannot be dropped."""
     if os.geteuid() != 0:
-        return "cut drops packets, which needs root: try sudo -E holdfast chaos"
+        raise UsageError("cut drops packets, which needs root: try sudo -E holdfast chaos")
     missing = [tool for tool in ("nft", "nsenter") if shutil.which(tool) is None]
-    return f"cut needs {' and '.join(missing)}: install nftables and util-linux" if missing else ""
+    if missing:
+        raise UsageError(f"cut needs {' and '.join(missing)}: install nftables and util-linux")
 
 
 class Cut:

@@ -12,12 +12,11 @@ from typing import Any
 import click
 
 from holdfast.chaos.own_job import OwnJob
-from holdfast.chaos.packets import why_not
+from holdfast.chaos.packets import check_can_cut
 from holdfast.chaos.plan import ABOUT, FAULTS_MAX, NEED_ROOT, PlannedFault, Strike, make_plan, parse_kinds
 from holdfast.chaos.targets import Targets
 from holdfast.cli.names import complete_runs, find_run
 from holdfast.cli.tables import show, show_json
-from holdfast.errors import UsageError
 from holdfast.events.index import live_run
 from holdfast.printable import printable
 from holdfast.quantities import count, length, parse_duration
@@ -107,8 +106,8 @@ def command(
     if dry_run:
         _show_plan(plan, targets.name, seed, as_json)
         return
-    if NEED_ROOT & set(chosen) and (sentence := why_not()):
-        raise UsageError(sentence)
+    if NEED_ROOT & set(chosen):
+        check_can_cut()
     _say(
         f"{count(number, 'fault')} on run {targets.name}, one every {length(every_s)}, seed {seed}; Ctrl-C ends and "
         "takes back what is still on"

@@ -60,7 +60,9 @@ AREAS = {
         "what it wrote.",
         "howto/submit-functions.md",
     ),
-    "chaos": Area("Faults on purpose", "The campaign of seeded faults, `python -m holdfast.chaos`."),
+    "chaos": Area(
+        "Faults on purpose", "`holdfast chaos`, on jobs of your own, and the campaign `python -m holdfast.chaos`."
+    ),
     "checkpoint": Area(
         "Checkpoints",
         "`holdfast checkpoints list FOLDER` shows what was saved, and `holdfast checkpoints verify "
