@@ -85,6 +85,8 @@ class TestEngine:
         """Start dockerd, and wait until it answers. It leaves this machine's firewall alone."""
         words = ["dockerd", f"--data-root={self.folder}/root", f"--exec-root={self.folder}/exec"]
         words += [f"--host=unix://{self._socket}", f"--pidfile={self.folder}/d.pid", "--bridge=none"]
+        pool = f"base=10.{150 + os.getpid() % 50}.0.0/16,size=24"
+        words += [f"--default-address-pool={pool}"]  # beside other daemons of this machine
         words += ["--iptables=false", "--ip6tables=false", "--ip-masq=false", "--live-restore"]
         with (self.folder / "log").open("ab") as log:
             self._daemon = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True)
