@@ -1,6 +1,7 @@
 """A real Kubernetes on this machine: etcd, the API server, controllers, the scheduler, and two nodes.
 
     python -m tests.schedulers.kubernetes.kubernetes_cluster start FOLDER BINARIES
+    python -m tests.schedulers.kubernetes.kubernetes_cluster load FOLDER
     python -m tests.schedulers.kubernetes.kubernetes_cluster stop FOLDER
 
 Every node has a containerd and a kubelet of its own, and all pods are on one bridge. Nothing of a cluster that the user
@@ -92,26 +93,25 @@ class KubernetesCluster:
         (self.folder / "ports.json").write_text(json.dumps(ports))
         self._make_bridge()
         self._start_control_plane(ports)
-        images = [image.pause(self.folder), image.app(self.folder)]
+        image.pause(self.folder)
         self._spawn(
             "dns", sys.executable, "-m", "tests.schedulers.kubernetes.cluster_dns", str(self.kubeconfig), DNS_ADDRESS
         )
         for name in NODES:
+            self._start_mounts(name)
             self._start_containerd(name)
-            for path in images:
-                self._call(
-                    "ctr",
-                    "-a",
-                    str(self.folder / name / "containerd.sock"),
-                    "-n",
-                    "k8s.io",
-                    "images",
-                    "import",
-                    str(path),
-                )
+        self.load_images()
+        for name in NODES:
             self._start_kubelet(name)
         for name in NODES:
             wait_for(lambda name=name: self.is_ready(name), f"{name} is ready", self._logs)
+
+    def load_images(self) -> None:
+        """Give every node the images, with Holdfast as it lies here."""
+        for path in (self.folder / "pause.tar", image.app(self.folder)):
+            for name in NODES:
+                socket_path = str(self.folder / name / "containerd.sock")
+                self._call("ctr", "-a", socket_path, "-n", "k8s.io", "images", "import", str(path))
 
     def _make_bridge(self) -> None:
         self._call("ip", "link", "add", BRIDGE, "type", "bridge")
@@ -169,6 +169,17 @@ class KubernetesCluster:
             f"--cert-dir={folder / 'certs-scheduler'}",
         )
 
+    def _start_mounts(self, name: str) -> None:
+        """Give a node a view of the file system of its own: a kubelet clears pods' logs away that are not its own."""
+        Path("/run/netns").mkdir(exist_ok=True)
+        script = "for at in /run/netns /var/log; do mount -t tmpfs none $at || exit; done; touch /var/log/ready; "
+        script += "exec sleep infinity"
+        self._spawn(f"{name}-mounts", "unshare", "--mount", "sh", "-c", script)
+        wait_for(lambda: _succeeds(*self._within(name), "test", "-e", "/var/log/ready"), f"{name} has its mounts")
+
+    def _within(self, name: str) -> list[str]:
+        return ["nsenter", f"--mount=/proc/{(self.folder / f'{name}-mounts.pid').read_text()}/ns/mnt"]
+
     def _start_containerd(self, name: str) -> None:
         node = self.folder / name
         (node / "cni").mkdir(parents=True, exist_ok=True)
@@ -183,7 +194,7 @@ class KubernetesCluster:
         network = {"cniVersion": "0.4.0", "name": name, "plugins": [plugin]}
         (node / "cni" / "10.conflist").write_text(json.dumps(network))
         (node / "containerd.toml").write_text(CONTAINERD.format(node=node, pause=image.PAUSE))
-        self._spawn(f"{name}-containerd", "containerd", "-c", str(node / "containerd.toml"))
+        self._spawn(f"{name}-containerd", *self._within(name), "containerd", "-c", str(node / "containerd.toml"))
         wait_for(
             lambda: _succeeds("ctr", "-a", str(node / "containerd.sock"), "version"), "containerd answers", self._logs
         )
@@ -193,6 +204,7 @@ class KubernetesCluster:
         address, _ = NODES[name]
         self._spawn(
             f"{name}-kubelet",
+            *self._within(name),
             self._binary("kubelet"),
             f"--kubeconfig={self.kubeconfig}",
             "--container-runtime=remote",
@@ -300,10 +312,6 @@ class KubernetesCluster:
         """End everything, and leave nothing of it."""
         for name in ("controllers", "scheduler"):
             self._end(name)
-        with contextlib.suppress(AssertionError, subprocess.TimeoutExpired):
-            self.kubectl(
-                "delete", "pods", "--all", "--all-namespaces", "--grace-period=1", "--wait=true", "--timeout=60s"
-            )
         for name in NODES:
             self._end(f"{name}-kubelet")
             for shim in self._shims(name):
@@ -311,6 +319,7 @@ class KubernetesCluster:
                     with contextlib.suppress(psutil.NoSuchProcess):
                         each.kill()
             self._end(f"{name}-containerd")
+            self._end(f"{name}-mounts")
         for name in ("dns", "apiserver", "etcd"):
             self._end(name)
         mounted = [
@@ -318,10 +327,6 @@ class KubernetesCluster:
         ]
         for path in reversed(mounted):
             _succeeds("umount", "-l", path)
-        for each in Path("/run/netns").glob("cni-*") if Path("/run/netns").is_dir() else ():
-            shown = subprocess.run(["ip", "-n", each.name, "-o", "addr"], capture_output=True, text=True, check=False)
-            if " 10.77." in shown.stdout or not shown.stdout.count("inet "):
-                _succeeds("ip", "netns", "delete", each.name)
         _succeeds("iptables", "-w", "-D", "FORWARD", "-i", BRIDGE, "-o", BRIDGE, "-j", "ACCEPT")
         _succeeds("ip", "link", "delete", BRIDGE)
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -392,6 +397,9 @@ def main(verb: str, folder: str, *binaries: str) -> None:
     cluster = KubernetesCluster(Path(folder))
     if verb == "stop":
         cluster.stop()
+        return
+    if verb == "load":
+        cluster.load_images()
         return
     if reason := why_not(Path(binaries[0])):
         sys.exit(reason)

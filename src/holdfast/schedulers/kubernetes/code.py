@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.errors import UnavailableError
 from holdfast.schedulers.kubernetes.render import CODE_BYTES
 from holdfast.schedulers.local.record import LocalRequest, Shipment
-from holdfast.schedulers.shipping import WORKSPACE
+from holdfast.schedulers.shipping import WORKSPACE, extract
 
 
 def pack_request(request: LocalRequest) -> bytes:
@@ -71,4 +71,4 @@ def unpack(secrets: Path, folder: Path) -> None:
     if pieces:
         data = b"".join(piece.read_bytes() for piece in pieces)
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as tar:
-            tar.extractall(folder, filter="tar")  # links of a workspace may lead out of it, as they do at home
+            extract(tar, folder)
