@@ -13,6 +13,7 @@ Blocks without a language are for the eye only. A page that needs a package whic
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import socket
@@ -193,6 +194,22 @@ def test_every_variable_of_ours_is_explained() -> None:
     text = (ROOT / "docs" / "VARIABLES.md").read_text()
 
     assert used
+    assert sorted(name for name in used if f"`{name}`" not in text) == []
+
+
+def test_every_variable_of_torchruns_is_explained() -> None:
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None:
+        pytest.skip("torch is not installed")
+    there = Path(found.origin).parent / "distributed"
+    sources = [there / "run.py", *(there / "launcher").rglob("*.py"), *(there / "elastic").rglob("*.py")]
+    named = re.compile(
+        r"\"((?:TORCH|TORCHELASTIC)_[A-Z0-9_]*[A-Z0-9]|PYTHON_EXEC|USE_LIBUV|LOGLEVEL|OMP_NUM_THREADS)\""
+    )
+    used = {name for path in sources for name in named.findall(path.read_text())}
+    text = "".join((ROOT / "docs" / name).read_text() for name in ("VARIABLES.md", "howto/from-torchrun.md"))
+
+    assert "TORCHELASTIC_RUN_ID" in used
     assert sorted(name for name in used if f"`{name}`" not in text) == []
 
 
