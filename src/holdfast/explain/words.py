@@ -91,6 +91,11 @@ AREAS = {
     "forecast": Area("Forecasts", "`holdfast forecast --help` shows what a plan is made of.", "FORECAST.md"),
     "health": Area("The health port", "`--health-port` serves liveness and metrics.", "howto/health-server.md"),
     "home.py": Area("Folders of this user", "HOLDFAST_HOME names the folder for runs and jobs.", "VARIABLES.md"),
+    "integrations": Area(
+        "Hugging Face and Lightning",
+        "One line in a script lets their training loops survive the loss of workers.",
+        "howto/frameworks.md",
+    ),
     "launcher": Area(
         "Launching",
         "`holdfast launch --help` shows every flag; they stand before the script.",
