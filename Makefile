@@ -12,12 +12,12 @@ help:
 	@echo "make demo      watch a job survive a killed worker and a killed node"
 	@echo "make test      lint, types and the whole test suite"
 	@echo "make test-all  the test suite on Python 3.11, 3.12 and 3.13"
-	@echo "make test-clusters  jobs on a real Slurm and real SSH hosts; needs root on Debian, says what it installs"
 	@echo "make test-frameworks  Hugging Face's Trainer, Accelerate and Lightning; installs them into the environment"
+	@echo "make test-clusters  jobs on a real Slurm, SSH hosts, Docker and Podman; needs root on Debian, says what it installs"
 	@echo "make docs      build the documentation site into site/; it needs no network to be viewed"
 	@echo "make sim       10,000 seeds of simulated faults against the real machines"
 	@echo "make bench     comparisons with torchrun and others, side by side"
-	@echo "make soak      long runs with real processes"
+	@echo "make soak      long runs with real processes; as root also faults between hosts, for docs/RELIABILITY.md"
 	@echo "make campaign  200 schedules of seeded faults on live jobs, on our ring and on gloo"
 	@echo "make lint      ruff and mypy only;   make format  let ruff rewrite"
 
@@ -87,6 +87,7 @@ soak: setup
 	$(BIN)/python -m bench.garbage --frames 1000000
 	$(BIN)/python -m bench.local_jobs --runs 1000
 	$(BIN)/python -m bench.replacements
+	$(BIN)/python -m bench.reliability
 
 bench: setup
 	$(BIN)/python -m bench

@@ -17,7 +17,7 @@ import pytest
 from holdfast.errors import ReplicaLostError, RoundOverError, UnavailableError
 from holdfast.store.memory import MemoryStore
 from holdfast.train import events as t
-from holdfast.train import replica_lines
+from holdfast.train import neighbours, replica_lines
 from holdfast.train.machine import TrainerMachine
 from holdfast.train.neighbours import CALLERS_MAX, Caller
 from holdfast.train.replica import SHARED, FollowerRounds, Follows, Leads, merge
@@ -57,7 +57,10 @@ def together(*acts: Callable[[], Any]) -> list[Any]:
         return list(pool.map(tried, acts))
 
 
-def test_other_processes_that_connect_are_turned_away_and_hold_up_no_worker(tmp_path: Path) -> None:
+def test_other_processes_that_connect_are_turned_away_and_hold_up_no_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(neighbours, "CALLER_TIMEOUT_S", 10 * WAIT_S)  # it is not time that ends them
     with ThreadPoolExecutor(1) as pool, ExitStack() as others:
         meeting = FolderMeeting(tmp_path, "replica-0")
         leader = pool.submit(meet, meeting, "replica-0", 0, 2)
@@ -65,9 +68,12 @@ def test_other_processes_that_connect_are_turned_away_and_hold_up_no_worker(tmp_
         while not where.exists():
             assert not leader.done()
         port, token = json.loads(where.read_text())
+        crowd = []
         for said in ["x" * len(token), token, *[""] * (2 * CALLERS_MAX)]:
-            other = others.enter_context(socket.create_connection(("127.0.0.1", port), timeout=WAIT_S))
-            other.sendall(said.encode())
+            crowd.append(others.enter_context(socket.create_connection(("127.0.0.1", port), timeout=WAIT_S)))
+            crowd[-1].sendall(said.encode())
+        while crowd[2].recv(1024):  # the oldest that says nothing makes room
+            pass
         follower = meet(meeting, "replica-0", 1, 2)
         leader.result(WAIT_S).close()
         follower.close()

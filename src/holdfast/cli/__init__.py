@@ -31,6 +31,7 @@ SECTIONS = {
         "secret": "Make, find and compare the secret that nodes share.",
         "warm": "List and stop what launches with --keep-warm have left for the next ones.",
         "checkpoints": "List, verify and prune checkpoints.",
+        "chaos": "Strike your own live job with seeded faults, and see how it recovers.",
         "demo": "Watch a job survive a killed worker and a killed node; under a minute, on this machine.",
     },
     "Submit jobs": {

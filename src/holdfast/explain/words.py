@@ -60,7 +60,9 @@ AREAS = {
         "what it wrote.",
         "howto/submit-functions.md",
     ),
-    "chaos": Area("Faults on purpose", "The campaign of seeded faults, `python -m holdfast.chaos`."),
+    "chaos": Area(
+        "Faults on purpose", "`holdfast chaos`, on jobs of your own, and the campaign `python -m holdfast.chaos`."
+    ),
     "checkpoint": Area(
         "Checkpoints",
         "`holdfast checkpoints list FOLDER` shows what was saved, and `holdfast checkpoints verify "
@@ -92,8 +94,8 @@ AREAS = {
     "health": Area("The health port", "`--health-port` serves liveness and metrics.", "howto/health-server.md"),
     "home.py": Area("Folders of this user", "HOLDFAST_HOME names the folder for runs and jobs.", "VARIABLES.md"),
     "integrations": Area(
-        "Hugging Face and Lightning",
-        "One line in a script lets their training loops survive the loss of workers.",
+        "Training loops of frameworks",
+        "`survive(trainer)`, the `Accelerator` and the `HoldfastStrategy` keep workers running when one of them dies.",
         "howto/frameworks.md",
     ),
     "launcher": Area(
@@ -127,6 +129,16 @@ AREAS = {
         "Jobs on this machine",
         "A local job is a folder with a supervisor; `holdfast log --path JOB` shows it.",
         "howto/local-jobs.md",
+    ),
+    "schedulers/containers": Area(
+        "Jobs on Docker and Podman",
+        "`holdfast run -s docker --dryrun` prints what is created; `docker ps -a` shows the containers.",
+        "SCHEDULERS.md",
+    ),
+    "schedulers/kubernetes": Area(
+        "Jobs on Kubernetes",
+        "`holdfast run -s kubernetes --dryrun` prints the objects; `kubectl get pods` shows what became of them.",
+        "SCHEDULERS.md",
     ),
     "schedulers/slurm": Area(
         "Jobs on Slurm",
