@@ -183,9 +183,10 @@ def meet(meeting: Meeting, name: str, index: int, size: int) -> LeaderEnd | Foll
             if isinstance(reached, FollowerEnd):
                 return reached
             trouble = reached
+        if time.monotonic() > deadline and trouble is None:
+            raise UnavailableError(f"the first worker of {name} did not start within {MEET_S:g} s")
         if time.monotonic() > deadline:
-            why = f"did not start within {MEET_S:g} s" if trouble is None else f"cannot be reached: {trouble}"
-            raise UnavailableError(f"the first worker of {name} {why}") from trouble
+            raise UnavailableError(f"the first worker of {name} cannot be reached: {trouble}") from trouble
         time.sleep(LOOK_S)
 
 
