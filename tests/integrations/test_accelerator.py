@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.torch]
 
 @pytest.fixture(scope="module")
 def whole(launch: Launch) -> Ended:
-    """An undisturbed run: three epochs of 45 samples in steps of 8, the last one of an epoch is short."""
+    """An undisturbed run: three epochs of 46 samples in steps of 8, the last one of an epoch is short."""
     return launch("loop.py")
 
 

@@ -22,7 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(launch: Launch, folder: Path) -> Ended:
-    """An undisturbed run: three epochs of 45 samples in steps of 8, the last one of an epoch is short."""
+    """An undisturbed run: three epochs of 46 samples in steps of 8, the last one of an epoch is short."""
     return launch("fit.py", out=str(folder))
 
 

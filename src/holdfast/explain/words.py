@@ -93,6 +93,11 @@ AREAS = {
     "forecast": Area("Forecasts", "`holdfast forecast --help` shows what a plan is made of.", "FORECAST.md"),
     "health": Area("The health port", "`--health-port` serves liveness and metrics.", "howto/health-server.md"),
     "home.py": Area("Folders of this user", "HOLDFAST_HOME names the folder for runs and jobs.", "VARIABLES.md"),
+    "integrations": Area(
+        "Training loops of frameworks",
+        "`survive(trainer)`, the `Accelerator` and the `HoldfastStrategy` keep workers running when one of them dies.",
+        "howto/frameworks.md",
+    ),
     "launcher": Area(
         "Launching",
         "`holdfast launch --help` shows every flag; they stand before the script.",
@@ -124,6 +129,16 @@ AREAS = {
         "Jobs on this machine",
         "A local job is a folder with a supervisor; `holdfast log --path JOB` shows it.",
         "howto/local-jobs.md",
+    ),
+    "schedulers/containers": Area(
+        "Jobs on Docker and Podman",
+        "`holdfast run -s docker --dryrun` prints what is created; `docker ps -a` shows the containers.",
+        "SCHEDULERS.md",
+    ),
+    "schedulers/kubernetes": Area(
+        "Jobs on Kubernetes",
+        "`holdfast run -s kubernetes --dryrun` prints the objects; `kubectl get pods` shows what became of them.",
+        "SCHEDULERS.md",
     ),
     "schedulers/slurm": Area(
         "Jobs on Slurm",

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import accelerate
@@ -25,6 +27,7 @@ from holdfast.integrations.apart import require_apart, take_place
 from holdfast.integrations.shared import Plan, join, launched_workers, part_of_step
 from holdfast.torch.groups import TIMEOUT_S
 from holdfast.torch.state import TorchState
+from holdfast.workers.bootstrap import ERROR_FILE_VARIABLE
 
 if TYPE_CHECKING:
     from holdfast.checkpoint import Checkpointer, Notices
@@ -115,13 +118,22 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc, unused-ignore]
         if not self._models:
             raise UsageError("prepare the model before the first batch: accelerator.prepare(model, optimizer, loader)")
         self.run = join(TorchState(seed=self._seed, **parts), **self._join)
-        atexit.register(self._leave, None)
+        atexit.register(self._leave_at_exit)
         return self.run
 
     def end_training(self) -> None:
-        """Leave the run once all workers have done their last step; without this call that happens at exit."""
+        """Leave the run once all workers have done their last step."""
         self._leave(None)
         super().end_training()
+
+    def _leave_at_exit(self) -> None:
+        """Leave as one that failed where the program did: the others go on without this worker."""
+        recorded = os.environ.get(ERROR_FILE_VARIABLE)
+        in_step = self._batches is not None and self._batches.is_open
+        if in_step or (recorded and Path(recorded).exists()):
+            self._leave(RuntimeError("the program ended before its training did, or without end_training()"))
+        else:
+            self._leave(None)
 
     def _leave(self, error: BaseException | None) -> None:
         run, self.run = self.run, None
@@ -185,7 +197,7 @@ class _Batches:
         while (found := self._next()) is not None:
             step, batches = found
             self._enter(step)
-            for index, batch in enumerate(batches or [self._stand_in(step)]):
+            for index, batch in enumerate(batches or [self.plan.stand_in(run, step)]):
                 if self.is_undone:
                     break
                 self._is_last = index + 1 >= len(batches)
@@ -194,6 +206,11 @@ class _Batches:
                     step.seed_micro_batch(index)
                 yield send_to_device(batch, accelerator.device)
             self.close()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the program is in the middle of a step."""
+        return self._step is not None
 
     def complete(self, models: list[torch.nn.Module]) -> None:
         """Make the gradients those of all workers, if the step's last batch is done."""
@@ -236,13 +253,3 @@ class _Batches:
         accelerator.gradient_accumulation_steps = max(len(step.micro_batches), 1)
         for optimizer in accelerator._optimizers:
             optimizer.optimizer.zero_grad(set_to_none=True)
-
-    def _stand_in(self, step: TorchStep) -> Any:
-        """Return a batch for a worker that has none in this step; what comes of it does not count."""
-        run = self._accelerator.run
-        assert run is not None
-        assert run.ledger is not None
-        portion = step.portion
-        index = run.ledger.samples(portion.epoch, portion.start, portion.start + 1)[0]
-        collate: Any = self.plan.loader.collate_fn
-        return collate([self.dataset[index]])

@@ -319,14 +319,9 @@ class _Feed:
         return [first, *others]
 
     def _stand_in(self) -> Any:
-        """Return a batch for a worker that has none in this step; what comes of it does not count."""
         assert self.step is not None
         assert self._run is not None
-        assert self._run.ledger is not None
-        portion = self.step.portion
-        index = self._run.ledger.samples(portion.epoch, portion.start, portion.start + 1)[0]
-        collate: Any = self.plan.loader.collate_fn
-        return collate([self.dataset[index]])
+        return self.plan.stand_in(self._run, self.step)
 
     def _close_epoch(self) -> None:
         """Leave out the rest of an epoch that Lightning has ended early, as with limit_train_batches."""

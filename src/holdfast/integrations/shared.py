@@ -104,6 +104,14 @@ class Plan:
             **{name: getattr(loader, name) for name in LOADER_OPTIONS},
         )
 
+    def stand_in(self, run: TorchRun, step: TorchStep) -> Any:
+        """Return a batch for a worker that has none in this step; what comes of it does not count."""
+        assert run.ledger is not None
+        portion = step.portion
+        stop = min(portion.start + self.micro_batch, portion.stop)
+        collate: Any = self.loader.collate_fn
+        return collate([self.dataset[index] for index in run.ledger.samples(portion.epoch, portion.start, stop)])
+
 
 def part_of_step(run: TorchRun, step: TorchStep) -> float:
     """Return which part of a step's micro-batches this worker has: what its mean counts."""

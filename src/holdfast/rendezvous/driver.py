@@ -13,7 +13,7 @@ import random
 import socket
 import ssl
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from holdfast.coordinator.driver import EMBEDDED, Coordinator
 from holdfast.coordinator.messages import CODEC
@@ -50,8 +50,6 @@ class Host:
 
     #: How long a first attempt to connect may take; each that fails gives the next one twice as much.
     connect_s = CONNECT_TIMEOUT_S
-    #: Waits until the coordinator may seal a round; None if no other can be elected in its place.
-    may_seal: Callable[[], Awaitable[bool]] | None = None
 
     def __init__(
         self, endpoint: Endpoint, secret: bytes, tls: TlsFiles | None, *, required: bool, owned: bool = True
@@ -77,7 +75,7 @@ class Host:
     async def _listen(self) -> bool:
         if self._coordinator is not None:
             return True
-        coordinator = Coordinator(self._secret, kind=EMBEDDED, on_crash=self._on_crash, may_seal=self.may_seal)
+        coordinator = self._make_coordinator()
         try:
             context = self._tls.server_context() if self._tls else None
             opened = await coordinator.open(self._bound, context)
@@ -90,6 +88,9 @@ class Host:
         self._bound = Endpoint(self._bound.host, opened.port)
         self._coordinator = coordinator
         return True
+
+    def _make_coordinator(self) -> Coordinator:
+        return Coordinator(self._secret, kind=EMBEDDED, on_crash=self._on_crash)
 
     def _on_crash(self, coordinator: Coordinator) -> None:
         """Let the next attempt to connect open a new coordinator; it learns the round from the members."""

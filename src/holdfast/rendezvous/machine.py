@@ -155,6 +155,8 @@ class MemberMachine:
         self.note = ""
         #: How many steps the workers here have made; sent with every beat.
         self.steps = 0
+        #: Whether to wait for a coordinator without end: another node is elected when its node is gone.
+        self.waits_on = False
         self._cause: Cause | None = None
         #: Why the owner wants the run to end; said again until the coordinator says that it has.
         self._close: Close | None = None
@@ -463,7 +465,7 @@ class MemberMachine:
     def _gives_up_at(self) -> float | None:
         """Say when to stop waiting for a coordinator that took workers of the round with it, or None."""
         place, since = self.place, self._away.since
-        if self.state is not State.RUNNING or place is None or since is None:
+        if self.state is not State.RUNNING or place is None or since is None or self.waits_on:
             return None
         return since + self._patience_s if place.coordinator_rank not in (-1, place.group_rank) else None
 

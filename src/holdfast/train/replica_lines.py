@@ -1,8 +1,9 @@
 """The connections between the workers of one replica: the leader's with each of its followers.
 
-The workers of a replica find each other in a folder that only this start of them has, and prove to each other that
-they have read it, as the workers of a ring do (`neighbours`). Then they believe each other, and wait for each other
-without a limit: the agent ends all of them when one dies, which ends every wait.
+The workers of a replica find each other in a folder that only this start of them has or, on several hosts, through the
+store, and prove to each other that they have read what is there, as the workers of a ring do (`neighbours`). Then they
+believe each other, and wait for each other without a limit: on one host the agent ends all of them when one dies, which
+ends every wait; on several each worker watches its connections and ends by itself.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import msgspec
 
@@ -24,16 +25,23 @@ from holdfast.errors import HoldfastError, ReplicaLostError, RoundOverError, Una
 from holdfast.timer.heartbeat import heartbeat, is_beating, pause, resume
 from holdfast.train.neighbours import CALLER_TIMEOUT_S, CALLERS_MAX, Call, Caller
 
+if TYPE_CHECKING:
+    from holdfast.store.api import Store
+
 #: How long the workers of a replica wait for each other when they start; their imports may differ by much.
 MEET_S = 600.0
 #: How often a follower looks whether the leader has said where it listens.
 LOOK_S = 0.02
 TOKEN_BYTES = 32
+#: After so many seconds without an answer from its host, a connection counts as lost.
+SILENCE_S = 20
 
 #: From the leader: carry this out; the answer to the program's call; what an exchange came to; the round is over.
 DO, ANSWER, RESULT, OVER = "do", "answer", "result", "over"
 #: From a follower: what an effect came to; its part of an exchange; it cannot go on with the step.
 REPORT, VALUE, FAILED = "report", "value", "failed"
+#: From the leader, once: the connection is taken. And at the end: it closes its connections because all is done.
+MET, BYE = "met", -1
 
 _length = struct.Struct("!I")
 
@@ -43,6 +51,12 @@ class Line:
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # A host that is gone says nothing, so the other side is asked.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENCE_S // 4)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, SILENCE_S // 4)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE_S * 1000)
         self._sock = sock
 
     def send(self, *words: Any) -> None:
@@ -58,6 +72,11 @@ class Line:
         (size,) = _length.unpack(self._read(_length.size))
         words: list[Any] = msgspec.msgpack.decode(self._read(size))
         return words
+
+    def wait_end(self) -> None:
+        """Wait until the other side closes the connection, over which it says nothing."""
+        with contextlib.suppress(OSError):
+            self._sock.recv(1)
 
     def close(self) -> None:
         """End the connection, also for a thread that waits for it."""
@@ -95,63 +114,113 @@ def _lost(error: OSError | None) -> NoReturn:
 # -- meeting -----------------------------------------------------------------------------------------------------------
 
 
-def meet(folder: Path, name: str, index: int, size: int) -> LeaderEnd | FollowerEnd:
-    """Connect the workers of a replica, who find each other in a folder that only this start of them has."""
-    where = folder / f"{name}.json"
+class Meeting(Protocol):
+    """Where the leader of a replica says how it is reached."""
+
+    #: The address at which the leader listens.
+    host: str
+
+    def tell(self, port: int, token: str) -> None:
+        """Say it to the followers; the leader of an earlier start may have said something else."""
+
+    def look(self) -> tuple[str, int, str] | None:
+        """Return the address, the port and the token of the leader; None where none has said so yet."""
+
+
+class FolderMeeting:
+    """For workers of one host: a file in a folder that only this start of them has."""
+
+    host = "127.0.0.1"
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._where = folder / f"{name}.json"
+
+    def tell(self, port: int, token: str) -> None:
+        """Write the file."""
+        draft = self._where.with_suffix(".new")
+        draft.touch(mode=0o600)
+        draft.write_bytes(msgspec.json.encode((port, token)))
+        draft.rename(self._where)
+
+    def look(self) -> tuple[str, int, str] | None:
+        """Read the file, once it is there."""
+        if not self._where.exists():
+            return None
+        return (self.host, *msgspec.json.decode(self._where.read_bytes(), type=tuple[int, str]))
+
+
+class StoreMeeting:
+    """For workers of several hosts: a key that lasts as long as the run; the leader who comes last has the say."""
+
+    def __init__(self, store: Store, name: str, host: str) -> None:
+        self.host = host
+        self._store = store
+        self._key = f"replicas/{name}"
+
+    def tell(self, port: int, token: str) -> None:
+        """Set the key."""
+        self._store.set(self._key, msgspec.json.encode((self.host, port, token)))
+
+    def look(self) -> tuple[str, int, str] | None:
+        """Read the key, once it is there."""
+        if not self._store.check([self._key]):
+            return None
+        return msgspec.json.decode(self._store.get(self._key), type=tuple[str, int, str])
+
+
+def meet(meeting: Meeting, name: str, index: int, size: int) -> LeaderEnd | FollowerEnd:
+    """Connect the workers of a replica: the leader, which is the first, and its followers."""
     deadline = time.monotonic() + MEET_S
     if index == 0:
-        return LeaderEnd(*_accept(where, size - 1, deadline))
-    while not where.exists():
-        if time.monotonic() > deadline:
-            raise UnavailableError(f"the first worker of {name} did not start within {MEET_S:g} s")
-        time.sleep(LOOK_S)
-    port, token = msgspec.json.decode(where.read_bytes(), type=tuple[int, str])
-    lines = []
-    for kind in ("control", "news"):
-        lines.append(Line(_call(port, token.encode(), deadline)))
-        lines[-1].send(kind, index)
-    return FollowerEnd(*lines)
-
-
-def _call(port: int, token: bytes, deadline: float) -> socket.socket:
-    """Connect to the leader; other processes of this host may hold it up for a moment, or have taken its port."""
+        token = secrets.token_hex(TOKEN_BYTES)
+        return LeaderEnd(*_accept(meeting, name, token, size - 1, deadline), token)
+    trouble: Exception | None = None
     while True:
-        try:
-            sock = socket.create_connection(("127.0.0.1", port), timeout=CALLER_TIMEOUT_S)
-        except OSError as error:
-            trouble: Exception = error
-        else:
-            call = Call(sock, token)
-            try:
-                while not call.go_on():
-                    pass
-            except (OSError, HoldfastError) as error:
-                sock.close()
-                trouble = error
-            else:
-                sock.settimeout(None)
-                return sock
+        if (found := meeting.look()) is not None:
+            reached = _reach(*found, index)
+            if isinstance(reached, FollowerEnd):
+                return reached
+            trouble = reached
         if time.monotonic() > deadline:
-            raise UnavailableError(f"the first worker of the replica cannot be reached: {trouble}") from trouble
+            why = f"did not start within {MEET_S:g} s" if trouble is None else f"cannot be reached: {trouble}"
+            raise UnavailableError(f"the first worker of {name} {why}") from trouble
         time.sleep(LOOK_S)
 
 
-def _accept(where: Path, followers: int, deadline: float) -> tuple[list[Line], list[Line]]:
-    token = secrets.token_hex(TOKEN_BYTES)
+def _reach(host: str, port: int, token: str, index: int) -> FollowerEnd | Exception:
+    """Connect to a leader, or return why not: it may be gone, or other processes may hold it up or have its port."""
+    lines: list[Line] = []
+    try:
+        for kind in ("control", "news"):
+            sock = socket.create_connection((host, port), timeout=CALLER_TIMEOUT_S)
+            lines.append(Line(sock))
+            call = Call(sock, token.encode())
+            while not call.go_on():
+                pass
+            sock.settimeout(None)
+            lines[-1].send(kind, index)
+            lines[-1].receive()  # the leader has taken it
+    except (OSError, HoldfastError) as trouble:
+        for line in lines:
+            line.close()
+        return trouble
+    return FollowerEnd(lines[0], lines[1], token)
+
+
+def _accept(meeting: Meeting, name: str, token: str, followers: int, deadline: float) -> tuple[list[Line], list[Line]]:
     found: dict[tuple[str, int], Line] = {}
-    with socket.create_server(("127.0.0.1", 0)) as server, _Door(server, token.encode()) as door:
-        draft = where.with_suffix(".new")
-        draft.touch(mode=0o600)
-        draft.write_bytes(msgspec.json.encode((server.getsockname()[1], token)))
-        draft.rename(where)
+    with socket.create_server((meeting.host, 0)) as server, _Door(server, token.encode()) as door:
+        meeting.tell(server.getsockname()[1], token)
         while len(found) < 2 * followers:
             sock = door.wait_proven(deadline)
             if sock is None:
                 missing = followers - len(found) // 2
-                raise UnavailableError(f"{missing} workers of {where.stem} did not start within {MEET_S:g} s")
+                raise UnavailableError(f"{missing} workers of {name} did not start within {MEET_S:g} s")
             line = Line(sock)
-            kind, index = line.receive()
-            found[kind, index] = line
+            with contextlib.suppress(ReplicaLostError):  # one that is gone comes again, as another process
+                kind, index = line.receive()
+                line.send(MET)
+                found[kind, index] = line
     return tuple([found[kind, index + 1] for index in range(followers)] for kind in ("control", "news"))  # type: ignore[return-value]
 
 
@@ -224,10 +293,24 @@ class _Door:
 class LeaderEnd:
     """The leader's connections to its followers."""
 
-    def __init__(self, control: list[Line], news: list[Line]) -> None:
+    def __init__(self, control: list[Line], news: list[Line], token: str = "") -> None:
         self._control = control
         self._news = news
         self._news_lock = threading.Lock()
+        #: What no other start of a replica has.
+        self.token = token
+        self.is_closed = False
+
+    def watch(self, on_lost: Callable[[], None]) -> None:
+        """Have `on_lost` called, on another thread, when a follower is gone."""
+
+        def wait(line: Line) -> None:
+            line.wait_end()
+            if not self.is_closed:
+                on_lost()
+
+        for line in self._news:
+            threading.Thread(target=wait, args=(line,), name="replica-watch", daemon=True).start()
 
     def tell(self, *words: Any) -> None:
         """Say something to every follower."""
@@ -267,6 +350,9 @@ class LeaderEnd:
 
     def close(self) -> None:
         """End all connections."""
+        if not self.is_closed:
+            self.tell_over(BYE, "")
+        self.is_closed = True
         for line in (*self._control, *self._news):
             line.close()
 
@@ -277,9 +363,12 @@ class LeaderEnd:
 class FollowerEnd:
     """A follower's connections to its leader."""
 
-    def __init__(self, control: Line, news: Line) -> None:
+    def __init__(self, control: Line, news: Line, token: str = "") -> None:
         self._control = control
         self._news = news
+        #: What no other start of a replica has.
+        self.token = token
+        self.is_closed = False
 
     def tell(self, *words: Any) -> None:
         """Say something to the leader."""
@@ -310,5 +399,6 @@ class FollowerEnd:
 
     def close(self) -> None:
         """End both connections."""
+        self.is_closed = True
         self._control.close()
         self._news.close()

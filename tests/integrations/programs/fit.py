@@ -63,7 +63,7 @@ trainer = lightning.Trainer(
 )
 trainer.fit(
     net,
-    DataLoader(points(45, seed=1), batch_size=2, shuffle=True),
+    DataLoader(points(46, seed=1), batch_size=2, shuffle=True),
     DataLoader(points(32, seed=2), batch_size=16),
     ckpt_path=OPTIONS.get("resume"),
 )

@@ -18,7 +18,7 @@ schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=18
 model, optimizer, loader, held_out, schedule = accelerator.prepare(
     model,
     optimizer,
-    DataLoader(points(45, seed=1), batch_size=2, shuffle=True),
+    DataLoader(points(46, seed=1), batch_size=2, shuffle=True),
     DataLoader(points(32, seed=2), batch_size=16),
     schedule,
 )
