@@ -30,7 +30,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 TIMEOUT_S = 100
 #: What some pages import, and not every environment has.
-OPTIONAL = ("fsspec", "numpy", "torch")
+OPTIONAL = ("fsspec", "lightning", "numpy", "torch")
 #: Lines that a fast machine does not show.
 ONLY_WHERE_SLOW = re.compile(r"^.*holdfast: importing .*; workers start when that is done\n", re.MULTILINE)
 #: What would make a command behave otherwise than in a fresh shell.

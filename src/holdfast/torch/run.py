@@ -184,6 +184,8 @@ class TorchRun(Run):
 
     def steps(self, *args: Any, **options: Any) -> Iterator[TorchStep]:
         """Yield the steps that are left, as `Run.steps` does, each with methods for gradients."""
+        if isinstance(self.state, TorchState):
+            self.state.begin_after(options.get("start", 0))
         return cast("Iterator[TorchStep]", super().steps(*args, **options))
 
     def batches(

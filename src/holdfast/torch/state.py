@@ -131,6 +131,10 @@ class TorchState(State):
             part.roll_back(mark[name])
         return True
 
+    def begin_after(self, steps: int) -> None:
+        """Draw the random numbers that come after so many steps, which were done before this state was made."""
+        self._steps = max(self._steps, steps)
+
     def reseed(self) -> None:
         """Seed the random numbers of a part of the step."""
         if self._rng:

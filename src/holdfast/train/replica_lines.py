@@ -9,6 +9,7 @@ ends every wait; on several each worker watches its connections and ends by itse
 from __future__ import annotations
 
 import contextlib
+import functools
 import secrets
 import select
 import socket
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 import msgspec
 
 from holdfast.errors import HoldfastError, ReplicaLostError, RoundOverError, UnavailableError
+from holdfast.threads import start_thread
 from holdfast.timer.heartbeat import heartbeat, is_beating, pause, resume
 from holdfast.train.neighbours import CALLER_TIMEOUT_S, CALLERS_MAX, Call, Caller
 
@@ -181,9 +183,10 @@ def meet(meeting: Meeting, name: str, index: int, size: int) -> LeaderEnd | Foll
             if isinstance(reached, FollowerEnd):
                 return reached
             trouble = reached
+        if time.monotonic() > deadline and trouble is None:
+            raise UnavailableError(f"the first worker of {name} did not start within {MEET_S:g} s")
         if time.monotonic() > deadline:
-            why = f"did not start within {MEET_S:g} s" if trouble is None else f"cannot be reached: {trouble}"
-            raise UnavailableError(f"the first worker of {name} {why}") from trouble
+            raise UnavailableError(f"the first worker of {name} cannot be reached: {trouble}") from trouble
         time.sleep(LOOK_S)
 
 
@@ -310,7 +313,7 @@ class LeaderEnd:
                 on_lost()
 
         for line in self._news:
-            threading.Thread(target=wait, args=(line,), name="replica-watch", daemon=True).start()
+            start_thread(functools.partial(wait, line), "replica-watch")
 
     def tell(self, *words: Any) -> None:
         """Say something to every follower."""

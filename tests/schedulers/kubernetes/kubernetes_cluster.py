@@ -62,6 +62,8 @@ contexts: [{{name: test, context: {{cluster: test, user: test}}}}]
 current-context: test
 """  # noqa: E501 - a document of few lines
 
+_STARTED: list[subprocess.Popen] = []
+
 
 def why_not(binaries: Path) -> str:
     """Say why there can be no cluster here; empty where there can."""
@@ -354,6 +356,7 @@ class KubernetesCluster:
         with (self.folder / f"{name}.log").open("ab") as log:
             started = subprocess.Popen(words, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
         (self.folder / f"{name}.pid").write_text(str(started.pid))
+        _STARTED.append(started)  # it outlives this object, and is ended by its number
 
     def _call(self, *words: str) -> None:
         done = subprocess.run(words, capture_output=True, text=True, check=False)

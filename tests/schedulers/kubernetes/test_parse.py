@@ -199,6 +199,36 @@ def test_a_lost_replica_does_not_fail_an_elastic_job():
     assert running.msg == "main/2 failed: exit code 137"
 
 
+@pytest.mark.parametrize(
+    "late",
+    [
+        [pod(2, "Pending", state={})],
+        [pod(2, state={"running": {"startedAt": "2026-11-16T10:01:30Z"}})],
+        [ended(2, 1)],
+        [],
+    ],
+)
+def test_an_elastic_job_does_not_wait_for_a_replica_that_comes_too_late(late):
+    seen = parse.Seen(
+        request_of(3, 2), record(), [job(0, "Complete"), job(1, "Complete"), job(2)], [ended(0), ended(1), *late]
+    )
+    found = parse.describe("ns:a-x", seen)
+
+    assert found.state is AppState.SUCCEEDED
+    assert states(found) == ["SUCCEEDED", "SUCCEEDED", "CANCELLED"]
+    assert parse.leftovers(seen, parse.statuses(seen)) == ["job-2"]
+    rigid = look(seen.jobs, seen.pods, job_request=request_of(3))
+    assert rigid.state in (AppState.PENDING, AppState.RUNNING)
+
+
+def test_a_replica_that_is_about_to_finish_is_waited_for():
+    found = look(
+        [job(0, "Complete"), job(1, "Complete"), job(2)], [ended(0), ended(1), pod(2)], job_request=request_of(3, 2)
+    )
+
+    assert found.state is AppState.RUNNING
+
+
 def test_a_node_that_does_not_answer_is_told():
     conditions = [{"type": "Ready", "status": "False", "reason": "NodeNotReady"}]
     found = look([job(0)], [pod(0, conditions=conditions)], job_request=request_of(1))
