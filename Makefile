@@ -12,7 +12,7 @@ help:
 	@echo "make demo      watch a job survive a killed worker and a killed node"
 	@echo "make test      lint, types and the whole test suite"
 	@echo "make test-all  the test suite on Python 3.11, 3.12 and 3.13"
-	@echo "make test-clusters  jobs on a real Slurm and real SSH hosts; needs root on Debian, says what it installs"
+	@echo "make test-clusters  jobs on a real Slurm, Kubernetes and real SSH hosts; needs root on Debian, says what it installs"
 	@echo "make docs      build the documentation site into site/; it needs no network to be viewed"
 	@echo "make sim       10,000 seeds of simulated faults against the real machines"
 	@echo "make bench     comparisons with torchrun and others, side by side"
