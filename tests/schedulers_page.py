@@ -1,7 +1,7 @@
 """Writes the table of docs/SCHEDULERS.md: what each scheduler was seen to do, from the results of the contract suites.
 
 HOLDFAST_TEST_CLUSTERS=1 python -m pytest tests/schedulers -k contract --junitxml contract.xml
-python tests/schedulers_page.py contract.xml
+python tests/schedulers_page.py contract.xml ...
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 PAGE = Path(__file__).parent.parent / "docs" / "SCHEDULERS.md"
 BEGIN, END = "<!-- made by tests/schedulers_page.py -->\n", "<!-- end -->\n"
-SCHEDULERS = ("local", "slurm", "ssh", "kubernetes")
+SCHEDULERS = ("local", "slurm", "ssh", "docker", "podman", "kubernetes", "ray")
 MARKS = {"passed": "yes", "skipped": "not run", "failed": "NO"}
 
 
@@ -35,6 +35,14 @@ def results(text: str) -> dict[str, dict[str, str]]:
     return found
 
 
+def kept(old: str) -> dict[str, dict[str, str]]:
+    """Return what the page says already: a scheduler that was not run this time keeps its column."""
+    rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in old.splitlines()]
+    outcomes = {mark: outcome for outcome, mark in MARKS.items()}
+    # The first cell of the head is empty, and was stripped.
+    return {row[0].replace(" ", "_"): dict(zip(rows[0], map(outcomes.get, row[1:]), strict=True)) for row in rows[2:]}
+
+
 def table(found: dict[str, dict[str, str]]) -> str:
     """Return the table."""
     lines = [f"| | {' | '.join(SCHEDULERS)} |", f"|---|{'---|' * len(SCHEDULERS)}"]
@@ -48,8 +56,13 @@ def main() -> None:
     """Put the table in place."""
     text = PAGE.read_text()
     head, rest = text.split(BEGIN)
-    _, tail = rest.split(END)
-    PAGE.write_text(f"{head}{BEGIN}{table(results(Path(sys.argv[1]).read_text()))}{END}{tail}")
+    old, tail = rest.split(END)
+    found = kept(old)
+    for path in sys.argv[1:]:
+        for name, outcomes in results(Path(path).read_text()).items():
+            ran = {each: outcome for each, outcome in outcomes.items() if outcome != "skipped"}
+            found[name] = {**found.get(name, {}), **ran}
+    PAGE.write_text(f"{head}{BEGIN}{table(found)}{END}{tail}")
 
 
 if __name__ == "__main__":

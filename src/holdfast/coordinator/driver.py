@@ -26,7 +26,8 @@ from holdfast.coordinator.machine import (
     Send,
 )
 from holdfast.coordinator.messages import CODEC
-from holdfast.coordinator.records import RecordFolder
+from holdfast.coordinator.records import Records
+from holdfast.coordinator.state import RunRecord
 from holdfast.facts import ERROR, Fact, facts
 from holdfast.machine import Tick
 from holdfast.wire.address import Endpoint
@@ -46,11 +47,13 @@ class Coordinator:
     def __init__(
         self,
         secret: bytes,
-        records: RecordFolder | None = None,
+        records: Records | None = None,
         limits: Limits = Limits(),  # noqa: B008 - frozen
         kind: str = SERVED,
         on_crash: Callable[[Coordinator], None] = lambda _: None,
-        may_seal: Callable[[], Awaitable[bool]] | None = None,
+        may_seal: Callable[[str, RunRecord], Awaitable[bool]] | None = None,
+        *,
+        awaits_carrier: bool = False,
     ) -> None:
         self._records = records
         self.machine = CoordinatorMachine(
@@ -59,8 +62,9 @@ class Coordinator:
             now=time.monotonic(),
             epoch=time.time() - time.monotonic(),
             guarded=may_seal is not None,
+            awaits_carrier=awaits_carrier,
         )
-        #: Waits until this coordinator may seal a round; says false if it never may again.
+        #: Waits until this coordinator may seal a round of a run with this record; says false if it never may again.
         self._may_seal = may_seal
         self._asking: set[asyncio.Task[None]] = set()
         # The agent that carries a coordinator is one of its nodes, and hears of facts as they all do.
@@ -140,22 +144,22 @@ class Coordinator:
             elif type(effect) is SaveRun:
                 self._save(effect)
             elif type(effect) is AskSeal:
-                task = asyncio.get_running_loop().create_task(self._ask_seal(effect.run))
+                task = asyncio.get_running_loop().create_task(self._ask_seal(effect))
                 self._asking.add(task)
                 task.add_done_callback(self._asking.discard)
             elif type(effect) is ForgetRun and self._records is not None:
                 self._records.forget(effect.run)
         self._arm()
 
-    async def _ask_seal(self, run: str) -> None:
+    async def _ask_seal(self, ask: AskSeal) -> None:
         assert self._may_seal is not None
         try:
-            allowed = await self._may_seal()
+            allowed = await self._may_seal(ask.run, ask.record)
         except Exception as error:  # noqa: BLE001 - a round that is never allowed would be waited for until a timeout
             self._end(error)
             return
         if allowed and self._loop is not None:
-            self._handle(RunMaySeal(run))  # without a pause: the permission is for this moment
+            self._handle(RunMaySeal(ask.run))  # without a pause: the permission is for this moment
 
     def _save(self, effect: SaveRun) -> None:
         if self._records is None:

@@ -121,6 +121,7 @@ class AskSeal:
     """Find out whether this coordinator may seal a round of a run; answered by `RunMaySeal` once it may."""
 
     run: str
+    record: RunRecord
 
 
 CoordinatorEffect = Send | SaveRun | ForgetRun | AskSeal | Note
@@ -161,13 +162,13 @@ class CoordinatorMachine:
         epoch: float = 0.0,
         *,
         guarded: bool = False,
+        awaits_carrier: bool = False,
     ) -> None:
         self._make_nonce = make_nonce
         self._epoch = epoch
-        self._guarded = guarded
+        self._guarded, self._awaits_carrier = guarded, awaits_carrier
         self.runs: dict[str, RunMachine] = {
-            run: RunMachine(run, make_nonce, record, now, epoch, guarded=guarded)
-            for run, record in (records or {}).items()
+            run: self._make_run(run, record, now) for run, record in (records or {}).items()
         }
         self.store = StoreMachine(make_nonce())
         self.sessions: dict[Hashable, Session] = {}
@@ -304,9 +305,7 @@ class CoordinatorMachine:
     def _run(self, run: str, event: RunEvent, now: float) -> None:
         machine = self.runs.get(run)
         if machine is None:
-            machine = self.runs[run] = RunMachine(
-                run, self._make_nonce, now=now, epoch=self._epoch, guarded=self._guarded
-            )
+            machine = self.runs[run] = self._make_run(run, None, now)
         effects = machine.handle(event, now)
         self._note_wakeup(run)
         for effect in effects:
@@ -321,9 +320,20 @@ class CoordinatorMachine:
                 case DropRound():
                     self._from_store(self.store.handle(SpaceDropped(round_space(run, effect.round)), now))
                 case WantSeal():
-                    self._out.append(AskSeal(run))
+                    self._out.append(AskSeal(run, effect.record))
                 case Note():
                     self._out.append(effect)
+
+    def _make_run(self, run: str, record: RunRecord | None, now: float) -> RunMachine:
+        return RunMachine(
+            run,
+            self._make_nonce,
+            record,
+            now,
+            self._epoch,
+            guarded=self._guarded,
+            awaits_carrier=self._awaits_carrier,
+        )
 
     def _note_wakeup(self, run: str) -> None:
         when = self.runs[run].wakeup()

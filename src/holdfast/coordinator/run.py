@@ -29,6 +29,7 @@ from holdfast.coordinator.events import (
     Save,
     SealAllowed,
 )
+from holdfast.coordinator.hearing import TARDY_S
 from holdfast.coordinator.messages import (
     Ack,
     Beat,
@@ -51,8 +52,6 @@ from holdfast.coordinator.state import Node, Round, Stage
 from holdfast.machine import Tick
 from holdfast.wire.address import is_loopback
 
-#: A call this much later than asked for means that the coordinator itself was stopped or starved.
-LATE_S = 0.5
 NOTE_CHARS_MAX = 300
 
 
@@ -64,8 +63,8 @@ class RunMachine(Rounds):
         self._now = now
         if self.closed is not None and not _asks(event):
             return []  # closed is final; a node that still asks is told so
-        if self._asked_wakeup is not None and now - self._asked_wakeup > LATE_S:
-            self.roster.extend_leases(now)
+        if self._asked_wakeup is not None and (late_s := now - self._asked_wakeup) > TARDY_S:
+            self.roster.was_late(now, late_s)
         match event:
             case NodeJoined():
                 self._on_join(event, now)
@@ -200,6 +199,7 @@ class RunMachine(Rounds):
         if (node := self.roster.hear(name, beat.seq, now)) is None:
             return
         node.note = beat.note[:NOTE_CHARS_MAX]
+        self.roster.note_steps(node, beat.steps, now)
         if (reminder := after_beat(node, beat, self.round)) is not None:
             self._tell((name,), reminder)
         missed = self.history.since(beat.known)

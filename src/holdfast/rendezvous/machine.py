@@ -18,7 +18,9 @@ The rules:
    wait for a round.
 2. An ask ends in a round, in the end of the run, or at its deadline with a sentence that says what was missing.
 3. Every message carries an increasing `seq`; only the answer to the latest ask counts.
-4. Some messages are repeated: a `Join` when the coordinator asks for it, a `Close` with every beat until the
+4. A coordinator that is silent for a lease is looked for anew; its silence is told after a lease or `SILENT_TOLD_S`,
+   whichever is shorter, and not blamed on it if this node itself was asleep.
+5. Some messages are repeated: a `Join` when the coordinator asks for it, a `Close` with every beat until the
    run is closed.
 """
 
@@ -97,8 +99,14 @@ __all__ = [
 
 RETRY_S_MIN = 0.05
 RETRY_S_MAX = 1.0
-#: How many beats fit into a lease: two may be lost before the third is late.
-BEATS_PER_LEASE = 3
+#: How many beats fit into a lease; with a long lease there are more. After a link was down for two seconds the kernel
+#: may have sent the next packet three seconds late: a lease of 5 s outlives that and the time since the last beat.
+BEATS_PER_LEASE = 4
+BEAT_S_MAX = 3.0
+#: A coordinator that is silent for so long is told, even where the lease is longer.
+SILENT_TOLD_S = 8.0
+#: A call this much later than asked for means that this process was asleep: what it was told lies unread.
+LATE_S = 0.5
 #: How long a wait lasts before the node asks what it is for.
 FIRST_BEAT_S = 0.4
 
@@ -145,6 +153,10 @@ class MemberMachine:
         self._known = 0
         #: Sent with every beat, for `holdfast rounds`.
         self.note = ""
+        #: How many steps the workers here have made; sent with every beat.
+        self.steps = 0
+        #: Whether to wait for a coordinator without end: another node is elected when its node is gone.
+        self.waits_on = False
         self._cause: Cause | None = None
         #: Why the owner wants the run to end; said again until the coordinator says that it has.
         self._close: Close | None = None
@@ -156,6 +168,8 @@ class MemberMachine:
         self._retry_s = RETRY_S_MIN
         self._beat_at: float | None = None
         self._heard_at = 0.0
+        #: When we last asked to be called.
+        self._asked_wakeup: float | None = None
         self._heard_sentence = ""
         self._link_trouble = "not connected yet"
         self._away = Absence()
@@ -167,6 +181,8 @@ class MemberMachine:
 
     def handle(self, event: MemberEvent, now: float) -> list[MemberEffect]:
         """Decide what one event means."""
+        if self._asked_wakeup is not None and now - self._asked_wakeup > LATE_S:
+            self._heard_at = max(self._heard_at, now - self.spec.lease_s / 2)
         match event:
             case Ask():
                 self._on_ask(event, now)
@@ -195,10 +211,12 @@ class MemberMachine:
             case Heard():
                 if self._linked:
                     self._heard_at = now
+                    self._end_absence(now)
                     self._on_message(event.message)
             case Tick():
                 pass
         self._on_time(now)
+        self._asked_wakeup = self.wakeup()
         effects, self._out = self._out, []
         return effects
 
@@ -207,8 +225,11 @@ class MemberMachine:
         times = [self._retry_at, self._deadline, self._beat_at]
         if self._linked:
             times.append(self._heard_at + self.spec.lease_s)
+            if self.state in SETTLED and self._away.since is None:
+                times.append(self._heard_at + SILENT_TOLD_S)
         elif self.state in SETTLED:
-            times += [self._away.due(self.spec.lease_s), self._gives_up_at()]
+            times.append(self._away.due(self._told_after_s))
+        times.append(self._gives_up_at())
         return min((when for when in times if when is not None), default=None)
 
     def check(self) -> None:
@@ -301,12 +322,15 @@ class MemberMachine:
         self._linked = True
         self._retry_s = RETRY_S_MIN
         self._heard_at = now
-        if (away_s := self._away.end(now)) is not None:
-            self._out.append(CoordinatorBack(away_s))
+        self._end_absence(now)
         self._beat_soon(now)
         if self.state in _PHASES:
             self._say_join()
             self._say_close()
+
+    def _end_absence(self, now: float) -> None:
+        if (away_s := self._away.end(now)) is not None:
+            self._out.append(CoordinatorBack(away_s))
 
     def _on_link_down(self, event: LinkDown, now: float) -> None:
         self._linked = False
@@ -328,19 +352,27 @@ class MemberMachine:
             self._out.append(OpenLink())
         if self._deadline is not None and now >= self._deadline:
             self._fail_ask(self.sentence() if self._linked else self._away_reason())
-        if self._linked and now >= self._heard_at + self.spec.lease_s:
-            self._out.append(DropLink())
-            self._on_link_down(LinkDown(f"the coordinator was silent for {self.spec.lease_s:g} s"), now)
-        if self.state in SETTLED and self._away.tell(self.state, now, self.spec.lease_s):
+        self._watch_silence(now)
+        if self.state in SETTLED and self._away.tell(self.state, now, self._told_after_s):
             self._out.append(CoordinatorAway(self._away_sentence(now)))
         if (gives_up_at := self._gives_up_at()) is not None and now >= gives_up_at:
             self._on_ended(RunEnded(f"{self._away_reason()} for {self._patience_s:g} s", failed=True))
         if self._beat_at is not None and now >= self._beat_at:
-            self._beat_at = now + self.spec.lease_s / BEATS_PER_LEASE
+            self._beat_at = now + self._beat_s
             if self.state in _PHASES:
                 round_id = self.place.round if self.place is not None else None
-                self._say(wire.Beat(self._next_seq(), _PHASES[self.state], self._ask, round_id, self._known, self.note))
+                seq, phase = self._next_seq(), _PHASES[self.state]
+                self._say(wire.Beat(seq, phase, self._ask, round_id, self._known, self.note, self.steps))
                 self._say_close()
+
+    def _watch_silence(self, now: float) -> None:
+        """Give up a connection on which nothing was heard for a lease."""
+        if self._linked and now >= self._heard_at + self._told_after_s:
+            self._link_trouble = f"it has been silent for {self._told_after_s:g} s"
+            self._away.begin(self._heard_at)
+        if self._linked and now >= self._heard_at + self.spec.lease_s:
+            self._out.append(DropLink(silent=True))
+            self._on_link_down(LinkDown(f"the coordinator was silent for {self.spec.lease_s:g} s"), now)
 
     # -- the coordinator -------------------------------------------------------------------------------------
 
@@ -433,7 +465,7 @@ class MemberMachine:
     def _gives_up_at(self) -> float | None:
         """Say when to stop waiting for a coordinator that took workers of the round with it, or None."""
         place, since = self.place, self._away.since
-        if self.state is not State.RUNNING or place is None or since is None:
+        if self.state is not State.RUNNING or place is None or since is None or self.waits_on:
             return None
         return since + self._patience_s if place.coordinator_rank not in (-1, place.group_rank) else None
 
@@ -452,8 +484,15 @@ class MemberMachine:
 
     def _beat_soon(self, now: float) -> None:
         """Beat early after an ask: its answer is the sentence that says what is being waited for."""
-        interval = self.spec.lease_s / BEATS_PER_LEASE
-        self._beat_at = now + (min(interval, FIRST_BEAT_S) if self.state is State.WAITING else interval)
+        self._beat_at = now + (min(self._beat_s, FIRST_BEAT_S) if self.state is State.WAITING else self._beat_s)
+
+    @property
+    def _beat_s(self) -> float:
+        return min(self.spec.lease_s / BEATS_PER_LEASE, BEAT_S_MAX)
+
+    @property
+    def _told_after_s(self) -> float:
+        return min(self.spec.lease_s, SILENT_TOLD_S)
 
     def _say_join(self) -> None:
         self._say(

@@ -76,9 +76,16 @@ def run_seeds(
     training: bool = False,
 ) -> Summary:
     """Simulate many seeds, on `jobs` processes."""
+    run = partial(run_seed, nodes_min=nodes_min, nodes_max=nodes_max, training=training)
+    return sum_up(seeds, run, jobs, progress)
+
+
+def sum_up(
+    seeds: range, run: Callable[[int], Outcome], jobs: int, progress: Callable[[Summary], None] | None = None
+) -> Summary:
+    """Run many seeds of anything, on `jobs` processes."""
     summary = Summary()
     began = time.monotonic()
-    run = partial(run_seed, nodes_min=nodes_min, nodes_max=nodes_max, training=training)
     for outcome in _outcomes(seeds, run, jobs):
         summary.add(outcome)
         summary.real_s = time.monotonic() - began

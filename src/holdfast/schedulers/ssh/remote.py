@@ -90,7 +90,7 @@ def submit(order: Order, scheduler: LocalScheduler, packages: str) -> dict[str, 
         python.write_text(cluster.python_script(sys.executable, packages))
         python.chmod(0o700)
         if order["secret"]:
-            write_secret(draft / "secret", order["secret"].encode())
+            write_secret(draft / "secret", bytes.fromhex(order["secret"]))
         if order["has_code"]:
             with tarfile.open(fileobj=sys.stdin.buffer, mode="r|gz") as tar:
                 extract(tar, draft)
