@@ -13,7 +13,7 @@ help:
 	@echo "make test      lint, types and the whole test suite"
 	@echo "make test-all  the test suite on Python 3.11, 3.12 and 3.13"
 	@echo "make test-frameworks  Hugging Face's Trainer, Accelerate and Lightning; installs them into the environment"
-	@echo "make test-clusters  jobs on a real Slurm, SSH hosts, Docker, Podman and Ray; needs root on Debian, says what it installs"
+	@echo "make test-clusters  jobs on a real Slurm, SSH hosts, Docker, Podman, Kubernetes and Ray; needs root on Debian, says what it installs"
 	@echo "make docs      build the documentation site into site/; it needs no network to be viewed"
 	@echo "make sim       10,000 seeds of simulated faults against the real machines"
 	@echo "make bench     comparisons with torchrun and others, side by side"
