@@ -122,8 +122,14 @@ class AgentFacts:
         """Workers that failed have been replaced; the others kept running."""
         names = f"rank{'' if len(ranks) == 1 else 's'} {', '.join(map(str, ranks))}"
         self._restarts_used = restarts_used
-        pids = [worker.id for worker in self._group.workers if worker.global_rank in ranks]
-        data = {"round": self._round, "ranks": ranks, "pids": pids, "duration_ms": took_s * 1000}
+        new = [worker for worker in self._group.workers if worker.global_rank in ranks]
+        data = {
+            "round": self._round,
+            "ranks": ranks,
+            "local_ranks": [worker.local_rank for worker in new],
+            "pids": [worker.id for worker in new],
+            "duration_ms": took_s * 1000,
+        }
         self._tell("workers_replaced", f"replaced {names}, the others go on: {cause}", {**data, "reason": cause})
 
     def outlived(self, reason: str) -> None:

@@ -25,6 +25,8 @@ class Roster:
         #: How many are in phase WAITING, and how many are within the grace of a broken connection.
         self.waiting = 0
         self.dropped = 0
+        #: How many may be left over from an earlier launch.
+        self.earlier = 0
         self.last_arrival = 0.0
         self._arrivals = 0
         #: One valid entry for each node, at its `watched_at`; others are void.
@@ -54,6 +56,7 @@ class Roster:
         )
         self._hear(now)
         self.nodes[join.spec.node] = node
+        self.earlier += earlier
         self._watch(node)
         return node
 
@@ -109,6 +112,7 @@ class Roster:
         if len(self._gone) > GONE_KEPT_MAX:
             del self._gone[next(iter(self._gone))]
         self.dropped -= node.dropped is not None
+        self.earlier -= node.earlier
         self.waiting -= node.phase is Phase.WAITING
 
     def expired(self, now: float) -> Iterator[Node]:
@@ -152,6 +156,7 @@ class Roster:
         waiting = sum(1 for node in self.nodes.values() if node.phase is Phase.WAITING)
         assert self.waiting == waiting, f"{self.waiting} counted, {waiting} waiting"
         assert self.dropped == sum(1 for node in self.nodes.values() if node.dropped is not None)
+        assert self.earlier == sum(1 for node in self.nodes.values() if node.earlier)
         entries = {(when, name) for when, _, name in self._expiries}
         for name, node in self.nodes.items():
             assert node.watched_at <= node.due, f"{node.name} is not watched in time"

@@ -495,11 +495,14 @@ class Rounds:
         """Turn nodes of an earlier launch away once a later one is complete without them; it begins anew then."""
         settings = self.settings
         assert settings is not None
-        found = left_over(self.nodes, settings) if any(node.earlier for node in self.nodes.values()) else []
+        # Counted, because every node that joins asks: to look at all of them each time would take as long as N * N.
+        if not self.roster.earlier or len(self.nodes) - self.roster.earlier < settings.max_nodes:
+            return
+        found = left_over(self.nodes)
         for node in found:
             self._tell((node.spec.node,), Rejected(LEFT_OVER.format(run=self.run)))
             self._remove(node, f"{node.name} was left over from an earlier launch", now)
-        if found and not any(node.earlier for node in self.nodes.values()):
+        if found and not self.roster.earlier:
             self.spent, self.recovery = Spent(), None
 
     def _awaited(self, round_: Round) -> int:
