@@ -12,11 +12,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.coordinator.events import (
+    Confirmed,
+    Deposed,
     DropRound,
+    Leads,
     NodeDropped,
     NodeJoined,
+    NodeProbed,
     NodeSaid,
     Note,
+    Probe,
+    RunEffect,
     RunEvent,
     Save,
     SealAllowed,
@@ -32,8 +38,11 @@ from holdfast.coordinator.messages import (
     Closed,
     Fail,
     Finish,
+    Heir,
     Join,
     Leave,
+    Out,
+    Promise,
     Query,
     Rejected,
     Replace,
@@ -42,9 +51,12 @@ from holdfast.coordinator.messages import (
     Report,
     Resend,
     RoundId,
+    Seek,
+    Seen,
 )
 from holdfast.coordinator.run import RunMachine
 from holdfast.coordinator.state import RunRecord
+from holdfast.coordinator.takeover import Takeover
 from holdfast.machine import Tick
 from holdfast.store.machine import Asked, PeerGone, SpaceDropped, StoreMachine
 from holdfast.store.messages import STORE_REQUESTS
@@ -52,6 +64,7 @@ from holdfast.wire.frames import Message
 
 #: How many runs one coordinator holds at the same time; the oldest that is closed or deserted is removed.
 RUNS_MAX = 4096
+OUT_REASON = "another agent carries the coordinator"
 
 # -- events --------------------------------------------------------------------------------------------------
 
@@ -88,7 +101,47 @@ class RunMaySeal:
     run: str
 
 
-CoordinatorEvent = Connected | Received | Disconnected | RunMaySeal | Tick
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """This process's own agent carries the run's coordinator from now on, since the one before is gone."""
+
+    run: str
+    heirs: tuple[Heir, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """This process's own agent has found the run's coordinator elsewhere."""
+
+    run: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """This process's agent leaves: another one should carry its runs' coordinator."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """The answer to `ProbeNode`."""
+
+    run: str
+    node: str
+    gone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The answer to `AskOther`."""
+
+    address: str
+    seen: Seen
+
+
+CoordinatorEvent = Connected | Received | Disconnected | RunMaySeal | Lead | Follow | HandOver | Probed | Found | Tick
 
 # -- effects -------------------------------------------------------------------------------------------------
 
@@ -123,7 +176,24 @@ class AskSeal:
     run: str
 
 
-CoordinatorEffect = Send | SaveRun | ForgetRun | AskSeal | Note
+@dataclass(frozen=True, slots=True)
+class ProbeNode:
+    """Find out whether a node's process is surely gone; answered by `Probed`."""
+
+    run: str
+    node: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskOther:
+    """Ask an agent whether it carries the coordinator of a run; answered by `Found` if it answers."""
+
+    address: str
+    seek: Seek
+
+
+CoordinatorEffect = Send | SaveRun | ForgetRun | AskSeal | ProbeNode | AskOther | Note
 
 
 @dataclass(slots=True)
@@ -161,8 +231,11 @@ class CoordinatorMachine:
         epoch: float = 0.0,
         *,
         guarded: bool = False,
+        address: str = "",
+        home: str = "",
     ) -> None:
         self._make_nonce = make_nonce
+        self._takeover = Takeover(address, home)
         self._epoch = epoch
         self._guarded = guarded
         self.runs: dict[str, RunMachine] = {
@@ -196,16 +269,18 @@ class CoordinatorMachine:
         elif type(event) is RunMaySeal:
             if event.run in self.runs:
                 self._run(event.run, SealAllowed(), now)
-        else:
+        elif type(event) is Tick:
             self._tick(now)
+        else:
+            self._on_takeover(event, now)
         effects, self._out = self._out, []
         return effects
 
     def wakeup(self) -> float | None:
         """Say when time alone changes something."""
         first = min(self._wakeups.values(), default=None)
-        store = self.store.wakeup()
-        return first if store is None else store if first is None else min(first, store)
+        times = (first, self.store.wakeup(), self._takeover.wakeup())
+        return min((when for when in times if when is not None), default=None)
 
     def check(self) -> None:
         """Assert every invariant."""
@@ -235,11 +310,15 @@ class CoordinatorMachine:
         match message:
             case Join():
                 self._on_join(peer, session, message, now)
+            case Seek():
+                self._on_seek(peer, message, now)
             case Query():
                 self._send((peer,), Report([run.report(now) for run in self._asked_for(message.run)]))
             case _ if not session.node:
                 self._send((peer,), Resend())
-            case Beat() | Fail() | Replace() | Finish() | Leave() | Close():
+            case _ if (where := self._takeover.elsewhere.get(session.run)) is not None:
+                self._send((peer,), Out(where, OUT_REASON))
+            case Beat() | Fail() | Replace() | Finish() | Leave() | Close() | Promise():
                 self._run(session.run, NodeSaid(session.node, message), now)
             case Call() | Reply():
                 self._relay(session, message)
@@ -254,6 +333,10 @@ class CoordinatorMachine:
             return
         if join.run not in self.runs and not self._make_room():
             self._send((peer,), Rejected(f"this coordinator holds {RUNS_MAX} runs already"))
+            return
+        where = self._takeover.elsewhere.get(join.settings.guardian or join.run)
+        if where is not None:
+            self._send((peer,), Out(where, OUT_REASON))
             return
         key = (join.run, join.spec.node)
         if session.node and (session.run, session.node) != key:
@@ -295,9 +378,100 @@ class CoordinatorMachine:
         for run, due in list(self._wakeups.items()):
             if due <= now:
                 self._run(run, Tick(), now)
+        self._seek_others(now)
         when = self.store.wakeup()
         if when is not None and when <= now:
             self._from_store(self.store.handle(Tick(), now))
+
+    # -- where the coordinator can move ---------------------------------------------------------------------------
+
+    def _on_takeover(self, event: Lead | Follow | HandOver | Probed | Found, now: float) -> None:
+        match event:
+            case Lead():
+                if self._takeover.elsewhere.pop(event.run, None) is not None or event.run not in self.runs:
+                    self._run(event.run, Leads(event.heirs), now)
+            case Follow():
+                if event.run in self.runs:
+                    self._step_down(event.run, event.address, OUT_REASON)
+                self._takeover.elsewhere[event.run] = event.address
+            case HandOver():
+                for run, machine in list(self.runs.items()):
+                    if (heir := self._takeover.heir(machine)) is not None and machine.standing is not None:
+                        self._step_down(run, heir, event.reason, tuple(machine.standing.dead))
+            case Probed():
+                if event.run in self.runs:
+                    self._run(event.run, NodeProbed(event.node, event.gone), now)
+            case Found():
+                self._compare(event.seen.run, event.address, event.seen, now)
+
+    def _ask_seal(self, run: str, machine: RunMachine, now: float) -> None:
+        """Find out whether a run may seal: the nodes of its guardian decide, or what elected this coordinator."""
+        guardian = machine.settings.guardian if machine.settings is not None else ""
+        if not guardian:
+            self._out.append(AskSeal(run))
+            return
+        guard = self.runs.get(guardian)
+        if guard is not None and guard.begun_here and machine.last_number == 0:
+            self._run(run, SealAllowed(), now)  # nothing of either run is older than this coordinator
+            return
+        self._takeover.pending.setdefault(guardian, {})[run] = None
+        if guard is not None and guard.standing is not None:
+            self._carry_out(guardian, guard, guard.confirm(now), now)
+
+    def _on_confirmed(self, guardian: str, now: float) -> None:
+        for run in self._takeover.pending.pop(guardian, {}):
+            if run in self.runs:
+                self._run(run, SealAllowed(), now)
+
+    def _seek_others(self, now: float) -> None:
+        for run in self._takeover.due(now):
+            if (machine := self.runs.get(run)) is None:
+                continue
+            for address in self._takeover.targets(machine):
+                claim = self._takeover.claim(machine, now)
+                self._out.append(AskOther(address, Seek(run, self._takeover.address_of(machine), claim)))
+            self._takeover.plan(run, machine, now)
+
+    def _on_seek(self, peer: Hashable, seek: Seek, now: float) -> None:
+        machine = self.runs.get(seek.run)
+        if machine is None or machine.standing is None:
+            follows = self._takeover.elsewhere.get(seek.run, "")
+            self._send((peer,), Seen(seek.run, None, follows))
+            if seek.claim.settled and machine is None:
+                self._takeover.elsewhere.setdefault(seek.run, seek.address)
+            return
+        self._send((peer,), Seen(seek.run, self._takeover.claim(machine, now)))
+        if seek.claim > self._takeover.claim(machine, now):
+            self._step_down(seek.run, seek.address, OUT_REASON)
+
+    def _compare(self, run: str, address: str, seen: Seen, now: float) -> None:
+        """Step down for another coordinator of the run that has the better claim."""
+        machine = self.runs.get(run)
+        if machine is None or machine.standing is None:
+            return
+        claim = self._takeover.claim(machine, now)
+        if seen.claim is not None and seen.claim > claim:
+            self._step_down(run, address, OUT_REASON)
+        elif seen.follows and seen.follows not in (address, self._takeover.address_of(machine)):
+            self._out.append(AskOther(seen.follows, Seek(run, self._takeover.address_of(machine), claim)))
+
+    def _step_down(self, run: str, address: str, reason: str, gone: tuple[str, ...] = ()) -> None:
+        """Stop being the coordinator of a run, and of the runs under its guard: their nodes look at `address`."""
+        guarded = [
+            name
+            for name, machine in self.runs.items()
+            if machine.settings is not None and machine.settings.guardian == run
+        ]
+        for name in (run, *guarded):
+            if self.runs.pop(name, None) is None:
+                continue
+            self._wakeups.pop(name, None)
+            self._takeover.forget(name)
+            self._takeover.elsewhere[name] = address
+            peers = [peer for (known, _), peer in self._peers.items() if known == name]
+            self._peers = {key: peer for key, peer in self._peers.items() if key[0] != name}
+            self._send(tuple(peers), Out(address, reason, gone))
+            self._from_store(self.store.handle(SpaceDropped(run_space(name)), 0.0))
 
     # -- runs and store ----------------------------------------------------------------------------------------
 
@@ -309,6 +483,10 @@ class CoordinatorMachine:
             )
         effects = machine.handle(event, now)
         self._note_wakeup(run)
+        self._takeover.plan(run, machine, now)
+        self._carry_out(run, machine, effects, now)
+
+    def _carry_out(self, run: str, machine: RunMachine, effects: list[RunEffect], now: float) -> None:
         for effect in effects:
             match effect:
                 case Tell():
@@ -321,7 +499,13 @@ class CoordinatorMachine:
                 case DropRound():
                     self._from_store(self.store.handle(SpaceDropped(round_space(run, effect.round)), now))
                 case WantSeal():
-                    self._out.append(AskSeal(run))
+                    self._ask_seal(run, machine, now)
+                case Probe():
+                    self._out.append(ProbeNode(run, effect.node, effect.address))
+                case Confirmed():
+                    self._on_confirmed(run, now)
+                case Deposed():
+                    self._step_down(run, "", effect.reason)
                 case Note():
                     self._out.append(effect)
 

@@ -29,7 +29,7 @@ import msgspec
 from holdfast.coordinator import history, sentences
 from holdfast.coordinator.admission import LEFT_OVER, left_over
 from holdfast.coordinator.budget import Ruling, Spent, charge
-from holdfast.coordinator.events import DropRound, Note, RunEffect, Save, Tell, WantSeal
+from holdfast.coordinator.events import Confirmed, DropRound, Note, Probe, RunEffect, Save, Tell, WantSeal
 from holdfast.coordinator.history import History, News
 from holdfast.coordinator.messages import (
     Admit,
@@ -43,15 +43,19 @@ from holdfast.coordinator.messages import (
     RoundId,
     RunSettings,
     Sealed,
+    Succession,
 )
 from holdfast.coordinator.ranks import Candidate, Seat, arrange, choose, places, trim
 from holdfast.coordinator.roster import Roster
+from holdfast.coordinator.standing import Standing, standby_address
 from holdfast.coordinator.state import Hold, Holdup, Node, Recovery, Round, RunRecord, Stage, names
 from holdfast.facts import Fact
 from holdfast.wire.address import is_loopback
 from holdfast.wire.frames import Message
 
 LOSSES_TOLD_MAX = 4
+#: How often members that are missing for a quorum are looked for.
+PROBE_S = 1.0
 
 
 class Rounds:
@@ -74,6 +78,13 @@ class Rounds:
         self.seal_asked = False
         #: Whether a seal is allowed while the present event is handled.
         self._seal_allowed = False
+        #: Whether another agent may take over, and so each seal needs a quorum; None until a node joins that says so.
+        self.standing: Standing | None = None
+        #: Whether a run under this one's guard waits for a quorum of this one's nodes.
+        self._confirming = False
+        self._probe_at: float | None = None
+        #: Whether a round is ready but for the votes of a quorum.
+        self._awaits_votes = False
         self.stage = Stage.GATHERING
         self.settings: RunSettings | None = None
         self.roster = Roster()
@@ -86,6 +97,8 @@ class Rounds:
         #: Whether there was a record to start from.
         self.has_record = record is not None
         self._make_nonce = make_nonce
+        #: What the members of the present round were told of the order of succession.
+        self.succession: Succession | None = None
         #: Seats in rank order; those of lost nodes stay until another node takes them.
         self._line: list[Seat] = []
         #: While set, nothing is sealed: the members of the last round are still coming back.
@@ -112,12 +125,12 @@ class Rounds:
         """Say when time alone changes something."""
         if self.stage is Stage.CLOSED:
             return None
-        times: list[float] = []
+        times: list[float] = [] if self._probe_at is None else [self._probe_at]
         if (expiry := self.roster.next_expiry()) is not None:
             times.append(expiry)
         if self.recovery is not None:
             times.append(self.recovery.ends_at)
-        elif self.seal_asked:
+        elif self.seal_asked or self._awaits_votes:
             pass  # all is ready but the permission, which is an event
         elif self.stage is Stage.GATHERING and (call := self.last_call_ends()) is not None and not self._holdups():
             times.append(call)
@@ -203,10 +216,12 @@ class Rounds:
         elif self._min_since is None:
             self._min_since = now
 
-    def _remove(self, node: Node, sentence: str, now: float) -> None:
+    def _remove(self, node: Node, sentence: str, now: float, *, silent: bool = False) -> None:
         """Forget a node that is gone, and break its round unless its work was done."""
         name = node.spec.node
         self.roster.remove(node)
+        if self.standing is not None:
+            self.standing.lose(name, silent=silent)
         self.lost = [*self.lost, (now, node.name)][-LOSSES_TOLD_MAX:]
         round_ = self.round
         self._note(history.node_gone(node, sentence))
@@ -223,9 +238,9 @@ class Rounds:
             if node.dropped is not None:
                 self._remove(node, f"{node.name} was lost: {node.dropped}", now)
             elif node.expires_at <= now:
-                self._remove(node, f"{node.name} was lost: silent for {node.spec.lease_s:g} s", now)
+                self._remove(node, f"{node.name} was lost: silent for {node.spec.lease_s:g} s", now, silent=True)
             else:
-                self._remove(node, f"{node.name} was counted out: it did not rejoin in time", now)
+                self._remove(node, f"{node.name} was counted out: it did not rejoin in time", now, silent=True)
 
     # -- failures -----------------------------------------------------------------------------------------------
 
@@ -268,6 +283,8 @@ class Rounds:
         """Do what is due: seal, admit, stop waiting for nodes that do not come back."""
         if self.closed is not None:
             return
+        if self._confirming and self.standing is not None:
+            self._settle_confirmation(self.standing, now)
         if self.recovery is not None:
             self._settle_recovery(self.recovery, now)
         elif self.stage is Stage.SEALED:
@@ -285,7 +302,7 @@ class Rounds:
             if not any(name in self.nodes for name in round_.places):
                 self.stage = Stage.GATHERING  # REGROUPING -> GATHERING: no node of the last round is left
         holdup = self.holdup(now)
-        if holdup is None or holdup.why is Hold.PERMIT:
+        if holdup is None or holdup.why in (Hold.PERMIT, Hold.QUORUM):
             self._seal_if_allowed(now)
 
     def holdup(self, now: float) -> Holdup | None:
@@ -299,6 +316,8 @@ class Rounds:
             return Holdup(Hold.MORE, missing)
         if self.seal_asked:
             return Holdup(Hold.PERMIT)
+        if self._awaits_votes:
+            return Holdup(Hold.QUORUM)
         if self.stage is Stage.REGROUPING or self.waiting >= (settings.expected or settings.max_nodes):
             return None
         ends = self.last_call_ends()
@@ -321,11 +340,59 @@ class Rounds:
         )
 
     def _seal_if_allowed(self, now: float) -> None:
-        if not self.guarded or self._seal_allowed:
+        if self.standing is not None and not self._has_votes(self.standing, now):
+            return
+        if not self._is_guarded or self._seal_allowed:
             self._seal(now)
         elif not self.seal_asked:
             self.seal_asked = True
             self._out.append(WantSeal())
+
+    @property
+    def _is_guarded(self) -> bool:
+        return self.guarded or (self.settings is not None and bool(self.settings.guardian))
+
+    # -- a quorum ---------------------------------------------------------------------------------------------------
+
+    def confirm(self, now: float) -> list[RunEffect]:
+        """Find out whether a quorum follows this coordinator now, for a run under this one's guard: `Confirmed`."""
+        if self.standing is not None and not self.standing.deposed and not self._confirming:
+            self._confirming = True
+            self.standing.poll_again()
+            self._settle_confirmation(self.standing, now)
+        effects, self._out = self._out, []
+        return effects
+
+    def _settle_confirmation(self, standing: Standing, now: float) -> None:
+        if not standing.ballots or standing.concluded(self.nodes, now):
+            self._confirming = False
+            self._out.append(Confirmed())
+        else:
+            self._ask_nodes(standing, tuple(self.nodes), now)
+
+    def _has_votes(self, standing: Standing, now: float) -> bool:
+        """Return whether a quorum follows this coordinator, asking for what is missing."""
+        waiting = tuple(name for name, node in self.nodes.items() if node.phase is Phase.WAITING)
+        standing.concluded(waiting, now)
+        self._awaits_votes = not standing.may_seal(waiting, now)
+        if self._awaits_votes:
+            self._ask_nodes(standing, waiting, now)
+        else:
+            self._probe_at = None
+        return not self._awaits_votes
+
+    def _ask_nodes(self, standing: Standing, names_: tuple[str, ...], now: float) -> None:
+        """Ask nodes for their promise, once; while they are too few, find out what became of the others."""
+        before = standing.polls
+        elect = standing.poll(names_, now)
+        if elect is None:
+            if self._probe_at is None or now >= self._probe_at:
+                self._probe_at = now + PROBE_S
+                for name, address in standing.missing(self.nodes).items():
+                    self._out.append(Probe(name, address))
+        elif standing.polls != before:
+            self._probe_at = None
+            self._tell(names_, elect)
 
     def _seal(self, now: float) -> None:
         """GATHERING or REGROUPING -> SEALED."""
@@ -359,11 +426,20 @@ class Rounds:
         self._note(history.round_sealed(self.round, before, self.waiting - len(order)))
         self._out.append(Save(self.record()))
         latest = self.history.latest()
+        self.succession = self._succession(order)
         for candidate, place in zip(order, made, strict=True):
             node = self.nodes[candidate.spec.node]
             self._set_phase(node, Phase.RUNNING, now)
             node.sealed_ask = node.ask
-            self._tell((candidate.spec.node,), Sealed(node.ask, place, latest))
+            self._tell((candidate.spec.node,), Sealed(node.ask, place, latest, self.succession))
+
+    def _succession(self, order: list[Candidate]) -> Succession | None:
+        """Return what the members of the new round need in order to find the next coordinator."""
+        if self.standing is None or self.round is None:
+            return None
+        members = [self.nodes[candidate.spec.node] for candidate in order]
+        found = {each.spec.node: standby_address(each, self._address(each)) for each in members}
+        return self.standing.seal(self.round.id, members, {name: where for name, where in found.items() if where})
 
     def _set_broken(self, reason: str, now: float, cause: Cause | None = None) -> None:
         """SEALED -> REGROUPING."""
@@ -464,8 +540,15 @@ class Rounds:
         self.round, self.stage = self.recovery.round, Stage.SEALED
 
     def _settle_recovery(self, recovery: Recovery, now: float) -> None:
+        if self.standing is not None:
+            recovery.note_dead(*self.standing.dead_of(recovery.round.id))
         if not recovery.is_over(now):
+            if self.standing is not None and (self._probe_at is None or now >= self._probe_at):
+                self._probe_at = now + PROBE_S
+                for name, address in self.standing.missing(self.nodes).items():
+                    self._out.append(Probe(name, address))
             return
+        self._probe_at = None
         missing, round_ = recovery.conclude(), recovery.round
         self.recovery = None
         self._line = round_.seats()
@@ -488,6 +571,8 @@ class Rounds:
             self._remove(node, f"{node.name} was left over from an earlier launch", now)
         if found and not any(node.earlier for node in self.nodes.values()):
             self.spent, self.recovery = Spent(), None
+            if self.standing is not None:
+                self.standing = Standing(self.standing.leader, self.standing.rule)
 
     def _awaited(self, round_: Round) -> int:
         """Say how many of a round's members a coordinator that is started again should wait for."""

@@ -33,6 +33,8 @@ import msgspec
 from holdfast.coordinator import messages as wire
 from holdfast.coordinator.messages import Cause, NodeSpec, Phase, Place, RunSettings, ToldFact
 from holdfast.machine import Tick
+from holdfast.rendezvous.absence import Absence
+from holdfast.rendezvous.allegiance import Allegiance
 from holdfast.rendezvous.events import (
     Ask,
     AskFailed,
@@ -61,6 +63,7 @@ from holdfast.rendezvous.events import (
     RunEnded,
     Say,
 )
+from holdfast.rendezvous.search import CONNECT_S, HOME, Search
 from holdfast.wire.frames import Message
 
 __all__ = [
@@ -99,6 +102,10 @@ RETRY_S_MIN = 0.05
 RETRY_S_MAX = 1.0
 #: How many beats fit into a lease: two may be lost before the third is late.
 BEATS_PER_LEASE = 3
+#: For this share of the time that a coordinator waits for nodes to come back, sure deaths count after it is lost.
+SURE_SHARE = 0.5
+#: A node that other agents send back to a coordinator that it cannot reach does so for this long.
+LOST_LEASES = 2.0
 #: How long a wait lasts before the node asks what it is for.
 FIRST_BEAT_S = 0.4
 
@@ -128,7 +135,9 @@ _PHASES = {
 class MemberMachine:
     """Decides for one node; see the module's opening. `jitter` returns a number from 0 to 1."""
 
-    def __init__(self, run: str, spec: NodeSpec, settings: RunSettings, jitter: Callable[[], float]) -> None:
+    def __init__(
+        self, run: str, spec: NodeSpec, settings: RunSettings, jitter: Callable[[], float], guide: str = ""
+    ) -> None:
         self.run = run
         self.spec = spec
         self.settings = settings
@@ -159,14 +168,21 @@ class MemberMachine:
         self._heard_sentence = ""
         self._link_trouble = "not connected yet"
         self._away = Absence()
+        #: Whether the coordinator that this node is connected to has taken it in.
+        self._settled_in = False
+        #: Where the coordinator is looked for, and what this node has promised; only where it can move.
+        self.search = Search(guide)
+        self.allegiance = Allegiance() if settings.takeover else None
         #: How long the owner is willing to wait for a round, and so for a coordinator that took workers with it.
         self._patience_s = float("inf")
+        self._now = 0.0
         self._out: list[MemberEffect] = []
 
     # -- the contract ----------------------------------------------------------------------------------------
 
     def handle(self, event: MemberEvent, now: float) -> list[MemberEffect]:
         """Decide what one event means."""
+        self._now = now
         match event:
             case Ask():
                 self._on_ask(event, now)
@@ -195,7 +211,7 @@ class MemberMachine:
             case Heard():
                 if self._linked:
                     self._heard_at = now
-                    self._on_message(event.message)
+                    self._on_message(event.message, now)
             case Tick():
                 pass
         self._on_time(now)
@@ -265,7 +281,7 @@ class MemberMachine:
             self._beat_soon(now)
         elif not self._wanted:
             self._wanted = True
-            self._out.append(OpenLink())
+            self._open()
 
     def _on_fail(self, event: Fail) -> None:
         if self.state is State.WAITING:
@@ -299,7 +315,8 @@ class MemberMachine:
             self._out.append(DropLink())
             return
         self._linked = True
-        self._retry_s = RETRY_S_MIN
+        if not self.search.is_elsewhere:
+            self._retry_s = RETRY_S_MIN
         self._heard_at = now
         if (away_s := self._away.end(now)) is not None:
             self._out.append(CoordinatorBack(away_s))
@@ -315,6 +332,9 @@ class MemberMachine:
         if not self._wanted:
             return
         self._away.begin(now)
+        if self.search.is_elsewhere:
+            self._search_on(event, now)
+            return
         if event.final and self.state is State.WAITING:
             self._fail_ask(event.reason, final=True)
             return
@@ -322,10 +342,58 @@ class MemberMachine:
         self._retry_at = now + self._retry_s * (0.5 + self._jitter()) if self._retry_s > RETRY_S_MIN else now
         self._retry_s = min(self._retry_s * 2, RETRY_S_MAX)
 
+    def _search_on(self, event: LinkDown, now: float) -> None:
+        """Look elsewhere for a coordinator that is gone, or was not found where this node looked last."""
+        if self._settled_in:
+            self._lose_coordinator(now, ended=event.ended)
+            self.search.begin(silent=not event.ended)
+        elif not self.search.fail():
+            self._retry_s = min(self._retry_s * 2, RETRY_S_MAX)
+            self._retry_at = now + self._retry_s * (0.5 + self._jitter())
+            return
+        self._retry_at = now
+
+    def _on_out(self, out: wire.Out, now: float) -> None:
+        """Follow where another coordinator is; one that cannot be reached for long is not waited for."""
+        if self._settled_in:
+            self._lose_coordinator(now, ended=True)
+        if self.allegiance is not None and out.gone:
+            self.allegiance.gone = out.gone
+        self._out.append(DropLink())
+        self._linked, self._beat_at, self._link_trouble = False, None, out.reason
+        self._away.begin(now)
+        since = self._away.since
+        lost = since is not None and now > since + LOST_LEASES * self.spec.lease_s
+        where = self.search.guide if lost and self.allegiance is not None else out.address
+        if where:
+            self.search.go(where)
+        else:
+            self.search.begin(silent=True)
+        self._retry_at = now if self._retry_s == RETRY_S_MIN else now + self._retry_s * self._jitter()
+        self._retry_s = min(self._retry_s * 2, RETRY_S_MAX)
+
+    def _lose_coordinator(self, now: float, *, ended: bool) -> None:
+        self._settled_in = False
+        self._retry_s = RETRY_S_MIN
+        if self.allegiance is not None:
+            self.allegiance.lose(now, self.spec.lease_s, ended=ended)
+
+    def _settle_in(self) -> None:
+        """Note that a coordinator has taken this node in."""
+        self._settled_in = True
+        self._retry_s = RETRY_S_MIN
+
+    def _open(self) -> None:
+        search = self.search
+        if self.allegiance is not None and search.at != HOME:
+            self.describe(hosts_coordinator=search.leads)
+        leads = self.allegiance is not None and search.leads
+        self._out.append(OpenLink(search.at, leads, CONNECT_S if search.is_elsewhere else None))
+
     def _on_time(self, now: float) -> None:
         if self._retry_at is not None and now >= self._retry_at:
             self._retry_at = None
-            self._out.append(OpenLink())
+            self._open()
         if self._deadline is not None and now >= self._deadline:
             self._fail_ask(self.sentence() if self._linked else self._away_reason())
         if self._linked and now >= self._heard_at + self.spec.lease_s:
@@ -339,17 +407,24 @@ class MemberMachine:
             self._beat_at = now + self.spec.lease_s / BEATS_PER_LEASE
             if self.state in _PHASES:
                 round_id = self.place.round if self.place is not None else None
+                if self.allegiance is not None:
+                    self.allegiance.say_beat(self._seq + 1, now)
                 self._say(wire.Beat(self._next_seq(), _PHASES[self.state], self._ask, round_id, self._known, self.note))
                 self._say_close()
 
     # -- the coordinator -------------------------------------------------------------------------------------
 
-    def _on_message(self, message: Message) -> None:
+    def _on_message(self, message: Message, now: float) -> None:
         if isinstance(message, wire.Sealed | wire.Broken | wire.Closed):
             self._on_facts(message.facts)
         match message:
             case wire.Sealed():
-                self._on_sealed(message)
+                self._on_sealed(message, now)
+            case wire.Elect():
+                if self.allegiance is not None:
+                    self._say(wire.Promise(self._next_seq(), message.poll, self.allegiance.promise(message)))
+            case wire.Out():
+                self._on_out(message, now)
             case wire.Broken():
                 self._on_broken(message)
             case wire.Called():
@@ -357,6 +432,9 @@ class MemberMachine:
             case wire.Replied():
                 self._out.append(PeerReplied(message.call, message.group_rank, message.body))
             case wire.Ack():
+                self._settle_in()
+                if self.allegiance is not None:
+                    self.allegiance.hear(message, self.place.round if self.place is not None else None)
                 self._heard_sentence = message.sentence
                 self._on_facts(message.facts, gaps=True)
                 self._on_newcomers(message.nodes_waiting)
@@ -376,8 +454,15 @@ class MemberMachine:
             case _:
                 pass  # not meant for nodes; types that this version does not know are ignored by the link
 
-    def _on_sealed(self, message: wire.Sealed) -> None:
+    def _on_sealed(self, message: wire.Sealed, now: float) -> None:
+        succession = message.succession
+        if self.allegiance is not None and succession is not None and not self.allegiance.follows(succession.term):
+            return  # from a coordinator that another one has taken over from
         if self.state is State.WAITING and message.ask == self._ask:
+            self._settle_in()
+            if self.allegiance is not None and succession is not None:
+                self.allegiance.accept(message.place.round, succession, now)
+                self.search.learn(succession.heirs, self.spec)
             self.state = State.RUNNING
             self.place = message.place
             self._cause = None
@@ -456,6 +541,9 @@ class MemberMachine:
         self._beat_at = now + (min(interval, FIRST_BEAT_S) if self.state is State.WAITING else interval)
 
     def _say_join(self) -> None:
+        pledge = None
+        if self.allegiance is not None:
+            pledge = self.allegiance.pledge(self._now, self.settings.recovery_s * SURE_SHARE)
         self._say(
             wire.Join(
                 seq=self._next_seq(),
@@ -467,6 +555,7 @@ class MemberMachine:
                 place=self.place,
                 cause=self._cause,
                 known=self._known,
+                pledge=pledge,
             )
         )
 
@@ -481,35 +570,3 @@ class MemberMachine:
     def _next_seq(self) -> int:
         self._seq += 1
         return self._seq
-
-
-class Absence:
-    """A coordinator that cannot be reached: since when, whether that was told, and when to stop waiting."""
-
-    def __init__(self) -> None:
-        #: Since when the coordinator is out of reach; None while it is there.
-        self.since: float | None = None
-        #: In which state of the member it was said last; None while it was not.
-        self._told_in: str | None = None
-
-    def begin(self, now: float) -> None:
-        """Note that the coordinator is out of reach; it may have been for a while."""
-        if self.since is None:
-            self.since = now
-
-    def end(self, now: float) -> float | None:
-        """Note that the coordinator is there; returns how long it was away where that had been said."""
-        since, self.since = self.since, None
-        told_in, self._told_in = self._told_in, None
-        return now - since if since is not None and told_in is not None else None
-
-    def due(self, after_s: float) -> float | None:
-        """Say from when on an absence that lasts should be told, or None if it was."""
-        return self.since + after_s if self.since is not None and self._told_in is None else None
-
-    def tell(self, state: str, now: float, after_s: float) -> bool:
-        """Return whether the absence is to be told now: once it lasts, and again in every other state."""
-        if self.since is None or now < self.since + after_s or self._told_in == state:
-            return False
-        self._told_in = state
-        return True
