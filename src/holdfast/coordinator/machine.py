@@ -269,10 +269,10 @@ class CoordinatorMachine:
         elif type(event) is RunMaySeal:
             if event.run in self.runs:
                 self._run(event.run, SealAllowed(), now)
-        elif type(event) is Tick:
-            self._tick(now)
-        else:
+        elif isinstance(event, Lead | Follow | HandOver | Probed | Found):
             self._on_takeover(event, now)
+        else:
+            self._tick(now)
         effects, self._out = self._out, []
         return effects
 

@@ -79,8 +79,11 @@ class Standing:
                 continue  # from another launch: nothing of this run is older than this coordinator
             if known is None or (ballot.firm and not known.firm):
                 self._ballots[ballot.round] = msgspec.structs.replace(ballot, mine=False)
+            members = self._members.setdefault(ballot.round, {})
+            # A member that has not heard yet of its round has a vote in it all the same.
+            members.update(dict.fromkeys(ballot.names))
             if ballot.mine:
-                self._members.setdefault(ballot.round, {})[name] = None
+                members[name] = None
         if pledge.sure or any(ballot.term == self.term.number for ballot in pledge.ballots):
             self._unsure.pop(name, None)
         else:

@@ -13,7 +13,18 @@ from random import Random
 from typing import Any
 
 from holdfast.coordinator import machine as c
-from holdfast.coordinator.messages import Cause, Elect, NodeSpec, Out, Place, Promise, RoundId, RunSettings, Sealed, Seen, Term
+from holdfast.coordinator.messages import (
+    Cause,
+    Elect,
+    NodeSpec,
+    Out,
+    Place,
+    Promise,
+    RoundId,
+    Sealed,
+    Seen,
+    Term,
+)
 from holdfast.rendezvous import machine as m
 from holdfast.sim.process import Process
 from holdfast.sim.simulation import Outcome
@@ -302,7 +313,9 @@ class TakeoverSimulation:
         missing = self.rules.unsettled()
         while missing is not None:
             if self.world.now >= deadline:
-                raise Violation("liveness", f"{self.world.now - scenario.heal_at:.0f} s after the last fault: {missing}")
+                raise Violation(
+                    "liveness", f"{self.world.now - scenario.heal_at:.0f} s after the last fault: {missing}"
+                )
             self.world.run(self.world.now + _LOOK_S)
             missing = self.rules.unsettled()
 

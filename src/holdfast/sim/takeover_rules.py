@@ -109,7 +109,7 @@ class TakeoverRules:
 
     def _can_step(self, round_id: RoundId) -> bool:
         members = [self._sim.nodes[name] for name in self.rounds[round_id]]
-        return all(node.alive and node.workers == round_id for node in members) and all(
+        return all(node.alive and not node.leaving and node.workers == round_id for node in members) and all(
             self._sim.reach(one.index, other.index) for one in members for other in members
         )
 
@@ -200,5 +200,3 @@ class TakeoverRules:
             if 2 * len(alive) <= len(members):
                 return None
         return f"a quorum lives, but {carrier.node.id} does not go on"
-
-
