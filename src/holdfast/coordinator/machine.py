@@ -235,7 +235,7 @@ class CoordinatorMachine:
         home: str = "",
     ) -> None:
         self._make_nonce = make_nonce
-        self._takeover = Takeover(address, home)
+        self.takeover = Takeover(address, home)
         self._epoch = epoch
         self._guarded = guarded
         self.runs: dict[str, RunMachine] = {
@@ -279,7 +279,7 @@ class CoordinatorMachine:
     def wakeup(self) -> float | None:
         """Say when time alone changes something."""
         first = min(self._wakeups.values(), default=None)
-        times = (first, self.store.wakeup(), self._takeover.wakeup())
+        times = (first, self.store.wakeup(), self.takeover.wakeup())
         return min((when for when in times if when is not None), default=None)
 
     def check(self) -> None:
@@ -316,7 +316,7 @@ class CoordinatorMachine:
                 self._send((peer,), Report([run.report(now) for run in self._asked_for(message.run)]))
             case _ if not session.node:
                 self._send((peer,), Resend())
-            case _ if (where := self._takeover.elsewhere.get(session.run)) is not None:
+            case _ if (where := self.takeover.elsewhere.get(session.run)) is not None:
                 self._send((peer,), Out(where, OUT_REASON))
             case Beat() | Fail() | Replace() | Finish() | Leave() | Close() | Promise():
                 self._run(session.run, NodeSaid(session.node, message), now)
@@ -334,7 +334,7 @@ class CoordinatorMachine:
         if join.run not in self.runs and not self._make_room():
             self._send((peer,), Rejected(f"this coordinator holds {RUNS_MAX} runs already"))
             return
-        where = self._takeover.elsewhere.get(join.settings.guardian or join.run)
+        where = self.takeover.elsewhere.get(join.settings.guardian or join.run)
         if where is not None:
             self._send((peer,), Out(where, OUT_REASON))
             return
@@ -388,15 +388,15 @@ class CoordinatorMachine:
     def _on_takeover(self, event: Lead | Follow | HandOver | Probed | Found, now: float) -> None:
         match event:
             case Lead():
-                if self._takeover.elsewhere.pop(event.run, None) is not None or event.run not in self.runs:
+                if self.takeover.elsewhere.pop(event.run, None) is not None or event.run not in self.runs:
                     self._run(event.run, Leads(event.heirs), now)
             case Follow():
                 if event.run in self.runs:
                     self._step_down(event.run, event.address, OUT_REASON)
-                self._takeover.elsewhere[event.run] = event.address
+                self.takeover.elsewhere[event.run] = event.address
             case HandOver():
                 for run, machine in list(self.runs.items()):
-                    if (heir := self._takeover.heir(machine)) is not None and machine.standing is not None:
+                    if (heir := self.takeover.heir(machine)) is not None and machine.standing is not None:
                         self._step_down(run, heir, event.reason, tuple(machine.standing.dead))
             case Probed():
                 if event.run in self.runs:
@@ -414,34 +414,34 @@ class CoordinatorMachine:
         if guard is not None and guard.begun_here and machine.last_number == 0:
             self._run(run, SealAllowed(), now)  # nothing of either run is older than this coordinator
             return
-        self._takeover.pending.setdefault(guardian, {})[run] = None
+        self.takeover.pending.setdefault(guardian, {})[run] = None
         if guard is not None and guard.standing is not None:
             self._carry_out(guardian, guard, guard.confirm(now), now)
 
     def _on_confirmed(self, guardian: str, now: float) -> None:
-        for run in self._takeover.pending.pop(guardian, {}):
+        for run in self.takeover.pending.pop(guardian, {}):
             if run in self.runs:
                 self._run(run, SealAllowed(), now)
 
     def _seek_others(self, now: float) -> None:
-        for run in self._takeover.due(now):
+        for run in self.takeover.due(now):
             if (machine := self.runs.get(run)) is None:
                 continue
-            for address in self._takeover.targets(machine):
-                claim = self._takeover.claim(machine, now)
-                self._out.append(AskOther(address, Seek(run, self._takeover.address_of(machine), claim)))
-            self._takeover.plan(run, machine, now)
+            for address in self.takeover.targets(machine):
+                claim = self.takeover.claim(machine, now)
+                self._out.append(AskOther(address, Seek(run, self.takeover.address_of(machine), claim)))
+            self.takeover.plan(run, machine, now)
 
     def _on_seek(self, peer: Hashable, seek: Seek, now: float) -> None:
         machine = self.runs.get(seek.run)
         if machine is None or machine.standing is None:
-            follows = self._takeover.elsewhere.get(seek.run, "")
+            follows = self.takeover.elsewhere.get(seek.run, "")
             self._send((peer,), Seen(seek.run, None, follows))
             if seek.claim.settled and machine is None:
-                self._takeover.elsewhere.setdefault(seek.run, seek.address)
+                self.takeover.elsewhere.setdefault(seek.run, seek.address)
             return
-        self._send((peer,), Seen(seek.run, self._takeover.claim(machine, now)))
-        if seek.claim > self._takeover.claim(machine, now):
+        self._send((peer,), Seen(seek.run, self.takeover.claim(machine, now)))
+        if seek.claim > self.takeover.claim(machine, now):
             self._step_down(seek.run, seek.address, OUT_REASON)
 
     def _compare(self, run: str, address: str, seen: Seen, now: float) -> None:
@@ -449,11 +449,11 @@ class CoordinatorMachine:
         machine = self.runs.get(run)
         if machine is None or machine.standing is None:
             return
-        claim = self._takeover.claim(machine, now)
+        claim = self.takeover.claim(machine, now)
         if seen.claim is not None and seen.claim > claim:
             self._step_down(run, address, OUT_REASON)
-        elif seen.follows and seen.follows not in (address, self._takeover.address_of(machine)):
-            self._out.append(AskOther(seen.follows, Seek(run, self._takeover.address_of(machine), claim)))
+        elif seen.follows and seen.follows not in (address, self.takeover.address_of(machine)):
+            self._out.append(AskOther(seen.follows, Seek(run, self.takeover.address_of(machine), claim)))
 
     def _step_down(self, run: str, address: str, reason: str, gone: tuple[str, ...] = ()) -> None:
         """Stop being the coordinator of a run, and of the runs under its guard: their nodes look at `address`."""
@@ -466,8 +466,8 @@ class CoordinatorMachine:
             if self.runs.pop(name, None) is None:
                 continue
             self._wakeups.pop(name, None)
-            self._takeover.forget(name)
-            self._takeover.elsewhere[name] = address
+            self.takeover.forget(name)
+            self.takeover.elsewhere[name] = address
             peers = [peer for (known, _), peer in self._peers.items() if known == name]
             self._peers = {key: peer for key, peer in self._peers.items() if key[0] != name}
             self._send(tuple(peers), Out(address, reason, gone))
@@ -483,7 +483,7 @@ class CoordinatorMachine:
             )
         effects = machine.handle(event, now)
         self._note_wakeup(run)
-        self._takeover.plan(run, machine, now)
+        self.takeover.plan(run, machine, now)
         self._carry_out(run, machine, effects, now)
 
     def _carry_out(self, run: str, machine: RunMachine, effects: list[RunEffect], now: float) -> None:

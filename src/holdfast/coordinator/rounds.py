@@ -29,7 +29,7 @@ import msgspec
 from holdfast.coordinator import history, sentences
 from holdfast.coordinator.admission import LEFT_OVER, left_over
 from holdfast.coordinator.budget import Ruling, Spent, charge
-from holdfast.coordinator.events import Confirmed, DropRound, Note, Probe, RunEffect, Save, Tell, WantSeal
+from holdfast.coordinator.events import DropRound, Note, RunEffect, Save, Tell, WantSeal
 from holdfast.coordinator.history import History, News
 from holdfast.coordinator.messages import (
     Admit,
@@ -49,16 +49,15 @@ from holdfast.coordinator.ranks import Candidate, Seat, arrange, choose, places,
 from holdfast.coordinator.roster import Roster
 from holdfast.coordinator.standing import Standing, standby_address
 from holdfast.coordinator.state import Hold, Holdup, Node, Recovery, Round, RunRecord, Stage, names
+from holdfast.coordinator.voting import Voting
 from holdfast.facts import Fact
 from holdfast.wire.address import is_loopback
 from holdfast.wire.frames import Message
 
 LOSSES_TOLD_MAX = 4
-#: How often members that are missing for a quorum are looked for.
-PROBE_S = 1.0
 
 
-class Rounds:
+class Rounds(Voting):
     """The state of a run's rounds, and what is due; `RunMachine` handles the messages of nodes."""
 
     def __init__(
@@ -71,6 +70,7 @@ class Rounds:
         *,
         guarded: bool = False,
     ) -> None:
+        super().__init__()
         self.run = run
         #: Whether each seal must be allowed from outside.
         self.guarded = guarded
@@ -78,13 +78,6 @@ class Rounds:
         self.seal_asked = False
         #: Whether a seal is allowed while the present event is handled.
         self._seal_allowed = False
-        #: Whether another agent may take over, and so each seal needs a quorum; None until a node joins that says so.
-        self.standing: Standing | None = None
-        #: Whether a run under this one's guard waits for a quorum of this one's nodes.
-        self._confirming = False
-        self._probe_at: float | None = None
-        #: Whether a round is ready but for the votes of a quorum.
-        self._awaits_votes = False
         self.stage = Stage.GATHERING
         self.settings: RunSettings | None = None
         self.roster = Roster()
@@ -352,48 +345,6 @@ class Rounds:
     def _is_guarded(self) -> bool:
         return self.guarded or (self.settings is not None and bool(self.settings.guardian))
 
-    # -- a quorum ---------------------------------------------------------------------------------------------------
-
-    def confirm(self, now: float) -> list[RunEffect]:
-        """Find out whether a quorum follows this coordinator now, for a run under this one's guard: `Confirmed`."""
-        if self.standing is not None and not self.standing.deposed and not self._confirming:
-            self._confirming = True
-            self.standing.poll_again()
-            self._settle_confirmation(self.standing, now)
-        effects, self._out = self._out, []
-        return effects
-
-    def _settle_confirmation(self, standing: Standing, now: float) -> None:
-        if not standing.ballots or standing.concluded(self.nodes, now):
-            self._confirming = False
-            self._out.append(Confirmed())
-        else:
-            self._ask_nodes(standing, tuple(self.nodes), now)
-
-    def _has_votes(self, standing: Standing, now: float) -> bool:
-        """Return whether a quorum follows this coordinator, asking for what is missing."""
-        waiting = tuple(name for name, node in self.nodes.items() if node.phase is Phase.WAITING)
-        standing.concluded(waiting, now)
-        self._awaits_votes = not standing.may_seal(waiting, now)
-        if self._awaits_votes:
-            self._ask_nodes(standing, waiting, now)
-        else:
-            self._probe_at = None
-        return not self._awaits_votes
-
-    def _ask_nodes(self, standing: Standing, names_: tuple[str, ...], now: float) -> None:
-        """Ask nodes for their promise, once; while they are too few, find out what became of the others."""
-        before = standing.polls
-        elect = standing.poll(names_, now)
-        if elect is None:
-            if self._probe_at is None or now >= self._probe_at:
-                self._probe_at = now + PROBE_S
-                for name, address in standing.missing(self.nodes).items():
-                    self._out.append(Probe(name, address))
-        elif standing.polls != before:
-            self._probe_at = None
-            self._tell(names_, elect)
-
     def _seal(self, now: float) -> None:
         """GATHERING or REGROUPING -> SEALED."""
         settings = self.settings
@@ -543,10 +494,8 @@ class Rounds:
         if self.standing is not None:
             recovery.note_dead(*self.standing.dead_of(recovery.round.id))
         if not recovery.is_over(now):
-            if self.standing is not None and (self._probe_at is None or now >= self._probe_at):
-                self._probe_at = now + PROBE_S
-                for name, address in self.standing.missing(self.nodes).items():
-                    self._out.append(Probe(name, address))
+            if self.standing is not None:
+                self._probe(self.standing, now)
             return
         self._probe_at = None
         missing, round_ = recovery.conclude(), recovery.round

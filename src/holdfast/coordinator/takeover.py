@@ -19,9 +19,10 @@ class Takeover:
     """The other places where one coordinator's runs may be carried."""
 
     def __init__(self, address: str, home: str) -> None:
-        #: Where others reach this coordinator, and where every node looks first.
+        #: Where others reach this coordinator.
         self._address = address
-        self._home = home
+        #: Where every node looks first, if that is not here.
+        self.home = home
         #: Runs that are carried elsewhere, and where; an empty address if that is not known.
         self.elsewhere: dict[str, str] = {}
         #: By guardian, the runs that wait for a quorum of its nodes.
@@ -58,7 +59,7 @@ class Takeover:
             return []
         own = self.address_of(machine)
         away = [where for name, where in standing.addresses.items() if name not in machine.nodes]
-        home = [self._home] if self._home and self._address not in ("", self._home) else []
+        home = [self.home] if self.home else []
         return [where for where in dict.fromkeys([*away, *home]) if where not in (own, self._address)]
 
     def address_of(self, machine: RunMachine) -> str:

@@ -64,7 +64,10 @@ class Carrier(Process):
         super().__init__(sim.world, clock, node.rng, timers_first=node.index % 2 == 0)
         self.sim, self.node, self.address = sim, node, address
         self.machine: c.CoordinatorMachine = c.CoordinatorMachine(
-            lambda: f"{self.rng.getrandbits(32):08x}", now=self.local(), address=address, home=HOME
+            lambda: f"{self.rng.getrandbits(32):08x}",
+            now=self.local(),
+            address=address,
+            home=HOME if node.index else "",
         )
         self.wires: dict[int, Wire] = {}
 
