@@ -388,7 +388,8 @@ class CoordinatorMachine:
     def _on_takeover(self, event: Lead | Follow | HandOver | Probed | Found, now: float) -> None:
         match event:
             case Lead():
-                if self.takeover.elsewhere.pop(event.run, None) is not None or event.run not in self.runs:
+                moved = self.takeover.elsewhere.pop(event.run, None) is not None
+                if event.heirs and (moved or event.run not in self.runs):
                     self._run(event.run, Leads(event.heirs), now)
             case Follow():
                 if event.run in self.runs:

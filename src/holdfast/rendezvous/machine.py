@@ -170,6 +170,8 @@ class MemberMachine:
         self._away = Absence()
         #: Whether the coordinator that this node is connected to has taken it in.
         self._settled_in = False
+        #: Whether any coordinator has, ever.
+        self._ever_in = False
         #: Where the coordinator is looked for, and what this node has promised; only where it can move.
         self.search = Search(guide)
         self.allegiance = Allegiance() if settings.takeover else None
@@ -252,6 +254,11 @@ class MemberMachine:
         """Whether there is a connection to the coordinator."""
         return self._linked
 
+    @property
+    def has_heirs(self) -> bool:
+        """Whether this node knows which agents may carry the coordinator."""
+        return self.allegiance is not None and bool(self.allegiance.heirs)
+
     def describe(self, **changes: Any) -> None:
         """Change this node's description; takes effect with its next `Join`."""
         self.spec = msgspec.structs.replace(self.spec, **changes)
@@ -332,7 +339,8 @@ class MemberMachine:
         if not self._wanted:
             return
         self._away.begin(now)
-        if self.search.is_elsewhere:
+        turned_away = event.final and not self._ever_in
+        if self.search.is_elsewhere and not turned_away:
             self._search_on(event, now)
             return
         if event.final and self.state is State.WAITING:
@@ -380,7 +388,7 @@ class MemberMachine:
 
     def _settle_in(self) -> None:
         """Note that a coordinator has taken this node in."""
-        self._settled_in = True
+        self._settled_in = self._ever_in = True
         self._retry_s = RETRY_S_MIN
 
     def _open(self) -> None:

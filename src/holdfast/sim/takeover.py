@@ -198,6 +198,8 @@ class TakeoverNode(Process):
         if effect.lead and self.machine.allegiance is not None:
             self.sim.tell(self.id, "carries the coordinator")
             self.carrier.handle(c.Lead(RUN, self.machine.allegiance.heirs))
+        elif not effect.address and self.index == 0:
+            self.carrier.handle(c.Lead(RUN))  # no other address answers: what was heard of another is void
         address = effect.address or HOME
         self.wire, self.linked = self.sim.connect(self, address, effect.timeout_s or _CONNECT_S), False
 
