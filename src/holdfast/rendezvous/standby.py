@@ -107,7 +107,7 @@ class Standby(Host):
         if not self._leads:
             facts.warn(
                 "coordinator_taken_over",
-                f"the coordinator of run '{self._run}' is gone; this node takes over where it can be reached",
+                f"this node carries the coordinator of run '{self._run}' from now on",
             )
         self._leads = True
         heirs = machine.allegiance.heirs if machine.allegiance is not None else ()
