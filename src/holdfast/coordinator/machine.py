@@ -64,6 +64,8 @@ from holdfast.wire.frames import Message
 
 #: How many runs one coordinator holds at the same time; the oldest that is closed or deserted is removed.
 RUNS_MAX = 4096
+#: How long the workers of agents that are back may take to be back, too.
+WORKERS_BACK_S = 0.5
 OUT_REASON = "another agent carries the coordinator"
 
 # -- events --------------------------------------------------------------------------------------------------
@@ -424,6 +426,17 @@ class CoordinatorMachine:
             if run in self.runs:
                 self._run(run, SealAllowed(), now)
 
+    def _hasten(self, run: str, machine: RunMachine, now: float) -> None:
+        """Let runs under guard not wait for members whose agents have not come back."""
+        guardian = machine.settings.guardian if machine.settings is not None else ""
+        guard = self.runs.get(guardian) if guardian else machine
+        if guard is None or guard.standing is None or guard.round is None or guard.recovery is not None:
+            return
+        for name, other in [(run, machine)] if guardian else list(self.runs.items()):
+            if other.recovery is not None and other.settings is not None and other.settings.guardian == guard.run:
+                other.hasten(now + WORKERS_BACK_S)
+                self._note_wakeup(name)
+
     def _seek_others(self, now: float) -> None:
         for run in self.takeover.due(now):
             if (machine := self.runs.get(run)) is None:
@@ -483,6 +496,7 @@ class CoordinatorMachine:
                 run, self._make_nonce, now=now, epoch=self._epoch, guarded=self._guarded
             )
         effects = machine.handle(event, now)
+        self._hasten(run, machine, now)
         self._note_wakeup(run)
         self.takeover.plan(run, machine, now)
         self._carry_out(run, machine, effects, now)

@@ -490,6 +490,11 @@ class Rounds(Voting):
         self.recovery = Recovery(round_id, size, self._line, now, settings.recovery_s)
         self.round, self.stage = self.recovery.round, Stage.SEALED
 
+    def hasten(self, by: float) -> None:
+        """Wait for the members of the last round no longer than this: the agents of all that live are back."""
+        if self.recovery is not None:
+            self.recovery.ends_at = min(self.recovery.ends_at, by)
+
     def _settle_recovery(self, recovery: Recovery, now: float) -> None:
         if self.standing is not None:
             recovery.note_dead(*self.standing.dead_of(recovery.round.id))
