@@ -168,6 +168,8 @@ class Succession(Record, frozen=True):
     ballots: tuple[Ballot, ...] = ()
     #: In the order in which they take over.
     heirs: tuple[Heir, ...] = ()
+    #: Members of earlier rounds that count which are surely gone.
+    gone: tuple[str, ...] = ()
 
 
 class Pledge(Record, frozen=True):

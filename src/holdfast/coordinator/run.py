@@ -123,6 +123,13 @@ class RunMachine(Rounds):
         if self.standing is not None and any(late_s > node.spec.lease_s / 2 for node in self.nodes.values()):
             self.standing.is_late()
 
+    def _accept(self, name: str, round_: Round, now: float) -> None:
+        """Note that a member has accepted its round; once all have, they hear that earlier rounds count no more."""
+        if self.standing is not None and self.standing.accept(name, round_):
+            spent = (self.spent.restarts, self.spent.failures_without_progress)
+            told = Ack(self.sentence(now), self.nodes_waiting, firm=True, spent=spent)
+            self._tell(tuple(each for each in round_.places if each in self.nodes), told)
+
     def _on_lead(self, event: Leads) -> None:
         if self.standing is None:
             self.standing = Standing(self._make_nonce())
@@ -241,8 +248,8 @@ class RunMachine(Rounds):
             self._fail_round(node, join.cause, now)
         else:
             self._set_phase(node, join.phase, now)
-            if self.standing is not None and self.recovery is None:
-                self.standing.accept(node.spec.node, round_)
+            if self.recovery is None:
+                self._accept(node.spec.node, round_, now)
             if join.phase is Phase.DONE:
                 self._mark_finished(node)
 
@@ -264,7 +271,7 @@ class RunMachine(Rounds):
             self._tell((name,), Ack(sentence, self.nodes_waiting, missed))
             return
         if self.round is not None and beat.round == self.round.id and self.recovery is None:
-            self.standing.accept(name, self.round)
+            self._accept(name, self.round, now)
         if (elect := self.standing.is_polling(name)) is not None:
             self._tell((name,), elect)
         spent = (self.spent.restarts, self.spent.failures_without_progress)

@@ -42,7 +42,11 @@ class Standing:
         self.deposed = False
         #: Whether the run's first round was sealed here.
         self.begun_here = False
+        #: How many nodes the largest round had that was sealed here.
+        self._size = 0
         self._ballots: dict[RoundId, Ballot] = {}
+        #: Rounds of another launch that has more nodes than this one: they count as long as none of both is firm.
+        self._foreign: dict[RoundId, Ballot] = {}
         #: The members of each round, as far as they are known.
         self._members: dict[RoundId, dict[str, None]] = {}
         #: The term that each live node has promised.
@@ -75,9 +79,11 @@ class Standing:
         self._promised[name] = pledge.term
         for ballot in pledge.ballots:
             known = self._ballots.get(ballot.round)
-            if known is None and self.begun_here and ballot.term <= self.term.number:
-                continue  # from another launch: nothing of this run is older than this coordinator
-            if known is None or (ballot.firm and not known.firm):
+            if known is None and self.begun_here:
+                if ballot.size <= self._size:
+                    continue  # from an earlier launch, which this one has replaced
+                self._foreign[ballot.round] = msgspec.structs.replace(ballot, mine=False)
+            elif known is None or (ballot.firm and not known.firm):
                 self._ballots[ballot.round] = msgspec.structs.replace(ballot, mine=False)
             members = self._members.setdefault(ballot.round, {})
             # A member that has not heard yet of its round has a vote in it all the same.
@@ -98,14 +104,18 @@ class Standing:
         if poll == self._poll and self._candidate is not None and term == self._candidate:
             self._answered[name] = None
 
-    def accept(self, name: str, round_: Round) -> None:
-        """Note that a member has accepted the present round."""
+    def accept(self, name: str, round_: Round) -> bool:
+        """Note that a member has accepted the present round; return whether others must hear that it is firm now."""
         if name in self._accepted or round_.id not in self._ballots:
-            return
+            return False
         self._accepted[name] = None
-        if len(self._accepted) == round_.size and all(each in self._accepted for each in round_.places):
-            self._ballots = {round_.id: msgspec.structs.replace(self._ballots[round_.id], firm=True)}
-            self._members = {round_.id: self._members.get(round_.id, {})}
+        if len(self._accepted) != round_.size or not all(each in self._accepted for each in round_.places):
+            return False
+        had_others = len(self.ballots) > 1
+        self._ballots = {round_.id: msgspec.structs.replace(self._ballots[round_.id], firm=True)}
+        self._members = {round_.id: self._members.get(round_.id, {})}
+        self._foreign = {}
+        return had_others
 
     def is_firm(self, round_id: RoundId | None) -> bool:
         """Return whether all members are known to have accepted a round."""
@@ -144,7 +154,7 @@ class Standing:
     @property
     def ballots(self) -> list[Ballot]:
         """The rounds that count."""
-        return counting(self._ballots.values())
+        return [*self._foreign.values(), *counting(self._ballots.values())]
 
     def may_seal(self, chosen: Collection[str], now: float) -> bool:
         """Return whether a round with these nodes may be sealed now."""
@@ -240,8 +250,9 @@ class Standing:
         ballot = Ballot(
             round_id, self.term.number, len(names), carrier, names if len(names) <= NAMES_MAX else (), firm=False
         )
+        self._size = max(self._size, len(names))
         basis = self.ballots
-        self._ballots = {each.round: each for each in (*basis, ballot)}
+        self._ballots = {each.round: each for each in (*basis, ballot) if each.round not in self._foreign}
         self._members = {each.round: self._members.get(each.round, {}) for each in basis}
         self._members[round_id] = dict.fromkeys(names)
         for name in names:
@@ -256,7 +267,7 @@ class Standing:
             heirs.append(Heir(carrier, address_of[carrier]))
         told = tuple(heirs[:HEIRS_MAX])
         self.addresses = {heir.node: heir.address for heir in (*told, *heirs[-1:])}
-        return Succession(self.term, (*basis, ballot), told)
+        return Succession(self.term, (*basis, ballot), told, tuple(self.dead))
 
 
 def standby_address(node: Node, address: str) -> str:

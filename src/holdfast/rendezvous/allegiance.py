@@ -57,7 +57,7 @@ class Allegiance:
         self.heirs, self._ballots = succession.heirs, succession.ballots
         known = {ballot.round for ballot in succession.ballots}
         self._mine = {each: None for each in (*self._mine, round_id) if each in known}
-        self._lost_at, self._doubts, self.gone = None, False, ()
+        self._lost_at, self._doubts, self.gone = None, False, succession.gone
         self._answered_at = now
 
     def say_beat(self, seq: int, now: float) -> None:

@@ -254,7 +254,7 @@ class Member:
         self._may_host = self._link.kind == EMBEDDED
         if self._host is not None:
             self._host.reached(self._endpoint)
-        return LinkUp()
+        return LinkUp(fixed=self._link.kind != EMBEDDED)
 
     def _on_message(self, message: Message) -> None:
         self.handle(Heard(message))

@@ -79,7 +79,9 @@ class PeerReply:
 
 @dataclass(frozen=True, slots=True)
 class LinkUp:
-    """The connection stands."""
+    """The connection stands; `fixed` if that coordinator never moves."""
+
+    fixed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

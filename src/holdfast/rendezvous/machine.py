@@ -104,6 +104,8 @@ RETRY_S_MAX = 1.0
 BEATS_PER_LEASE = 3
 #: For this share of the time that a coordinator waits for nodes to come back, sure deaths count after it is lost.
 SURE_SHARE = 0.5
+#: A call this much later than asked for means that this node itself was stopped or starved.
+LATE_S = 0.2
 #: A node that other agents send back to a coordinator that it cannot reach does so for this long.
 LOST_LEASES = 2.0
 #: How long a wait lasts before the node asks what it is for.
@@ -170,6 +172,10 @@ class MemberMachine:
         self._away = Absence()
         #: Whether the coordinator that this node is connected to has taken it in.
         self._settled_in = False
+        #: Whether this coordinator is a process of its own, from which no agent takes over.
+        self._fixed = False
+        #: Whether this node noticed the coordinator's silence late.
+        self._was_late = False
         #: Whether any coordinator has, ever.
         self._ever_in = False
         #: Where the coordinator is looked for, and what this node has promised; only where it can move.
@@ -207,6 +213,7 @@ class MemberMachine:
             case PeerReply():
                 self._say(wire.Reply(event.caller, event.call, event.body))
             case LinkUp():
+                self._fixed = event.fixed
                 self._on_link_up(now)
             case LinkDown():
                 self._on_link_down(event, now)
@@ -354,7 +361,8 @@ class MemberMachine:
         """Look elsewhere for a coordinator that is gone, or was not found where this node looked last."""
         if self._settled_in:
             self._lose_coordinator(now, ended=event.ended)
-            self.search.begin(silent=not event.ended)
+            self.search.begin(silent=not event.ended and not self._was_late)
+            self._was_late = False
         elif not self.search.fail():
             self._retry_s = min(self._retry_s * 2, RETRY_S_MAX)
             self._retry_at = now + self._retry_s * (0.5 + self._jitter())
@@ -366,7 +374,7 @@ class MemberMachine:
         if self._settled_in:
             self._lose_coordinator(now, ended=True)
         if self.allegiance is not None and out.gone:
-            self.allegiance.gone = out.gone
+            self.allegiance.gone = (*self.allegiance.gone, *out.gone)
         self._out.append(DropLink())
         self._linked, self._beat_at, self._link_trouble = False, None, out.reason
         self._away.begin(now)
@@ -405,6 +413,8 @@ class MemberMachine:
         if self._deadline is not None and now >= self._deadline:
             self._fail_ask(self.sentence() if self._linked else self._away_reason())
         if self._linked and now >= self._heard_at + self.spec.lease_s:
+            # One that was stopped itself cannot blame the coordinator, and looks there first.
+            self._was_late = now > self._heard_at + self.spec.lease_s + LATE_S
             self._out.append(DropLink())
             self._on_link_down(LinkDown(f"the coordinator was silent for {self.spec.lease_s:g} s"), now)
         if self.state in SETTLED and self._away.tell(self.state, now, self.spec.lease_s):
@@ -471,6 +481,8 @@ class MemberMachine:
             if self.allegiance is not None and succession is not None:
                 self.allegiance.accept(message.place.round, succession, now)
                 self.search.learn(succession.heirs, self.spec)
+                if len(succession.ballots) > 1:
+                    self._beat_at = now  # earlier rounds count until all members are known to have accepted this one
             self.state = State.RUNNING
             self.place = message.place
             self._cause = None
@@ -550,7 +562,7 @@ class MemberMachine:
 
     def _say_join(self) -> None:
         pledge = None
-        if self.allegiance is not None:
+        if self.allegiance is not None and not self._fixed:
             pledge = self.allegiance.pledge(self._now, self.settings.recovery_s * SURE_SHARE)
         self._say(
             wire.Join(

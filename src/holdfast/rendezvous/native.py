@@ -342,7 +342,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
             **self._secret.as_environ(),
         }
         standby = self._member.machine.spec.standby
-        if self._moves and standby:
+        if self._member.machine.has_heirs and standby:
             host = place.address or "127.0.0.1"
             variables[STANDBY_VARIABLE] = str(Endpoint(host, int(standby.removeprefix(":"))))
         if self.elected_by is not None:
@@ -419,8 +419,11 @@ class HoldfastRendezvousHandler(RendezvousHandler):
     def _find_host(self, asked: Endpoint) -> Host | None:
         """Carry the coordinator where the endpoint's address is ours; port 0 is settled here, before anybody asks."""
         told, owned = self._node.is_host, owns_address(asked.host)
-        if self._moves and asked.port != 0:
-            return Standby(asked, self._run_id, self._secret.key, self._tls, owned=owned)
+        if self._moves:
+            standby = Standby(asked, self._run_id, self._secret.key, self._tls, owned=owned)
+            if asked.port == 0:
+                self._io.wait(standby.try_open())
+            return standby
         if told is False or not (told or owned):
             return None
         host = Host(asked, self._secret.key, self._tls, required=bool(told) or asked.port == 0, owned=owned)
