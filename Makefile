@@ -6,17 +6,18 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 JOBS ?= 4
 
-.PHONY: help setup demo docs test test-all test-clusters lint format bench sim soak campaign clean
+.PHONY: help setup demo docs test test-all test-clusters test-frameworks lint format bench sim soak campaign clean
 
 help:
 	@echo "make demo      watch a job survive a killed worker and a killed node"
 	@echo "make test      lint, types and the whole test suite"
 	@echo "make test-all  the test suite on Python 3.11, 3.12 and 3.13"
-	@echo "make test-clusters  jobs on a real Slurm and real SSH hosts; needs root on Debian, says what it installs"
+	@echo "make test-frameworks  Hugging Face's Trainer, Accelerate and Lightning; installs them into the environment"
+	@echo "make test-clusters  jobs on a real Slurm, SSH hosts, Docker, Podman and Ray; needs root on Debian, says what it installs"
 	@echo "make docs      build the documentation site into site/; it needs no network to be viewed"
 	@echo "make sim       10,000 seeds of simulated faults against the real machines"
 	@echo "make bench     comparisons with torchrun and others, side by side"
-	@echo "make soak      long runs with real processes"
+	@echo "make soak      long runs with real processes; as root also faults between hosts, for docs/RELIABILITY.md"
 	@echo "make campaign  200 schedules of seeded faults on live jobs, on our ring and on gloo"
 	@echo "make lint      ruff and mypy only;   make format  let ruff rewrite"
 
@@ -67,6 +68,12 @@ test-all:
 test-clusters: setup
 	PYTHON=$(BIN)/python tests/clusters.sh
 
+# torch is named again so that no other comes with them.
+test-frameworks: setup
+	$(BIN)/python -m pip install --quiet --editable '.[accelerate,lightning]' '$(TORCH)'
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/integrations
+	$(BIN)/python -m pytest -n 2 tests/torch/test_examples.py -k 'trainer or accelerate or lightning'
+
 docs: setup
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
@@ -80,6 +87,7 @@ soak: setup
 	$(BIN)/python -m bench.garbage --frames 1000000
 	$(BIN)/python -m bench.local_jobs --runs 1000
 	$(BIN)/python -m bench.replacements
+	$(BIN)/python -m bench.reliability
 
 bench: setup
 	$(BIN)/python -m bench
@@ -89,4 +97,4 @@ campaign: setup
 	$(BIN)/python -m holdfast.chaos --seeds 200 --backend gloo
 
 clean:
-	rm -rf site .venv .venv-3.* .venv-torchx .venv-torchx.lock build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf site .venv .venv-3.* .venv-ray .venv-torchx .venv-torchx.lock build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis

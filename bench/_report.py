@@ -13,7 +13,19 @@ from bench.harness import Case, Results, load, number, value_text
 
 PAGE, PICTURES = "BENCHMARKS.md", "images"
 #: The order of the page: what people ask about first. A bench that is not named here comes after these.
-ORDER = ("recovery", "timeline", "inprocess", "checkpoint", "gpu", "launch", "cli", "rendezvous", "store", "observe")
+ORDER = (
+    "recovery",
+    "timeline",
+    "inprocess",
+    "checkpoint",
+    "gpu",
+    "launch",
+    "cli",
+    "rendezvous",
+    "coordinator",
+    "store",
+    "observe",
+)
 
 INTRO = """\
 # Benchmarks

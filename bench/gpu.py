@@ -18,18 +18,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from bench.harness import Case, Results, describe_machine, median, spread
-from bench.nccl import Sample, cases, has_gpu, read
+from bench.nccl import Sample, Told, Trials, cases, has_gpu, read
 
 HERE = Path(__file__).parent
 SCRIPTS = HERE / "scripts"
 STEPS, KILL_AT = 150, 50
 TRIALS = 10
+#: About how long a trial takes, where one job has many.
+TRIAL_S = 8.0
 
 
 def main() -> int:
@@ -64,20 +66,21 @@ def measure(chosen: Sequence[str], trials: int, until: float, kept: Kept) -> Non
     """Do the trials that are missing, each case in turn."""
     known = all_cases()
     for case in chosen:
-        trial, _ = known[case]
+        do, _ = known[case]
         while kept.count(case) < trials:
-            if time.monotonic() >= until:
+            began = time.monotonic()
+            if began >= until:
                 print(f"time is up before {case}, trial {kept.count(case) + 1}", file=sys.stderr, flush=True)
                 return
-            began = time.monotonic()
+            in_time = max(1, int(min((until - began) / TRIAL_S, trials)))
             try:
-                sample = trial(case)
+                samples = do(case, min(in_time, trials - kept.count(case)))
             except Exception as error:  # noqa: BLE001 - a trial that fails is a sample too
-                sample = {"good": False, "why": f"{type(error).__name__}: {error}"}
-            kept.add(case, sample)
-            print(
-                f"{case} {kept.count(case)}: {sample} ({time.monotonic() - began:.1f} s)", file=sys.stderr, flush=True
-            )
+                samples = [{"good": False, "why": f"{type(error).__name__}: {error}"}]
+            for sample in samples:
+                kept.add(case, sample)
+                print(f"{case} {kept.count(case)}: {sample}", file=sys.stderr, flush=True)
+            print(f"... in {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
 
 
 class Kept:
@@ -117,13 +120,9 @@ def _gpu_name() -> str:
     return torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU (gloo)"
 
 
-Trial = Callable[[str], Sample]
-Told = Callable[[str, Sequence[Sample]], list[Case]]
-
-
-def all_cases() -> dict[str, tuple[Trial, Told]]:
-    """Return every case by its name: how a trial goes, and what becomes of its samples."""
-    known: dict[str, tuple[Trial, Told]] = {name: (trial, told) for name, trial, told in cases()}
+def all_cases() -> dict[str, tuple[Trials, Told]]:
+    """Return every case by its name: how its trials go, and what becomes of its samples."""
+    known: dict[str, tuple[Trials, Told]] = {name: (trials, told) for name, trials, told in cases()}
     known["snapshot"] = (snapshot, snapshot_cases)
     known["gloo"] = (recovery, recovery_cases)
     known["gloo-full"] = (recovery, recovery_cases)
@@ -133,12 +132,12 @@ def all_cases() -> dict[str, tuple[Trial, Told]]:
 # -- snapshots, and gloo on a GPU -----------------------------------------------------------------------------------
 
 
-def snapshot(case: str) -> Sample:
+def snapshot(case: str, trials: int) -> list[Sample]:
     """The speed of a snapshot beside that of a plain copy into pinned memory, which nothing can beat."""
-    del case
+    del case, trials
     lines = subprocess.check_output([sys.executable, str(SCRIPTS / "gpu_snapshot.py")], text=True).splitlines()
     ms = {name.split()[0]: float(value.split()[0]) for name, _, value in (line.partition(":") for line in lines)}
-    return {"good": True, **ms}
+    return [{"good": True, **ms}]
 
 
 def snapshot_cases(case: str, samples: Sequence[Sample]) -> list[Case]:
@@ -155,7 +154,7 @@ def snapshot_cases(case: str, samples: Sequence[Sample]) -> list[Case]:
     ]
 
 
-def recovery(case: str) -> Sample:
+def recovery(case: str, _: int) -> list[Sample]:
     """One of two workers on one GPU is killed, over gloo; with `gloo-full` the other waits for the one in its place."""
     min_workers = 2 if case == "gloo-full" else 1
     with tempfile.TemporaryDirectory(prefix="bench-gpu-") as name:
@@ -170,7 +169,7 @@ def recovery(case: str) -> Sample:
     (newcomer,) = [log for log in logs.values() if log[0][0] > killed]
     survivor = max(logs.values(), key=len)  # it was there from the first step to the last
     finished = [(at, int(what.split("/")[0])) for at, _, what in survivor if "/" in what]
-    return {
+    sample = {
         "good": len(digests) == 1 and [step for _, step in finished] == list(range(STEPS)),
         "digest": digests[0],
         "started_s": newcomer[0][0] - killed,
@@ -178,6 +177,7 @@ def recovery(case: str) -> Sample:
         "stall_s": next(at for at, step in finished if step >= KILL_AT) - killed,
         "full_s": next(at for at, _, what in newcomer if what.endswith("/2")) - killed,
     }
+    return [sample]
 
 
 def recovery_cases(case: str, samples: Sequence[Sample]) -> list[Case]:

@@ -1,8 +1,8 @@
-"""NCCL on one GPU: trials of `bench.gpu`, one job each, and what becomes of their samples.
+"""NCCL on one GPU: the trials of `bench.gpu`, and what becomes of their samples.
 
-One of three ranks is struck in the midst of training, and the others go on. All ranks share one GPU and talk over
-sockets; see scripts/elastic_nccl.py. A trial returns a sample, plain data that is kept; a table is made of samples.
-Without a GPU the same jobs run over gloo.
+One of three ranks meets a fault in the midst of training, and the others go on; once all are together again, the next
+trial begins in the same job. All ranks share one GPU and talk over sockets; see scripts/elastic_nccl.py. Trials return
+samples, plain data that is kept; a table is made of samples. Without a GPU the same jobs run over gloo.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +25,19 @@ from bench.harness import Case, median, spread
 from bench.scripts.jobs import Scene
 
 SCRIPTS = Path(__file__).parent / "scripts"
-STEPS, STEPS_LONG = 160, 260
+WORKERS = 3
 TRIAL_TIMEOUT_S = 120.0
+#: How much longer a job may take for each of its faults.
+FAULT_TIMEOUT_S = 15.0
 TORCHRUN_CAP_S = 40.0
-#: What is done to a rank.
+#: What happens to a rank.
 FAULTS = {
     "step": "killed at the beginning of a step",
     "backward": "killed between backward and reduce",
     "collective": "killed inside a collective",
     "optimizer": "killed inside its optimizer's step",
     "stop": "stopped (SIGSTOP)",
-    "form": "killed while the group forms",
+    "form": "killed, and the one in its place while the group forms",
     "transfer": "killed, and the one in its place while it takes the state over",
     "twice": "killed, and then another as soon as the rest are together",
     "assert": "fails by an assert in a kernel",
@@ -48,6 +53,9 @@ FULL_S_MAX = 0.8
 COST_PERCENT_MAX = 1.0
 Sample = dict[str, Any]
 Log = list[tuple[float, int, str]]
+#: Does trials of a case, at most so many and at least one.
+Trials = Callable[[str, int], list[Sample]]
+Told = Callable[[str, Sequence[Sample]], list[Case]]
 
 
 def read(path: Path) -> Log:
@@ -56,51 +64,104 @@ def read(path: Path) -> Log:
     return [(float(at), int(rank), what) for at, rank, what in lines]
 
 
-# -- one rank is struck --------------------------------------------------------------------------------------------
+# -- one rank meets a fault ----------------------------------------------------------------------------------------
 
 
-def strike(case: str) -> Sample:
-    """Strike a job of three workers; a case is what is done, then `ddp` and `standby` behind colons."""
+def inject(case: str, trials: int) -> list[Sample]:
+    """Let a job of three workers meet so many faults; a case is a fault, then `ddp` and `standby` behind colons."""
     how, *more = case.split(":")
     wrap = "ddp" if "ddp" in more else "plain"
     flags = ("--standby", "1") if "standby" in more else ()
-    steps = STEPS_LONG if how in ("twice", "transfer") else STEPS
     with tempfile.TemporaryDirectory(prefix="bench-nccl-") as name:
-        output, code = launch(name, 3, flags, "elastic_nccl.py", name, str(steps), how, wrap)
+        limit_s = TRIAL_TIMEOUT_S + FAULT_TIMEOUT_S * trials
+        output, code = launch(name, WORKERS, flags, "elastic_nccl.py", name, how, wrap, str(trials), limit_s=limit_s)
         logs = {path.name: read(path) for path in Path(name).iterdir() if path.name.isdigit()}
         digests = {path.read_text() for path in Path(name).glob("digest-*")}
-    sample = judge(logs, steps, survivors=1 if how == "twice" else 2)
-    is_told = any(word in output for word in REASONS.get(how, ("",)))
-    sample["good"] = bool(sample["good"]) and code == 0 and len(digests) == 1 and is_told
-    if not sample["good"]:
+    samples = judge(logs, "" if code == 0 else f"the job ended with {code}")
+    if len(digests) > 1:
+        samples[-1].update(good=False, why=f"{len(digests)} models at the end")
+    if not any(word in output for word in REASONS.get(how, ("",))):
+        samples[-1].update(good=False, why="the reason was not told")
+    if not all(sample["good"] for sample in samples):
         print(output[-4000:], file=sys.stderr, flush=True)
-    return sample
+    return samples
 
 
-def judge(logs: dict[str, Log], steps: int, survivors: int) -> Sample:
-    """Say whether those that were never struck did each step once, and how long they and all stood still."""
-    struck = {pid for pid, log in logs.items() if any(what == "killed" for _, _, what in log)}
-    left = [log for pid, log in logs.items() if pid not in struck and _steps(log)[:1] == [0]]
-    good = len(left) == survivors and bool(struck) and all(_steps(log) == list(range(steps)) for log in left)
-    if not good:
-        return {"good": False, "why": f"{len(left)} of {survivors} survivors, {len(struck)} struck"}
-    # A worker that runs out of memory says so each time that it tries again: the first time counts. With when it was
-    # struck goes the last step that it had done: the others may note that one only a moment later.
-    blows = sorted(
-        (next(at for at, _, what in logs[pid] if what == "killed"), max(_steps(logs[pid]), default=-1))
-        for pid in struck
-    )
-    stalls = [_next(log, *blow) - blow[0] for blow in blows for log in left]  # all have done the last step
-    full = [_next(log, *blows[-1], size="3") for log in left]
-    back = [at - blows[-1][0] for at in full if at is not None]
-    return {"good": True, "stall_s": max(stalls), "full_s": max(back) if len(back) == len(left) else None}
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault: in which trial, when, which worker met it, and the last step that this one had done."""
+
+    trial: int
+    at: float
+    pid: str
+    step: int
+
+
+def judge(logs: dict[str, Log], ended_badly: str = "") -> list[Sample]:
+    """Say of each trial whether all others did each step once, and how long they and all stood still."""
+    faults = sorted(_faults(logs), key=lambda fault: fault.at)
+    if not faults:
+        return [{"good": False, "why": ended_badly or "no fault was met"}]
+    wrong: dict[int, str] = {}
+    for at, why in [*_lost(logs, {fault.pid for fault in faults}), *([(inf, ended_badly)] if ended_badly else [])]:
+        before = [fault.trial for fault in faults if fault.at <= at]
+        wrong.setdefault(before[-1] if before else faults[0].trial, why)
+    trials = sorted({fault.trial for fault in faults})
+    return [
+        {"good": False, "why": wrong[trial]}
+        if trial in wrong
+        else _measure(logs, [fault for fault in faults if fault.trial == trial], faults)
+        for trial in trials
+    ]
+
+
+def _faults(logs: dict[str, Log]) -> Iterator[Fault]:
+    for pid, log in logs.items():
+        # A worker that runs out of memory says so each time that it tries again: the first time counts.
+        for at, _, what in log:
+            if what.startswith("fault-"):
+                yield Fault(int(what.partition("-")[2]), at, pid, max(_steps(log), default=-1))
+                break
+
+
+def _lost(logs: dict[str, Log], hit: set[str]) -> Iterator[tuple[float, str]]:
+    """Yield when something was lost, and what: a step, or a worker that met no fault."""
+    end = max((max(_steps(log), default=-1) for log in logs.values()), default=-1)
+    for pid, log in logs.items():
+        done = [(at, int(what.split("/")[0])) for at, _, what in log if "/" in what]
+        for (_, before), (at, step) in pairwise(done):
+            if step != before + 1:
+                yield at, f"step {step} came after {before}"
+        if pid not in hit and done and done[-1][1] < end:
+            yield done[-1][0], f"a worker that met no fault ended after step {done[-1][1]} of {end}"
+
+
+def _measure(logs: dict[str, Log], faults: Sequence[Fault], all_faults: Sequence[Fault]) -> Sample:
+    hit = {fault.pid: fault.at for fault in all_faults}
+    last = faults[-1]
+    stalls: list[float] = []
+    full: list[float | None] = []
+    for fault in faults:
+        left = [
+            log
+            for pid, log in logs.items()
+            if hit.get(pid, inf) > fault.at and any(at <= fault.at and "/" in what for at, _, what in log)
+        ]
+        # One of them may meet the next fault before its next step.
+        stalls += [at - fault.at for log in left if (at := _next(log, fault.at, fault.step)) is not None]
+        if fault is last:
+            full = [_next(log, fault.at, fault.step, size=str(WORKERS)) for log in left]
+    if not stalls:
+        return {"good": False, "why": "no other worker did a step afterwards"}
+    back = [at - last.at for at in full if at is not None]
+    return {"good": True, "stall_s": max(stalls), "full_s": max(back) if len(back) == len(full) else None}
 
 
 def _steps(log: Log) -> list[int]:
     return [int(what.split("/")[0]) for _, _, what in log if "/" in what]
 
 
-def _next(log: Log, after: float, step: int, size: str = "") -> Any:
+def _next(log: Log, after: float, step: int, size: str = "") -> float | None:
     """Return when a worker had done a later step after a moment, with so many workers; None if it never did."""
     for at, _, what in log:
         number, slash, workers = what.partition("/")
@@ -110,7 +171,7 @@ def _next(log: Log, after: float, step: int, size: str = "") -> Any:
 
 
 def fault_cases(case: str, samples: Sequence[Sample]) -> list[Case]:
-    """Put the trials of one way to strike together."""
+    """Put the trials of one fault together."""
     how, *more = case.split(":")
     name = f"one of three {FAULTS[how]}{', ' + ', '.join(more) if more else ''}"
     bad = [sample for sample in samples if not sample["good"]]
@@ -140,7 +201,7 @@ def fault_cases(case: str, samples: Sequence[Sample]) -> list[Case]:
 # -- what it costs -------------------------------------------------------------------------------------------------
 
 
-def cost(case: str) -> Sample:
+def cost(case: str, _: int) -> list[Sample]:
     """Time undisturbed steps with torch alone and with ours, one right after the other; a case is `cost:MS`."""
     step_ms = float(case.partition(":")[2])
     steps = max(50, int(4000 / step_ms))
@@ -150,9 +211,9 @@ def cost(case: str) -> Sample:
             output, code = launch(name, 1, (), "step_cost.py", name, mode, str(step_ms), str(steps))
             if code:
                 print(output[-4000:], file=sys.stderr, flush=True)
-                return {"good": False, "why": f"{mode} ended with {code}"}
+                return [{"good": False, "why": f"{mode} ended with {code}"}]
             sample[mode] = float((Path(name) / mode).read_text())
-    return sample
+    return [sample]
 
 
 def cost_cases(case: str, samples: Sequence[Sample]) -> list[Case]:
@@ -172,18 +233,18 @@ def cost_cases(case: str, samples: Sequence[Sample]) -> list[Case]:
 # -- the state ---------------------------------------------------------------------------------------------------------
 
 
-def transfer(case: str) -> Sample:
+def transfer(case: str, _: int) -> list[Sample]:
     """Let a replacement take a large state over; a case is `state:GIB`."""
     gib = float(case.partition(":")[2])
     with tempfile.TemporaryDirectory(prefix="bench-nccl-") as name:
-        output, code = launch(name, 2, (), "elastic_nccl.py", name, "120", "step", "plain", str(gib))
+        output, code = launch(name, 2, (), "elastic_nccl.py", name, "step", "plain", "1", str(gib))
         logs = {path.name: read(path) for path in Path(name).iterdir() if path.name.isdigit()}
     newest = max(logs.values(), key=lambda log: log[0][0])
     times = {what: at for at, _, what in reversed(newest) if what.startswith("sync-")}
     if code or len(logs) < 3 or len(times) < 2:
         print(output[-4000:], file=sys.stderr, flush=True)
-        return {"good": False, "why": f"it ended with {code}, {len(logs)} workers"}
-    return {"good": True, "seconds": times["sync-end"] - times["sync-begin"], "gib": gib}
+        return [{"good": False, "why": f"it ended with {code}, {len(logs)} workers"}]
+    return [{"good": True, "seconds": times["sync-end"] - times["sync-begin"], "gib": gib}]
 
 
 def transfer_cases(case: str, samples: Sequence[Sample]) -> list[Case]:
@@ -200,7 +261,7 @@ def transfer_cases(case: str, samples: Sequence[Sample]) -> list[Case]:
 # -- a plain script --------------------------------------------------------------------------------------------------
 
 
-def restart(case: str) -> Sample:
+def restart(case: str, _: int) -> list[Sample]:
     """Kill one of two workers of a plain script; a case is `plain:SIDE`."""
     side = case.partition(":")[2]
     flags = {
@@ -216,7 +277,7 @@ def restart(case: str) -> Sample:
         first = scene.log.wait_stepping(2, set(), time.monotonic() + TRIAL_TIMEOUT_S)
         if first is None:
             print(scene.tail(), file=sys.stderr, flush=True)
-            return {"good": False, "why": "it never stepped"}
+            return [{"good": False, "why": "it never stepped"}]
         begun_s = max(entry.at for entry in first) - started.started_at
         if side == "standby":
             _wait_until(lambda: len(started.facts("standby_ready")) >= 2)
@@ -227,8 +288,8 @@ def restart(case: str) -> Sample:
         again = scene.log.wait_stepping(2, known, at + TORCHRUN_CAP_S)
         if again is None:
             print(scene.tail(), file=sys.stderr, flush=True)
-            return {"good": False, "why": f"not back within {TORCHRUN_CAP_S:g} s", "first_s": begun_s}
-        return {"good": True, "first_s": begun_s, "back_s": max(entry.at for entry in again) - at}
+            return [{"good": False, "why": f"not back within {TORCHRUN_CAP_S:g} s", "first_s": begun_s}]
+        return [{"good": True, "first_s": begun_s, "back_s": max(entry.at for entry in again) - at}]
 
 
 def restart_cases(case: str, samples: Sequence[Sample]) -> list[Case]:
@@ -251,23 +312,25 @@ def restart_cases(case: str, samples: Sequence[Sample]) -> list[Case]:
 # -- what all need ---------------------------------------------------------------------------------------------------
 
 
-def launch(folder: str, workers: int, flags: Sequence[str], script: str, *words: str) -> tuple[str, int]:
+def launch(
+    folder: str, workers: int, flags: Sequence[str], script: str, *words: str, limit_s: float = TRIAL_TIMEOUT_S
+) -> tuple[str, int]:
     """Run a job to its end, or for as long as it may take; returns its output and its exit code."""
-    command = [sys.executable, "-m", "holdfast", "launch", "--nproc-per-node", str(workers), "--max-restarts", "9"]
+    command = [sys.executable, "-m", "holdfast", "launch", "--nproc-per-node", str(workers), "--max-restarts", "999"]
     command += ["--preload", "torch,holdfast", "--log-dir", f"{folder}/logs", *flags, str(SCRIPTS / script), *words]
     environ = {**os.environ, "HOLDFAST_HOME": f"{folder}/home"}
     job = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True, env=environ
     )
     try:
-        output, _ = job.communicate(timeout=TRIAL_TIMEOUT_S)
+        output, _ = job.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
         job.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             job.communicate(timeout=10)
         job.kill()
         output, _ = job.communicate()
-        return f"{output}\nit took longer than {TRIAL_TIMEOUT_S:g} s", 124
+        return f"{output}\nit took longer than {limit_s:g} s", 124
     return output, job.returncode
 
 
@@ -284,12 +347,12 @@ def _wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def cases() -> Iterator[tuple[str, Callable[[str], Sample], Callable[[str, Sequence[Sample]], list[Case]]]]:
-    """Name every case, with what a trial does and what becomes of samples."""
+def cases() -> Iterator[tuple[str, Trials, Told]]:
+    """Name every case, with how its trials go and what becomes of samples."""
     for how in FAULTS:
-        yield how, strike, fault_cases
+        yield how, inject, fault_cases
     for case in ("step:ddp", "optimizer:ddp", "step:standby", "stop:standby"):
-        yield case, strike, fault_cases
+        yield case, inject, fault_cases
     for step_ms in (5, 20, 100):
         yield f"cost:{step_ms}", cost, cost_cases
     for gib in (1, 10):

@@ -5,6 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 PACKAGES=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge openssh-server openssh-client iproute2)
+PACKAGES+=(docker.io podman netavark aardvark-dns runc iptables)  # containers: the tests start a dockerd of their own
 
 fail() { echo "make test-clusters: $*" >&2; exit 2; }
 
@@ -47,6 +48,16 @@ else
     echo "== this installs nothing: ${PACKAGES[*]} are there"
 fi
 
-echo "== Slurm $(dpkg-query -W -f '${Version}' slurmctld), $(ssh -V 2>&1)"
+echo "== Slurm $(dpkg-query -W -f '${Version}' slurmctld), $(ssh -V 2>&1), $(dockerd --version), $(podman --version)"
 HOLDFAST_TEST_CLUSTERS=1 "${PYTHON:-.venv/bin/python}" -m pytest -q --durations=10 \
-    tests/schedulers/test_contract.py tests/schedulers/slurm tests/schedulers/ssh "$@"
+    tests/schedulers/test_contract.py tests/schedulers/slurm tests/schedulers/ssh tests/schedulers/containers "$@"
+
+# Ray has many packages of its own, so it is kept apart from those of the other tests.
+if [ ! -e .venv-ray/.ready ]; then
+    echo "== this installs Ray into .venv-ray, which is kept for the next time"
+    "${PYTHON:-.venv/bin/python}" -m venv .venv-ray
+    .venv-ray/bin/python -m pip install --quiet --editable '.[ray]' hypothesis numpy psutil pytest pytest-timeout pytest-xdist
+    touch .venv-ray/.ready
+fi
+echo "== Ray $(.venv-ray/bin/python -c 'import ray; print(ray.__version__)')"
+HOLDFAST_TEST_CLUSTERS=1 .venv-ray/bin/python -m pytest -q --durations=10 tests/schedulers/ray

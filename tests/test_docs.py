@@ -13,6 +13,7 @@ Blocks without a language are for the eye only. A page that needs a package whic
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import socket
@@ -29,7 +30,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 TIMEOUT_S = 100
 #: What some pages import, and not every environment has.
-OPTIONAL = ("fsspec", "numpy", "torch")
+OPTIONAL = ("fsspec", "lightning", "numpy", "torch")
 #: Lines that a fast machine does not show.
 ONLY_WHERE_SLOW = re.compile(r"^.*holdfast: importing .*; workers start when that is done\n", re.MULTILINE)
 #: What would make a command behave otherwise than in a fresh shell.
@@ -193,6 +194,22 @@ def test_every_variable_of_ours_is_explained() -> None:
     text = (ROOT / "docs" / "VARIABLES.md").read_text()
 
     assert used
+    assert sorted(name for name in used if f"`{name}`" not in text) == []
+
+
+def test_every_variable_of_torchruns_is_explained() -> None:
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None:
+        pytest.skip("torch is not installed")
+    there = Path(found.origin).parent / "distributed"
+    sources = [there / "run.py", *(there / "launcher").rglob("*.py"), *(there / "elastic").rglob("*.py")]
+    named = re.compile(
+        r"\"((?:TORCH|TORCHELASTIC)_[A-Z0-9_]*[A-Z0-9]|PYTHON_EXEC|USE_LIBUV|LOGLEVEL|OMP_NUM_THREADS)\""
+    )
+    used = {name for path in sources for name in named.findall(path.read_text())}
+    text = "".join((ROOT / "docs" / name).read_text() for name in ("VARIABLES.md", "howto/from-torchrun.md"))
+
+    assert "TORCHELASTIC_RUN_ID" in used
     assert sorted(name for name in used if f"`{name}`" not in text) == []
 
 

@@ -141,7 +141,7 @@ def test_the_core_never_imports_torch_or_numpy() -> None:
     names = [
         str(path.relative_to(SOURCE.parent).with_suffix("")).replace("/", ".").removesuffix(".__init__")
         for path in MODULES
-        if path.name != "__main__.py" and path.relative_to(SOURCE).parts[0] != "torch"
+        if path.name != "__main__.py" and path.relative_to(SOURCE).parts[0] not in ("torch", "integrations")
     ]
     code = "\n".join(
         [
@@ -265,9 +265,17 @@ def public_methods(path: Path) -> Iterator[tuple[type, str, str | None]]:
                 yield each, method, function.__doc__
 
 
+#: What the modules of some packages import at once.
+NEEDS = {"torch": ("torch",), "integrations": ("torch", "accelerate", "transformers", "lightning")}
+
+
+def can_import(path: Path) -> bool:
+    """Whether what a module needs is installed."""
+    return all(find_spec(name) is not None for name in NEEDS.get(path.parent.name, ()))
+
+
 def test_a_public_method_has_a_docstring_unless_it_overrides_one_that_has() -> None:
-    has_torch = find_spec("torch") is not None
-    paths = [path for path in MODULES if path.name != "__main__.py" and (has_torch or path.parent.name != "torch")]
+    paths = [path for path in MODULES if path.name != "__main__.py" and can_import(path)]
     missing = [
         f"{path.relative_to(SOURCE)} {owner.__name__}.{method}"
         for path in paths
@@ -323,10 +331,9 @@ NO_ERRORS = {
 
 def exceptions() -> Iterator[tuple[str, type[BaseException]]]:
     """Every exception class outside of `compat`, which has the names of others, by its room and name."""
-    has_torch = find_spec("torch") is not None
     for path in MODULES:
         room = path.relative_to(SOURCE).parts[0]
-        if room == "compat" or path.name == "__main__.py" or (room == "torch" and not has_torch):
+        if room == "compat" or path.name == "__main__.py" or not can_import(path):
             continue
         name = ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__")
         for each in vars(import_module(name)).values():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from holdfast.chaos.schedule import OF_AGENTS, Kind, Moment, choose
+from holdfast.chaos.schedule import OF_AGENTS, OF_REPLICAS, REPLICA, Kind, Moment, choose
 
 
 def test_a_seed_gives_the_same_schedule_every_time() -> None:
@@ -17,9 +17,18 @@ def test_two_hundred_seeds_hold_every_kind_at_every_moment() -> None:
     schedules = [choose(seed, random.Random(seed)) for seed in range(200)]
     faults = [fault for schedule in schedules for fault in schedule.faults]
 
+    assert {fault.kind for fault in faults} == set(Kind) - set(OF_REPLICAS)
+    assert {fault.moment for fault in faults} == set(Moment) - {Moment.TRANSFER}
+    assert Counter(schedule.world_size for schedule in schedules).keys() == {2, 3, 4}
+
+
+def test_with_replicas_whole_ones_are_killed_pairs_of_workers_and_workers_that_move_their_part() -> None:
+    schedules = [choose(seed, random.Random(seed), REPLICA) for seed in range(200)]
+    faults = [fault for schedule in schedules for fault in schedule.faults]
+
     assert {fault.kind for fault in faults} == set(Kind)
     assert {fault.moment for fault in faults} == set(Moment)
-    assert Counter(schedule.world_size for schedule in schedules).keys() == {2, 3, 4}
+    assert {schedule.world_size // REPLICA for schedule in schedules} == {2, 3}
 
 
 def test_faults_of_agents_need_two_and_leave_one() -> None:

@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint import Checkpointer, Every, FlatSlice, MemoryTier, StorageTier, standard_tiers
+from holdfast.checkpoint import (
+    Checkpointer,
+    Every,
+    FlatSlice,
+    MemoryTier,
+    StorageTier,
+    checkpointer,
+    standard_tiers,
+)
 from holdfast.checkpoint.checksums import Checksums
 from holdfast.checkpoint.keys import Entry, Key
 from holdfast.errors import UsageError
@@ -177,6 +185,27 @@ def test_a_tier_that_fails_is_told_and_the_others_go_on(tmp_path: Path, told: li
         ("checkpoint_written", 2, "storage"),
     ]
     assert "step 1 could not be saved to broken: RuntimeError: out of order" in [fact.sentence for fact in told]
+
+
+def test_a_bug_in_the_background_costs_one_save_and_is_told(
+    tmp_path: Path, told: list[Fact], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raise_once(state: Any, checksum: Any = checkpointer.checksum) -> Checksums:
+        monkeypatch.setattr(checkpointer, "checksum", checksum)
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(checkpointer, "checksum", raise_once)
+    first = HeldTier()
+    first.go.release(2)
+    with Checkpointer([first], in_flight=2) as checkpoints:
+        for step in (1, 2):
+            assert checkpoints.save(step, {"w": np.ones(10)})
+        assert checkpoints.wait(PATIENCE_S)
+
+    assert [key.step for key in first.kept] == [2]
+    [trouble] = [fact for fact in told if fact.kind == "internal_error"]
+    assert "planted" in trouble.sentence
+    assert "step 1 may be missing" in trouble.sentence
 
 
 def test_what_cannot_be_written_is_the_callers_mistake(tmp_path: Path) -> None:

@@ -59,6 +59,32 @@ def test_every_command_takes_a_handle_an_id_and_the_beginning_of_one(invoke: Inv
         assert (said.code, said.err) == (2, f"holdfast: there is no job '{handle}'; `holdfast list` shows none\n")
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("events", "agent of run train-6jxds started"),
+        ("runs", "run      train-6jxds"),
+        ("rounds", "run 'train-6jxds' may have ended"),
+        ("stacks", "run 'train-6jxds' is over"),
+    ],
+)
+@pytest.mark.parametrize("name", ["local://holdfast/train-6jxds", "train-6jxds", "train-6"])
+def test_every_command_for_runs_takes_the_same_names(
+    invoke: Invoke, tmp_path: Path, command: str, said: str, name: str
+) -> None:
+    journal, sentence = tmp_path / "journal.jsonl", "agent of run train-6jxds started"
+    entries = [
+        Entry(time=1.0, kind="agent_started", run="train-6jxds", sentence=sentence, data={"endpoint": "localhost:1"}),
+        Entry(time=2.0, kind="run_ended", run="train-6jxds", sentence="finished", data={"outcome": "succeeded"}),
+    ]
+    journal.write_bytes(b"".join(encode(entry) + b"\n" for entry in entries))
+    note_journal("train-6jxds", journal, "h")
+
+    told = invoke(command, name)
+
+    assert said in told.out + told.err
+
+
 def test_an_unknown_job_is_answered_with_the_latest(invoke: Invoke) -> None:
     latest = invoke("run", "utils.echo").out.strip().rpartition("/")[2]
 

@@ -26,8 +26,17 @@ def test_ranks_in_the_same_place_stand_together_and_the_rarest_comes_first():
 
 
 def test_a_loop_is_one_place_whatever_line_it_is_caught_on():
-    assert len(merge({0: at("spin:3", "main:9"), 1: at("spin:4", "main:9")})) == 1
+    assert len(merge({0: at("spin:3", "main:9", state="R"), 1: at("spin:4", "main:9")})) == 1
     assert len(merge({0: at("spin:3", "main:9"), 1: at("spin:3", "main:10")})) == 2
+
+
+def test_ranks_that_wait_on_different_lines_of_one_function_are_in_different_places():
+    stacks = {0: at("main:5"), 1: at("main:3"), 2: at("main:5")}
+
+    groups = merge(stacks)
+
+    assert [(group.ranks, group.stack.main[0].line) for group in groups] == [((1,), 3), ((0, 2), 5)]
+    assert odd_ones(groups) == (1,)
 
 
 def test_threads_beside_the_main_one_do_not_set_ranks_apart():

@@ -462,3 +462,13 @@ def test_a_round_whose_port_was_taken_is_followed_by_one_with_another_port(launc
     ports = dict(line.split() for line in out.splitlines())
     assert ports["first"] != ports["second"]
     assert "Address already in use" in err
+
+
+def test_lines_have_the_prefix_that_torchruns_variable_or_the_flag_says(launch: StartLaunch) -> None:
+    template = {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "<${role_name} ${rank}>"}
+    flags = ("--role", "judge", "--tee", "3")
+    by_variable = launch(*flags, script="print('hi')", **template)
+    by_flag = launch(*flags, "--log-prefix", "(${local_rank})", script="print('hi')", **template)
+
+    assert by_variable.end()[1] == "<judge 0>hi\n"
+    assert by_flag.end()[1] == "(0)hi\n"

@@ -147,6 +147,16 @@ def test_replaced_workers_count_as_restarts(screen: Screen, out: Out) -> None:
     assert out.getvalue().endswith(": 2 workers, 1 restart\n")
 
 
+def test_workers_that_outlive_a_round_are_told_and_counted(screen: Screen, out: Out) -> None:
+    tell("workers_started", world_size=3, restarts_used=0)
+    tell("round_outlived", "round 1 is over: n3 was lost: silent for 5 s; the workers here keep running", round=1)
+    tell("workers_moved", "round 2: node 0 of 2, rank 0 of 2; the workers kept running", world_size=2)
+    screen.conclude(succeeded())
+
+    assert "holdfast: round 1 is over: n3 was lost: silent for 5 s; the workers here keep running\n" in out.getvalue()
+    assert out.getvalue().endswith(": 2 workers, 0 restarts\n")
+
+
 # -- lines that wait --------------------------------------------------------------------------------------------------
 
 

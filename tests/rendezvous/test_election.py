@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.server
+import json
 import signal
 import socket
 import threading
@@ -13,11 +14,15 @@ from typing import Any
 
 import pytest
 
+from holdfast.coordinator.messages import RunSettings
+from holdfast.coordinator.state import RunRecord
 from holdfast.errors import RendezvousConnectionError, UnavailableError
 from holdfast.facts import Fact, facts
-from holdfast.rendezvous import RendezvousParameters, get_rendezvous_handler
-from holdfast.rendezvous import etcd as election
-from holdfast.rendezvous.etcd import LEASE_S, PREFIX, EtcdFollower, EtcdHost
+from holdfast.rendezvous import RendezvousParameters, election, get_rendezvous_handler
+from holdfast.rendezvous import etcd as etcd_module
+from holdfast.rendezvous.election import HOLD_S
+from holdfast.rendezvous.etcd import PREFIX, RECORDS, TERMS, EtcdFollower, EtcdHost
+from holdfast.rendezvous.etcd_access import EtcdAccess
 from holdfast.rendezvous.etcd_gateway import Gateway
 from holdfast.train.membership import from_environ
 from holdfast.wire.address import Endpoint
@@ -56,7 +61,7 @@ def with_host(etcd: Endpoint, run: str, use: Callable[[EtcdHost], Awaitable[None
     """Let a test use a host on a loop of its own."""
 
     async def main() -> None:
-        host = EtcdHost(etcd, run, b"secret", None, "127.0.0.1")
+        host = EtcdHost(EtcdAccess((etcd,)), run, b"secret", None, "127.0.0.1")
         try:
             await use(host)
         finally:
@@ -141,53 +146,78 @@ def proxy(etcd: Endpoint) -> Iterator[Proxy]:
 # -- who may take the key --------------------------------------------------------------------------------
 
 
-def test_a_lost_packet_does_not_take_the_key_from_its_holder(etcd: Endpoint, run: str, deaf: Endpoint) -> None:
+def carrier_of(etcd: Endpoint, run: str) -> str | None:
+    """The address in the key of a run."""
+    found = Gateway(etcd).get(f"{PREFIX}{run}")
+    return None if found is None else str(json.loads(found)["address"])
+
+
+def elect(etcd: Endpoint, run: str, address: Endpoint, seconds: int = LONG_S) -> int:
+    """Make a node at an address the carrier, as if it had been elected, and return its lease."""
     gateway = Gateway(etcd)
-    gateway.create(f"{PREFIX}{run}", str(deaf), gateway.grant(LONG_S))
+    found = gateway.get(f"{TERMS}{run}")
+    term = 1 + int(found or "0")
+    value = {"address": str(address), "candidate": f"other-{term}", "term": term}
+    lease = gateway.grant(seconds)
+    gateway.write(f"{TERMS}{run}", str(term).encode())
+    gateway.delete_if(f"{PREFIX}{run}", gateway.get(f"{PREFIX}{run}") or "")
+    assert gateway.create(f"{PREFIX}{run}", json.dumps(value), lease)
+    return lease
+
+
+def test_a_lost_packet_does_not_take_the_key_from_its_holder(etcd: Endpoint, run: str, deaf: Endpoint) -> None:
+    elect(etcd, run, deaf)
 
     async def use(host: EtcdHost) -> None:
+        assert await host.try_open() is False
         host.reached(deaf)
         assert await host.try_open() is False
         assert host.endpoint == deaf
 
     with_host(etcd, run, use)
-    assert gateway.get(f"{PREFIX}{run}") == str(deaf)
+    assert carrier_of(etcd, run) == str(deaf)
 
 
 def test_a_holder_that_refuses_connections_is_replaced_by_a_node_that_was_connected_to_it(
     etcd: Endpoint, run: str
 ) -> None:
-    gateway, port = Gateway(etcd), HeldPort()
+    port = HeldPort()
     dead = Endpoint("127.0.0.1", port.port)
-    gateway.create(f"{PREFIX}{run}", str(dead), gateway.grant(LONG_S))
+    elect(etcd, run, dead)
 
     async def use(host: EtcdHost) -> None:
-        assert await host.try_open() is False, "a node that never reached it cannot know that it is gone"
-        assert gateway.get(f"{PREFIX}{run}") == str(dead)
+        for _ in range(2):
+            assert await host.try_open() is False, "a node that never reached it cannot know that it is gone"
+        assert carrier_of(etcd, run) == str(dead)
+        host.reached(dead)
+        elect(etcd, run, dead)
+        assert await host.try_open() is False, "another coordinator at the same address, which may not listen yet"
         host.reached(dead)
         assert await host.try_open()
-        assert gateway.get(f"{PREFIX}{run}") == str(host.endpoint)
-        assert host._hold_until > 0, "the one before it may have looked at the key a moment ago"
-        assert await host.may_seal()
-        assert election._now() >= host._hold_until
+        assert carrier_of(etcd, run) == str(host.endpoint)
+        assert host.machine.term == 3
+        began = etcd_module._now()
+        assert await host.may_seal(run, RunRecord())
+        assert etcd_module._now() >= began + HOLD_S / 2, "the one before it may have been allowed to a moment ago"
 
     with_host(etcd, run, use)
     port.close()
 
 
-def test_of_two_that_replace_a_holder_one_is_elected(etcd: Endpoint, run: str) -> None:
-    gateway, port = Gateway(etcd), HeldPort()
+def test_of_three_that_replace_a_holder_one_is_elected(etcd: Endpoint, run: str) -> None:
+    port = HeldPort()
     dead = Endpoint("127.0.0.1", port.port)
-    gateway.create(f"{PREFIX}{run}", str(dead), gateway.grant(LONG_S))
+    elect(etcd, run, dead)
 
     async def main() -> None:
-        hosts = [EtcdHost(etcd, run, b"", None, "127.0.0.1") for _ in range(3)]
+        hosts = [EtcdHost(EtcdAccess((etcd,)), run, b"", None, "127.0.0.1") for _ in range(3)]
         for host in hosts:
+            assert not await host.try_open()
             host.reached(dead)
         opened = await asyncio.gather(*(host.try_open() for host in hosts))
         assert sorted(opened) == [False, False, True]
         [elected] = {host.endpoint for host in hosts}
-        assert gateway.get(f"{PREFIX}{run}") == str(elected)
+        assert carrier_of(etcd, run) == str(elected)
         for host in hosts:
             await host.close()
 
@@ -198,20 +228,28 @@ def test_of_two_that_replace_a_holder_one_is_elected(etcd: Endpoint, run: str) -
 # -- staying the holder ----------------------------------------------------------------------------------
 
 
-def test_a_holder_whose_key_was_taken_steps_down(etcd: Endpoint, run: str, told: list[Fact]) -> None:
+def test_a_holder_whose_key_was_taken_seals_nothing_and_steps_down(etcd: Endpoint, run: str, told: list[Fact]) -> None:
+    other = Endpoint("10.9.9.9", 1)
+
     async def use(host: EtcdHost) -> None:
         assert await host.try_open()
-        mine = host.endpoint
-        Gateway(etcd).write(f"{PREFIX}{run}", b"10.9.9.9:1")
-        assert await host.may_seal() is False
-        assert not host.is_up
-        with pytest.raises(ConnectionRefusedError):
-            await asyncio.open_connection(mine.host, mine.port)
+        elect(etcd, run, other)
+        assert await host.may_seal(run, RunRecord()) is False
+        assert await host.may_seal(run, RunRecord()) is False
+        await until_closed(host)
         assert await host.try_open() is False
-        assert str(host.endpoint) == "10.9.9.9:1"
+        assert host.endpoint == other
 
     with_host(etcd, run, use)
     assert kinds(told) == ["coordinator_deposed"]
+
+
+async def until_closed(host: EtcdHost) -> None:
+    """Wait until a host has closed its coordinator, and all that it does is done."""
+    while host.is_up or host._tasks:
+        await asyncio.sleep(0.01)
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(host._mine.host, host._mine.port)
 
 
 def test_it_finds_out_by_itself_with_the_next_renewal(
@@ -221,38 +259,41 @@ def test_it_finds_out_by_itself_with_the_next_renewal(
 
     async def use(host: EtcdHost) -> None:
         assert await host.try_open()
-        renewing = host._renewing
-        assert renewing is not None
-        Gateway(etcd).write(f"{PREFIX}{run}", b"10.9.9.9:1")
-        await renewing
-        assert not host.is_up
+        elect(etcd, run, Endpoint("10.9.9.9", 1))
+        await until_closed(host)
 
     with_host(etcd, run, use)
 
 
-def test_a_lease_that_ran_out_is_noticed_and_the_key_put_back(etcd: Endpoint, run: str, told: list[Fact]) -> None:
+def test_a_lease_that_was_lost_is_noticed_and_the_key_taken_again_in_another_term(
+    etcd: Endpoint, run: str, told: list[Fact]
+) -> None:
     async def use(host: EtcdHost) -> None:
         assert await host.try_open()
-        assert host._lease is not None
-        Gateway(etcd).revoke(host._lease)
-        assert Gateway(etcd).get(f"{PREFIX}{run}") is None
-        assert await host.may_seal()
-        assert Gateway(etcd).get(f"{PREFIX}{run}") == str(host.endpoint)
+        mine = host.endpoint
+        Gateway(etcd).revoke(host.machine._lease)
+        assert carrier_of(etcd, run) is None
+        assert await host.may_seal(run, RunRecord()) is False
+        assert await host.try_open()
+        assert host.endpoint == mine
+        assert host.machine.term == 2
+        assert await host.may_seal(run, RunRecord())
+        assert carrier_of(etcd, run) == str(mine)
 
     with_host(etcd, run, use)
-    assert kinds(told) == ["election_renewed"]
+    assert kinds(told) == ["coordinator_deposed"]
 
 
 def test_while_etcd_is_out_of_reach_nothing_is_sealed_and_it_is_told_once(
     proxy: Proxy, run: str, told: list[Fact], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(election, "LOOK_AGAIN_S", 0.01)
+    monkeypatch.setattr(election, "AGAIN_S", 0.01)
 
     async def use(host: EtcdHost) -> None:
         assert await host.try_open()
         proxy.cut()
-        allowed = asyncio.create_task(host.may_seal())
-        while host._trouble.tries < 5:
+        allowed = asyncio.create_task(host.may_seal(run, RunRecord()))
+        while host.machine._failures < 5:
             assert not allowed.done()
             await asyncio.sleep(0)
         assert host.is_up, "everything but sealing goes on"
@@ -264,23 +305,25 @@ def test_while_etcd_is_out_of_reach_nothing_is_sealed_and_it_is_told_once(
     assert "failed tries" in told[-1].sentence
 
 
-def test_a_look_that_took_too_long_allows_nothing(etcd: Endpoint, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when the process was stopped between the look and the seal."""
-    monkeypatch.setattr(election, "LOOK_AGAIN_S", 0.0)
+def test_a_holder_that_cannot_renew_steps_down_before_its_lease_has_run_out(
+    proxy: Proxy, etcd: Endpoint, run: str, told: list[Fact], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(election, "RENEW_S", 0.1)
+    monkeypatch.setattr(election, "TRUST_S", 0.5)
 
     async def use(host: EtcdHost) -> None:
         assert await host.try_open()
-        look, late = host._look, [1.0, 10.0 * LEASE_S]
+        proxy.cut()
+        while host.is_up:
+            await asyncio.sleep(0.01)
+        assert carrier_of(etcd, run) == str(host.endpoint), "its lease still runs"
+        with pytest.raises(UnavailableError, match="no etcd at"):
+            await host.try_open()
+        proxy.heal()
+        assert await host.try_open(), "and it takes its own key again"
 
-        async def stopped_meanwhile() -> float | None:
-            looked_at = await look()
-            return looked_at - late.pop() if late and looked_at is not None else looked_at
-
-        monkeypatch.setattr(host, "_look", stopped_meanwhile)
-        assert await host.may_seal()
-        assert late == []
-
-    with_host(etcd, run, use)
+    with_host(proxy.endpoint, run, use)
+    assert kinds(told)[:2] == ["etcd_unreachable", "election_lost"]
 
 
 def test_an_election_that_fails_halfway_leaves_no_coordinator(
@@ -299,12 +342,34 @@ def test_an_election_that_fails_halfway_leaves_no_coordinator(
             await host.try_open()
         assert not host.is_up
         assert await host.try_open()
-        assert Gateway(etcd).get(f"{PREFIX}{run}") == str(host.endpoint)
+        assert carrier_of(etcd, run) == str(host.endpoint)
 
     with_host(etcd, run, use)
 
 
-def test_a_holder_whose_coordinator_crashed_opens_another_under_the_same_key(etcd: Endpoint, run: str) -> None:
+def test_an_election_whose_answer_is_lost_is_won_all_the_same(
+    etcd: Endpoint, run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def use(host: EtcdHost) -> None:
+        transact, planted = host._etcd.transact, [UnavailableError("no answer")]
+
+        def loses_one(*args: Any) -> Any:
+            answer = transact(*args)
+            if planted:
+                raise planted.pop()
+            return answer
+
+        monkeypatch.setattr(host._etcd, "transact", loses_one)
+        with pytest.raises(UnavailableError):
+            await host.try_open()
+        assert carrier_of(etcd, run) is not None
+        assert await host.try_open()
+        assert carrier_of(etcd, run) == str(host.endpoint)
+
+    with_host(etcd, run, use)
+
+
+def test_a_holder_whose_coordinator_crashed_opens_another_at_the_same_address(etcd: Endpoint, run: str) -> None:
     async def use(host: EtcdHost) -> None:
         assert await host.try_open()
         endpoint, coordinator = host.endpoint, host._coordinator
@@ -315,9 +380,8 @@ def test_a_holder_whose_coordinator_crashed_opens_another_under_the_same_key(etc
         await coordinator._closing
         assert await host.try_open()
         assert host.endpoint == endpoint
-        assert host._hold_until == 0, "it took the key from no other node"
-        assert await host.may_seal()
-        assert Gateway(etcd).get(f"{PREFIX}{run}") == str(endpoint)
+        assert await host.may_seal(run, RunRecord())
+        assert carrier_of(etcd, run) == str(endpoint)
 
     with_host(etcd, run, use)
 
@@ -326,10 +390,48 @@ def test_a_node_that_ends_seals_nothing_any_more_and_gives_the_key_back(etcd: En
     async def use(host: EtcdHost) -> None:
         assert await host.try_open()
         await host.close()
-        assert Gateway(etcd).get(f"{PREFIX}{run}") is None
-        assert await host.may_seal() is False
+        assert carrier_of(etcd, run) is None
+        assert await host.may_seal(run, RunRecord()) is False
 
     with_host(etcd, run, use)
+
+
+# -- what a successor knows ------------------------------------------------------------------------------
+
+
+def test_a_successor_finds_what_its_predecessor_left(etcd: Endpoint, run: str) -> None:
+    record = RunRecord(last_number=7, restarts_used=2, settings=RunSettings(1, 1, max_restarts=3))
+
+    async def first(host: EtcdHost) -> None:
+        assert await host.try_open()
+        assert await host.may_seal(run, record)
+
+    async def second(host: EtcdHost) -> None:
+        assert await host.try_open()
+        assert host._coordinator is not None
+        found = host._coordinator.machine.runs[run]
+        assert (found.last_number, found.restarts_used) == (7, 2)
+        found._close("finished", failed=False)
+
+    async def third(host: EtcdHost) -> None:
+        assert await host.try_open()
+        assert host._coordinator is not None
+        assert host._coordinator.machine.runs == {}, "the run was over, and its id is free again"
+
+    for use in (first, second, third):
+        with_host(etcd, run, use)
+
+
+def test_a_record_that_cannot_be_read_is_reported_and_left_out(etcd: Endpoint, run: str, told: list[Fact]) -> None:
+    Gateway(etcd).write(f"{RECORDS}{run}/{run}", b"not a record")
+
+    async def use(host: EtcdHost) -> None:
+        assert await host.try_open()
+        assert host._coordinator is not None
+        assert host._coordinator.machine.runs == {}
+
+    with_host(etcd, run, use)
+    assert [fact.kind for fact in told] == ["record_unreadable"]
 
 
 # -- what is no etcd -------------------------------------------------------------------------------------
@@ -368,9 +470,9 @@ def test_an_address_in_etcd_that_is_none_is_told(etcd: Endpoint, run: str) -> No
 
     async def main() -> None:
         with pytest.raises(UnavailableError, match="holds no address of a coordinator"):
-            await EtcdFollower(etcd, run).try_open()
+            await EtcdFollower(EtcdAccess((etcd,)), run).try_open()
         with pytest.raises(UnavailableError, match="has not elected a coordinator yet"):
-            await EtcdFollower(etcd, f"{run}-other").try_open()
+            await EtcdFollower(EtcdAccess((etcd,)), f"{run}-other").try_open()
 
     asyncio.run(main())
 
@@ -404,7 +506,7 @@ def test_a_holder_that_was_stopped_follows_the_one_elected_meanwhile(
     assert sum(each.status()["host"] for each in others) == 1
     first.signal(signal.SIGCONT)
 
-    while first.wait("warned")["kind"] != "coordinator_deposed":
+    while first.wait("warned")["kind"] != "election_lost":
         pass
     wait_together([first, *others], 3)
     assert not first.status()["host"]

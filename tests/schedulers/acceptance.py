@@ -90,6 +90,10 @@ class Shell:
     def status(self, handle: str) -> dict:
         return json.loads(self.holdfast("status", "--json", handle))
 
+    def hostname(self, handle: str, replica: int) -> str:
+        """Name the node on which a replica runs."""
+        return next(each for each in self.status(handle)["roles"][0]["replicas"] if each["id"] == replica)["hostname"]
+
     def wait_lines(self, handle: str, pattern: str) -> list[str]:
         """Follow a job's log until a line matches; returns what came until then."""
         reader = self.start("log", "-f", handle)
@@ -113,15 +117,28 @@ def survives_a_killed_node(shell: Shell, kill) -> None:
     """Two or more nodes train; one that is not the first is killed; the others go on and end well."""
     handle = shell.submit("-j", "2:3x1", "--last-call", "5s", "--lease", "3s", "train.py", "0.2")
     shell.wait_lines(handle, "step 5 of 3")
-    victim = next(each for each in shell.status(handle)["roles"][0]["replicas"] if each["id"] == 2)
-    kill(victim["hostname"])
+    kill(shell.hostname(handle, 2))
     shell.wait_lines(handle, r"step \d+ of 2")
+    ended_without_losing_a_step(shell, handle)
+
+
+def survives_a_killed_coordinator(shell: Shell, kill) -> None:
+    """The node with the coordinator is killed; it comes back at its place, and the others have lost nothing."""
+    words = "dist.elastic -j 2:3x1 --max_retries 2 --last_call 5s --lease 3s --script train.py 0.2"
+    handle = shell.submit(*words.split())
+    shell.wait_lines(handle, "step 5 of 3")
+    kill(shell.hostname(handle, 0))
+    ended_without_losing_a_step(shell, handle)
+
+
+def ended_without_losing_a_step(shell: Shell, handle: str) -> None:
+    """Wait for the end of a training, and compare it with one that nothing disturbed."""
     status = shell.wait_end(handle)
     lines = shell.holdfast("log", handle)
     steps = sorted({int(number) for number in re.findall(r"step (\d+) of", lines)})
     finished = re.findall(r"finished (\d+) ([0-9a-f]+)", lines)
 
-    assert status["state"] == "SUCCEEDED", status
+    assert status["state"] == "SUCCEEDED", (status, lines[-5000:])
     assert steps == list(range(100)), "a step was lost"
     assert len(finished) == 1
     assert finished[0][0] == "100"

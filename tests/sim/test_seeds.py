@@ -189,6 +189,12 @@ def test_the_command_line_replays_a_shrunk_seed(capsys: pytest.CaptureFixture[st
     assert "run of 1:2 nodes" in capsys.readouterr().out
 
 
+def test_a_failure_that_the_agent_learns_of_in_the_next_round_is_charged_to_that_one() -> None:
+    outcome = Simulation(make_scenario(3002, 5, 64)).run()
+
+    assert outcome.check is None, outcome.sentence
+
+
 def test_the_command_line_sums_up_many_seeds(capsys: pytest.CaptureFixture[str]) -> None:
     status = main(["--seeds", "3", "--nodes", "5:6", "--jobs", "1"])
 

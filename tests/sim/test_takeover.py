@@ -5,7 +5,7 @@ import pytest
 from holdfast.coordinator import run as run_module
 from holdfast.coordinator.messages import Elect, Pledge, Term
 from holdfast.coordinator.standing import Standing
-from holdfast.rendezvous import machine as member_module
+from holdfast.rendezvous import seeking as member_module
 from holdfast.rendezvous.allegiance import Allegiance
 from holdfast.sim.batch import run_seeds, run_takeover
 from holdfast.sim.simulation import Outcome

@@ -109,7 +109,9 @@ def test_a_dropped_namespace_ends_what_waits_in_it():
 
     thread = threading.Thread(target=wait)
     thread.start()
+    deadline = time.monotonic() + 30
     while not store.snapshot()["waiters"]:
+        assert time.monotonic() < deadline, "the get does not wait"
         time.sleep(0.001)
     store.drop("run/")
     thread.join(30)

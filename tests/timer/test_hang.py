@@ -94,6 +94,28 @@ def test_who_has_come_least_far_is_named_first() -> None:
     assert stuck.suspects == (2, 1, 3, 0, 4)  # 4 has said that it pauses
 
 
+def test_a_worker_that_was_started_after_the_silence_began_is_not_blamed_for_it() -> None:
+    gang = Gang(FIXED)
+    gang.beats = {0: Beat(9, 1003.0), 1: Beat(), 2: Beat(9, 1002.0), 3: Beat(0, began=1040.0)}
+
+    stuck = gang.run(1000)
+
+    assert stuck is not None
+    assert (stuck.suspects, stuck.newcomers) == ((1, 2, 0, 3), {3})
+
+
+def test_a_newcomer_that_does_not_come_to_its_first_beat_is_blamed_in_the_end() -> None:
+    gang = Gang(FIXED)
+    gang.beats = {0: Beat(9, 1000.0), 1: Beat(0, began=1001.0)}
+    gang.now += gang.machine.options.warm_up_s + 10
+    gang.machine.handle(GangStarted(), gang.now)  # a third worker was replaced meanwhile
+
+    stuck = gang.run(1000)
+
+    assert stuck is not None
+    assert (stuck.suspects, stuck.newcomers) == ((1, 0), set())
+
+
 def test_a_pause_is_no_hang() -> None:
     gang = Gang(FIXED)
     gang.beats = {0: Beat(100, None)}

@@ -17,7 +17,8 @@ pytest.importorskip("numpy")
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-NEEDS = {"torch_ddp": "torch", "gpt": "torch", "fsdp_llama": "torch"}
+FRAMEWORKS = {"trainer": "transformers", "accelerate": "accelerate", "lightning": "lightning"}
+NEEDS = {"torch_ddp": "torch", "gpt": "torch", "fsdp_llama": "torch", **FRAMEWORKS}
 #: What makes an example short.
 BRIEF = {
     "numpy_regression": ["--epochs", "4"],
@@ -25,6 +26,9 @@ BRIEF = {
     "gpt": ["--steps", "30"],
     "fsdp_llama": ["--steps", "25"],
     "jax": ["--epochs", "2"],
+    "trainer": ["--steps", "12"],
+    "accelerate": ["--epochs", "2"],
+    "lightning": ["--epochs", "2"],
 }
 EXAMPLES = sorted(path.parent.name for path in ROOT.glob("examples/*/train.py"))
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,10 +17,12 @@ pytest.importorskip("torch")
 from holdfast.errors import UsageError
 from holdfast.torch.replicas import _divide
 from holdfast.torch.sharded import as_part_of, is_sharded, own_part
+from holdfast.wire.ports import HeldPort
 
 pytestmark = pytest.mark.torch
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fsdp_llama" / "train.py"
+SHARDER = Path(__file__).parent / "sharder.py"
 
 
 def train(home: Path, *options: str) -> tuple[str, str]:
@@ -40,6 +44,66 @@ def test_a_killed_worker_is_replaced_with_its_copy_and_not_a_bit_is_different(tm
     assert killed == expected
     assert "replaced ranks 2, 3, the others go on" in said
 
+    on_nodes, said = train_on_nodes(tmp_path, "--kill-at", "7")
+
+    assert on_nodes == expected
+    assert "replaced rank 3, the others go on" in said
+    assert "replaced rank 2, the others go on" in said
+
+
+def train_on_nodes(home: Path, *options: str) -> tuple[str, str]:
+    """Run the example on four nodes of one worker: each copy is on two of them."""
+    held = HeldPort()
+    where = f"127.0.0.1:{held.port}"
+    environ = {**os.environ, "HOLDFAST_HOME": str(home), "OMP_NUM_THREADS": "1"}
+    launch = ["launch", "--nnodes", "4", "--nproc-per-node", "1", "--max-restarts", "3", "--rdzv-id", "nodes"]
+    launch += ["--rdzv-endpoint", where, "--rdzv-conf", "is_host=false", "--preload", "torch,torch.distributed.fsdp"]
+    command = [*launch, str(EXAMPLE), "--steps", "20", "--min-workers", "4", *options]
+    with (home / "serve.log").open("wb") as log:
+        serving = subprocess.Popen(
+            [sys.executable, "-m", "holdfast", "serve", where], env=environ, stdout=log, stderr=log
+        )
+    try:
+        nodes = [
+            subprocess.Popen(
+                [sys.executable, "-m", "holdfast", *command],
+                env=environ,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for _ in range(4)
+        ]
+        said = [node.communicate(timeout=400)[0] for node in nodes]
+    finally:
+        serving.terminate()
+        serving.wait(60)
+        held.close()
+    assert [node.returncode for node in nodes] == [0] * 4, "\n".join(said)
+    (last,) = re.findall(r"^done: .*$", "\n".join(said), re.MULTILINE)
+    return last, "\n".join(said)
+
+
+def restore(home: Path, size: int) -> list[dict[str, Any]]:
+    """Train one copy on so many workers, or restore what an earlier launch has saved; returns what each worker has."""
+    launch = ["launch", "--nproc-per-node", str(size), "--preload", "torch,torch.distributed.fsdp"]
+    command = [sys.executable, "-m", "holdfast", *launch, str(SHARDER), str(home / "saved"), str(size), "8"]
+    environ = {**os.environ, "HOLDFAST_HOME": str(home), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0, done.stderr
+    return sorted((json.loads(line) for line in done.stdout.splitlines() if line[:1] == "{"), key=lambda it: it["part"])
+
+
+@pytest.mark.slow
+def test_what_a_copy_of_two_has_saved_copies_of_three_and_four_restore(tmp_path: Path) -> None:
+    saved = restore(tmp_path, 2)
+
+    for size, rows in ((3, [3, 3, 1]), (4, [2, 2, 2, 1])):
+        restored = restore(tmp_path, size)
+        assert [each["rows"] for each in restored] == [[count, 5] for count in rows]
+        for name in ("progress", "model", "moments", "wide", "note"):
+            assert {each[name] for each in restored} == {saved[0][name]}
+
 
 @pytest.mark.parametrize(
     ("of", "local_rank", "found"),
@@ -52,6 +116,27 @@ def test_workers_of_a_node_are_divided_into_copies(
     monkeypatch.setenv("LOCAL_RANK", str(local_rank))
 
     assert _divide(of) == found
+
+
+@pytest.mark.parametrize(("rank", "found"), [(0, (8, 0, 0)), (5, (8, 0, 5)), (14, (8, 1, 6))])
+def test_workers_of_neighbouring_nodes_are_one_copy(
+    monkeypatch: pytest.MonkeyPatch, rank: int, found: tuple[int, int, int]
+) -> None:
+    for name, value in (("LOCAL_WORLD_SIZE", 4), ("LOCAL_RANK", rank % 4), ("RANK", rank), ("WORLD_SIZE", 16)):
+        monkeypatch.setenv(name, str(value))
+
+    assert _divide(8) == found
+
+
+@pytest.mark.parametrize(("of", "world_size"), [(6, 12), (8, 12)])
+def test_nodes_that_do_not_come_out_even_are_refused(monkeypatch: pytest.MonkeyPatch, of: int, world_size: int) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    monkeypatch.setenv("WORLD_SIZE", str(world_size))
+
+    with pytest.raises(
+        UsageError, match=f"replicas of {of} workers do not fit nodes of 4, {world_size} workers in all"
+    ):
+        _divide(of)
 
 
 @pytest.mark.parametrize(("of", "said"), [(3, "number that divides 4"), (0, "does not fit"), ("host", "not 'host'")])

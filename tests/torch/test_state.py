@@ -252,3 +252,16 @@ def test_random_numbers_can_be_left_alone() -> None:
     state.begin()
 
     assert torch.rand(1) == expected
+
+
+def test_a_state_that_begins_later_draws_the_random_numbers_of_its_place() -> None:
+    whole, later = Setup().state, Setup().state
+    drawn = []
+    for _ in range(4):
+        whole.begin()
+        drawn.append(random.random())
+
+    later.begin_after(3)
+    later.begin()
+
+    assert random.random() == drawn[3]

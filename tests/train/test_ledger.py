@@ -153,3 +153,36 @@ def test_a_training_without_an_end_must_be_asked_for() -> None:
         Recipe.of(None, 4, steps=None, epochs="auto", scale_batch=False)
     with pytest.raises(UsageError, match="cannot be negative"):
         Recipe.of(10, 4, steps=-1, epochs="auto", scale_batch=False)
+
+
+def test_steps_that_were_done_before_are_skipped_with_their_samples() -> None:
+    recipe = Recipe.of(10, 4, steps=20, epochs="auto", scale_batch=False)
+    done, skipped = Ledger(recipe), Ledger(recipe)
+    for _ in range(7):
+        portion = done.next()
+        assert portion is not None
+        done.commit(portion)
+
+    skipped.skip(7)
+
+    assert skipped.snapshot() == done.snapshot()
+    skipped.skip(100)
+    assert skipped.next() is None
+
+
+def test_with_a_growing_batch_no_steps_can_be_skipped() -> None:
+    ledger = Ledger(Recipe.of(10, 2, steps=20, epochs="auto", scale_batch=True))
+    ledger.skip(0)
+
+    with pytest.raises(UsageError, match="scale_batch"):
+        ledger.skip(1)
+
+
+def test_the_rest_of_an_epoch_can_be_left_out_once() -> None:
+    ledger = Ledger(Recipe.of(10, 2, steps=20, epochs="auto", scale_batch=False))
+    ledger.skip(2)
+
+    ledger.end_epoch(0)
+    ledger.end_epoch(0)
+
+    assert (ledger.epoch, ledger.position, ledger.step) == (1, 0, 2)

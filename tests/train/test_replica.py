@@ -5,18 +5,23 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.errors import ReplicaLostError, RoundOverError
+from holdfast.errors import ReplicaLostError, RoundOverError, UnavailableError
+from holdfast.store.memory import MemoryStore
 from holdfast.train import events as t
+from holdfast.train import neighbours, replica_lines
 from holdfast.train.machine import TrainerMachine
+from holdfast.train.neighbours import CALLERS_MAX, Caller
 from holdfast.train.replica import SHARED, FollowerRounds, Follows, Leads, merge
-from holdfast.train.replica_lines import FollowerEnd, LeaderEnd, meet
+from holdfast.train.replica_lines import FolderMeeting, FollowerEnd, LeaderEnd, StoreMeeting, meet
 
 WAIT_S = 60.0
 Ends = tuple[LeaderEnd, FollowerEnd, FollowerEnd]
@@ -25,10 +30,18 @@ Ends = tuple[LeaderEnd, FollowerEnd, FollowerEnd]
 @pytest.fixture
 def ends(tmp_path: Path) -> Iterator[Ends]:
     with ThreadPoolExecutor(3) as pool:
-        made: Any = tuple(pool.map(lambda index: meet(tmp_path, "replica-0", index, 3), range(3)))
+        made: Any = tuple(
+            pool.map(lambda index: meet(FolderMeeting(tmp_path, "replica-0"), "replica-0", index, 3), range(3))
+        )
     yield made
     for end in made:
         end.close()
+
+
+def die(leader: LeaderEnd) -> None:
+    """Close a leader's connections as the kernel does it for a process that is killed."""
+    for line in (*leader._control, *leader._news):
+        line.close()
 
 
 def together(*acts: Callable[[], Any]) -> list[Any]:
@@ -44,19 +57,93 @@ def together(*acts: Callable[[], Any]) -> list[Any]:
         return list(pool.map(tried, acts))
 
 
-def test_other_processes_that_connect_are_turned_away(tmp_path: Path) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        leader = pool.submit(meet, tmp_path, "replica-0", 0, 2)
+def test_other_processes_that_connect_are_turned_away_and_hold_up_no_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(neighbours, "CALLER_TIMEOUT_S", 10 * WAIT_S)  # it is not time that ends them
+    with ThreadPoolExecutor(1) as pool, ExitStack() as others:
+        meeting = FolderMeeting(tmp_path, "replica-0")
+        leader = pool.submit(meet, meeting, "replica-0", 0, 2)
         where = tmp_path / "replica-0.json"
         while not where.exists():
             assert not leader.done()
         port, token = json.loads(where.read_text())
-        for said in ("x" * len(token), ""):
-            with socket.create_connection(("127.0.0.1", port), timeout=WAIT_S) as other:
-                other.sendall(said.encode())
-        follower = meet(tmp_path, "replica-0", 1, 2)
+        crowd = []
+        for said in ["x" * len(token), token, *[""] * (2 * CALLERS_MAX)]:
+            crowd.append(others.enter_context(socket.create_connection(("127.0.0.1", port), timeout=WAIT_S)))
+            crowd[-1].sendall(said.encode())
+        while crowd[2].recv(1024):  # the oldest that says nothing makes room
+            pass
+        follower = meet(meeting, "replica-0", 1, 2)
         leader.result(WAIT_S).close()
         follower.close()
+
+
+def test_workers_of_several_hosts_find_the_leader_who_came_last(ends: Ends) -> None:
+    """A follower that comes back finds what an earlier leader has said, and tries until the new one is there."""
+    store = MemoryStore()
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        StoreMeeting(store, "replica-0", "127.0.0.1").tell(gone.getsockname()[1], "x" * 64)
+    with ThreadPoolExecutor(2) as pool:
+        follower = pool.submit(meet, StoreMeeting(store, "replica-0", "127.0.0.1"), "replica-0", 1, 2)
+        leader = pool.submit(meet, StoreMeeting(store, "replica-0", "127.0.0.1"), "replica-0", 0, 2)
+        met = leader.result(WAIT_S), follower.result(WAIT_S)
+
+    assert met[0].token == met[1].token
+    assert met[0].token not in ("", ends[0].token)
+    for end in met:
+        end.close()
+
+
+def test_a_leader_hears_that_a_follower_is_gone_but_not_that_it_is_done(ends: Ends) -> None:
+    leader, first, second = ends
+    lost = threading.Semaphore(0)
+    leader.watch(lost.release)
+    first.close()
+
+    assert lost.acquire(timeout=WAIT_S)
+    leader.close()
+    second.close()
+    assert not lost.acquire(blocking=False)
+
+
+def test_a_follower_hears_that_its_leader_is_gone_but_not_that_it_is_done(ends: Ends) -> None:
+    leader, first, second = ends
+    lost = threading.Event()
+    watching, ending = FollowerRounds(first, lost.set), FollowerRounds(second, lost.set)
+    watching.begin(1)
+    ending.begin(1)
+    leader.close()
+    assert wait_for(ending) == wait_for(watching) == "the leader of this replica has ended its training"
+    assert not lost.is_set()
+
+
+def test_a_follower_whose_leader_dies_is_told(ends: Ends) -> None:
+    lost = threading.Event()
+    FollowerRounds(ends[1], lost.set)
+    die(ends[0])
+
+    assert lost.wait(WAIT_S)
+
+
+def test_nothing_is_said_to_a_program_that_has_taken_the_leaders_port(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica_lines, "MEET_S", 0.0)
+    with ThreadPoolExecutor(1) as pool, socket.create_server(("127.0.0.1", 0)) as server:
+        (tmp_path / "replica-0.json").write_text(json.dumps([server.getsockname()[1], "the token"]))
+        follower = pool.submit(meet, FolderMeeting(tmp_path, "replica-0"), "replica-0", 1, 2)
+        server.settimeout(WAIT_S)
+        sock, _ = server.accept()
+        sock.settimeout(WAIT_S)
+        with sock:
+            other = Caller(sock, b"another token", time.monotonic())
+            sock.setblocking(True)
+            with pytest.raises(ConnectionError, match="does not belong"):
+                other.hear()
+            assert sock.recv(1) == b""
+        with pytest.raises(UnavailableError, match="cannot be reached"):
+            follower.result(WAIT_S)
 
 
 # -- one report of several ---------------------------------------------------------------------------------------------
@@ -170,7 +257,7 @@ def test_news_that_are_faster_than_the_round_itself_count(ends: Ends) -> None:
 def test_a_leader_that_is_gone_ends_the_round(ends: Ends) -> None:
     rounds = FollowerRounds(ends[1])
     rounds.begin(3)
-    ends[0].close()
+    die(ends[0])
 
     assert "same replica is gone" in wait_for(rounds)
 

@@ -301,7 +301,8 @@ def test_connections_before_the_ring_forms_are_limited_in_number_and_time(monkey
         assert pool.submit(add_up, 1, second, first).result() == waiting.result() == 2.0
 
 
-def test_the_oldest_connection_makes_room_while_the_ring_forms() -> None:
+def test_the_oldest_connection_makes_room_while_the_ring_forms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "CALLER_TIMEOUT_S", 10 * PATIENCE_S)  # it is not time that ends them
     with listen("127.0.0.1") as first, listen("127.0.0.1") as second, ThreadPoolExecutor(2) as pool:
         waiting = pool.submit(add_up, 0, first, second)
         crowd = [socket.create_connection(first.getsockname(), timeout=PATIENCE_S) for _ in range(CALLERS_MAX + 5)]

@@ -56,9 +56,19 @@ def test_a_live_run_has_workers_and_restarts_left() -> None:
 
 
 def test_a_replaced_worker_has_its_new_process_and_costs_a_restart() -> None:
-    state = read(BEGUN, STARTED, told(3, "workers_replaced", ranks=[1], pids=[9], reason="x")).state(5, over=False)
+    state = read(BEGUN, STARTED, told(3, "workers_replaced", ranks=[1], local_ranks=[1], pids=[9], reason="x")).state(
+        5, over=False
+    )
 
     assert (state.workers[1].pid, state.restarts_used, state.restarts_left) == (9, 1, 2)
+
+
+def test_a_replaced_worker_is_known_by_its_place_on_its_node() -> None:
+    """Others were lost meanwhile, so its node has other ranks than when its workers were started."""
+    replaced = told(3, "workers_replaced", ranks=[0], local_ranks=[1], pids=[9], reason="x")
+    state = read(BEGUN, STARTED, replaced).state(5, over=False)
+
+    assert {rank: worker.pid for rank, worker in state.workers.items()} == {0: 7, 1: 9}
 
 
 def test_what_a_run_without_workers_waits_for_is_told() -> None:

@@ -38,9 +38,9 @@ PROGRAMS = {
     "broken-hook": "import sys\ndef hook(*a):\n    raise RuntimeError('hook')\nsys.excepthook = hook\nx = 1 / 0",
     "atexit": "import atexit; atexit.register(print, 'bye'); raise SystemExit(3)",
     "thread": """
-        import threading, time
+        import threading
         def work():
-            time.sleep(0.05)
+            threading.main_thread().join()
             print("thread done")
         threading.Thread(target=work).start()
         print("main done")

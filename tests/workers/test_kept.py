@@ -180,7 +180,7 @@ def test_a_caller_that_talks_nonsense_harms_no_launch(keep, start, script, wait_
     template = keep()
     assert template.wait_ready(PATIENCE_S), template.why_not
     [key] = kept.kept_keys(kept.warm_folder())
-    for data in (b"", b"{", b"[]", b'{"ask": "attach"}', b"fork"):
+    for data in (b"", b"{", b"[]", b'{"ask": "attach"}', b'{"ask": "attach", "keep_s": null}', b"fork"):
         with kept._call(kept.warm_folder(), key) as connection:
             if data:
                 connection.send(data)

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+import holdfast
 from holdfast.workers import Template, guess
+from holdfast.workers.preload import sets_cuda_variables
 from holdfast.workers.variables import is_import_variable, is_late_variable, is_lazy_variable
 
 REPOSITORY = Path(__file__).parents[2]
@@ -187,6 +189,13 @@ def test_a_neighbour_of_the_same_name_is_not_the_library(script, tmp_path):
     (tmp_path / "pandas").mkdir()  # without __init__ the library comes first
 
     assert guess(script("import numpy, torch, scipy, pandas")) == ("scipy", "pandas")
+
+
+def test_our_own_sources_on_the_search_path_are_the_library(script, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(holdfast.__file__).resolve().parents[1]))
+
+    assert guess(script("import holdfast, torch")) == ("holdfast", "torch")
+    assert not sets_cuda_variables(script("import holdfast, torch"))
 
 
 def test_a_standard_module_that_is_taken_by_a_neighbour_is_read(script):

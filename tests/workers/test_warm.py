@@ -144,6 +144,36 @@ def test_generators_that_modules_made_without_a_seed_differ_too(template, spoile
     assert first[1] == second[1]
 
 
+def test_numpys_generators_that_modules_made_without_a_seed_differ_too(
+    template, spoiler, start, script, console, wait_all
+):
+    pytest.importorskip("numpy", reason="numpy is not installed")
+    name = spoiler(
+        """
+        from numpy.random import Philox, RandomState, SeedSequence, Generator, default_rng
+        free = [default_rng(), RandomState(), Generator(Philox()), default_rng(SeedSequence())]
+        fixed = [default_rng(7), RandomState(7)]
+        """
+    )
+    warm = template(name)
+    assert warm.wait_ready(60), warm.why_not
+    path = script(
+        f"""
+        import sys
+        assert {name!r} in sys.modules
+        import {name} as m
+        drawn = [each.uniform() for each in m.free] + [m.free[0].spawn(1)[0].uniform()]
+        print(*drawn, *[each.uniform() for each in m.fixed])
+        """
+    )
+
+    wait_all(start(path, 2, template=warm))
+
+    console.wait_line(b"[0]", b"[1]")
+    first, second = (line[3:].split() for line in sorted(console.lines))
+    assert [one == other for one, other in zip(first, second, strict=True)] == [False] * 5 + [True] * 2
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -458,7 +488,34 @@ def test_a_module_that_copies_the_environment_is_not_forked(template, spoiler):
     warm = template(spoiler("import os; kept = dict(os.environ)"))
 
     assert not warm.wait_ready(60)
-    assert "goes through the whole environment" in warm.why_not
+    assert "keeps a copy of the environment" in warm.why_not
+
+
+@pytest.mark.parametrize(
+    "walk",
+    [
+        "{name: value for name, value in os.environ.items() if name.startswith('COLOUR_')}",
+        "[name for name in os.environ if name.startswith('COLOUR_')]",
+        "sum(len(value) for value in os.environ.values())",
+    ],
+    ids=["pairs", "names", "values"],
+)
+def test_a_module_that_goes_through_the_environment_and_keeps_little_of_it_is_forked(template, spoiler, walk):
+    """As tqdm and fsspec do, which look for variables that begin with their names."""
+    warm = template(spoiler(f"import os; found = {walk}"), env={"COLOUR_A": "red"})
+    assert warm.wait_ready(60), warm.why_not
+    same = {**os.environ, "COLOUR_A": "red", "RANK": "3", "HOLDFAST_ROUND": "2", "PWD": "/elsewhere"}
+
+    assert warm.differs(same) == []
+    assert warm.differs({**same, "COLOUR_B": "blue"}) == ["COLOUR_B"]
+
+
+@pytest.mark.parametrize("copy", ["os.environ.copy()", "list(os.environ.values())", "list(os.environ)"])
+def test_every_way_to_keep_a_copy_of_the_environment_is_seen(template, spoiler, copy):
+    warm = template(spoiler(f"import os; kept = {copy}"))
+
+    assert not warm.wait_ready(60)
+    assert "keeps a copy of the environment" in warm.why_not
 
 
 def test_what_a_module_does_to_the_environment_while_it_is_imported_stays(

@@ -98,14 +98,12 @@ class AgentFacts:
     def started(self, took_s: float, restarts_used: int, details: dict[str, Any]) -> None:
         """The round's workers have been started."""
         group, number = self._group, self._round or 0
-        first, last = group.workers[0], group.workers[-1]
+        first = group.workers[0]
         down_ms = self._ms_since(self._lost_at) if self._lost_at is not None else None
         self._lost_at, self._restarts_used = None, restarts_used
         self._tell(
             "workers_started",
-            f"round {number}: node {group.group_rank} of {group.group_world_size}, "
-            + (f"rank {first.global_rank}" if first is last else f"ranks {first.global_rank}-{last.global_rank}")
-            + f" of {first.world_size}",
+            self._seat(),
             {
                 "round": number,
                 "group_rank": group.group_rank,
@@ -124,9 +122,32 @@ class AgentFacts:
         """Workers that failed have been replaced; the others kept running."""
         names = f"rank{'' if len(ranks) == 1 else 's'} {', '.join(map(str, ranks))}"
         self._restarts_used = restarts_used
-        pids = [worker.id for worker in self._group.workers if worker.global_rank in ranks]
-        data = {"round": self._round, "ranks": ranks, "pids": pids, "duration_ms": took_s * 1000}
+        new = [worker for worker in self._group.workers if worker.global_rank in ranks]
+        data = {
+            "round": self._round,
+            "ranks": ranks,
+            "local_ranks": [worker.local_rank for worker in new],
+            "pids": [worker.id for worker in new],
+            "duration_ms": took_s * 1000,
+        }
         self._tell("workers_replaced", f"replaced {names}, the others go on: {cause}", {**data, "reason": cause})
+
+    def outlived(self, reason: str) -> None:
+        """The round is over, and its workers here keep running."""
+        sentence = f"{_round(self._round)} is over: {reason}; the workers here keep running"
+        self._tell("round_outlived", sentence, {"round": self._round, "reason": reason})
+
+    def moved(self) -> None:
+        """Workers that kept running are in the next round."""
+        group, world_size = self._group, self._group.workers[0].world_size
+        data = {"round": self._round, "group_world_size": group.group_world_size, "world_size": world_size}
+        self._tell("workers_moved", f"{self._seat()}; the workers kept running", data)
+
+    def _seat(self) -> str:
+        group, first, last = self._group, self._group.workers[0], self._group.workers[-1]
+        ranks = f"rank {first.global_rank}" if first is last else f"ranks {first.global_rank}-{last.global_rank}"
+        node = f"node {group.group_rank} of {group.group_world_size}"
+        return f"round {self._round or 0}: {node}, {ranks} of {first.world_size}"
 
     def failed(self, failures: list[dict[str, Any]]) -> None:
         """Workers of this node failed."""

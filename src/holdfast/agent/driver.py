@@ -282,6 +282,8 @@ class Agent:
                 self._workers.tell_preload(busy=effect.busy)
             case AskRound():
                 self.facts.asking(aside=effect.aside)
+                if effect.aside and effect.reason:
+                    self.facts.outlived(effect.reason)
                 with self.pulse.excused():  # a handler of others may rightly block for minutes
                     self.rounds.ask(effect.cause, effect.number)
             case StartWorkers():
@@ -291,6 +293,7 @@ class Agent:
                 self.facts.started(time.monotonic() - begun, effect.restarts, details)
             case TakePlace():
                 self._workers.move(effect.place)
+                self.facts.moved()
             case ReplaceWorkers():
                 begun = time.monotonic()
                 ranks, why = self._workers.replace(effect.restarts)

@@ -139,7 +139,7 @@ class LocalWorkers:
         self._vault: VaultHost | None = None
         self._hangs = Hangs(options.hang, self._gather_stacks, lambda: ask_others_still(agent.calls, group))
         if agent.calls is not None:
-            agent.calls.answerer = self._hangs.answer
+            agent.calls.serve(self._hangs.answer, self._hangs.count_steps)
 
     @property
     def failures(self) -> tuple[Failure, ...]:

@@ -170,11 +170,12 @@ class AwaitPreload:
 class AskRound:
     """Ask for a round; answered by `RoundSealed` with this number, `RunEnded` or `AskFailed`.
 
-    `aside`: while the workers keep running.
+    `aside`: while the workers keep running; `reason` is then why their round is over.
     """
 
     cause: Cause | None = None
     aside: bool = False
+    reason: str = field(default="", compare=False)
     number: int = field(default=0, compare=False)
 
 
@@ -393,7 +394,7 @@ class AgentMachine:
             if not self._regrouping:
                 self._regrouping = True
                 self.asks += 1
-                self._out.append(AskRound(aside=True, number=self.asks))
+                self._out.append(AskRound(aside=True, reason=event.reason, number=self.asks))
         elif self.stage is Stage.RUNNING:
             self._stop(SIGTERM, event.reason)
         elif self.stage in (Stage.SEATED, Stage.FINISHED):

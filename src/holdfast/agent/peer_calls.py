@@ -26,6 +26,11 @@ class PeerCalls:
         #: Turns a topic and a body into an answer; unset, calls stay unanswered.
         self.answerer: Answerer | None = None
 
+    def serve(self, answerer: Answerer, count_steps: Callable[[], int]) -> None:
+        """Let the others hear of this node's workers: answers to their calls, and with every beat how far they are."""
+        self.answerer = answerer
+        self._rounds.count_steps(count_steps)
+
     def call(self, topic: str, body: str, timeout_s: float) -> dict[int, str]:
         """Return the replies of the other nodes by their rank: of all, or of those that came in time."""
         place = self._rounds.place

@@ -124,6 +124,9 @@ class Coordinated(Protocol):
     def store(self, *, whole_run: bool = False) -> Any:
         """Return the store of the round, or of the run."""
 
+    def count_steps(self, steps: Callable[[], int]) -> None:
+        """Have the others hear how many steps this node's workers have made."""
+
     def call(self, call: int, topic: str, body: str) -> None:
         """Ask every other node of the round; the listeners hear `PeerReplied`."""
 

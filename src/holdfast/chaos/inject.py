@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -9,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from holdfast.chaos.schedule import BY_WORKER, Kind, Moment
+from holdfast.chaos.schedule import BY_WORKER, OF_REPLICAS, REPLICA, Kind, Moment
 
 #: The folder of the run: the schedule lies in it, and every fault that was brought about leaves a mark.
 FOLDER_VARIABLE = "HOLDFAST_CHAOS_FOLDER"
@@ -30,6 +31,31 @@ def at(moment: Moment, step: int, rank: int) -> None:
         if fault["moment"] == moment and fault["rank"] == rank and fault["step"] <= step:
             _strike(fault, Path(folder), step)
 
+
+def note_pid(rank: int, world_size: int) -> None:
+    """Let other workers find this one, and know how many there are."""
+    folder = os.environ.get(FOLDER_VARIABLE)
+    if folder:
+        _place[:] = [rank, world_size]
+        draft = Path(folder) / f"worker-{rank}.{os.getpid()}"
+        draft.write_text(str(os.getpid()))
+        draft.rename(Path(folder) / f"worker-{rank}.pid")
+
+
+def _kill_mates(kind: Kind, folder: Path) -> None:
+    """Kill this worker and those that the fault is about; one that has just died already is left alone."""
+    rank, world_size = _place
+    first = rank - rank % REPLICA
+    mates = range(first, first + REPLICA) if kind is Kind.REPLICA_KILL else [(rank + REPLICA) % world_size]
+    for mate in mates:
+        with contextlib.suppress(OSError, ValueError):
+            if mate != rank:
+                os.kill(int((folder / f"worker-{mate}.pid").read_text()), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+#: The rank and the world size with which this worker was started.
+_place = [0, 1]
 
 _cache: dict[str, list[dict[str, Any]]] = {}
 
@@ -53,6 +79,8 @@ def _strike(fault: dict[str, Any], folder: Path, step: int) -> None:
         return  # the campaign sees the mark and acts
     if kind is Kind.SIGKILL:
         os.kill(os.getpid(), signal.SIGKILL)
+    elif kind in OF_REPLICAS:
+        _kill_mates(kind, folder)
     elif kind is Kind.SIGSTOP:
         os.kill(os.getpid(), signal.SIGSTOP)
     elif kind is Kind.EXIT:

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.chaos.inject import FOLDER_VARIABLE, at
+from holdfast.chaos.inject import FOLDER_VARIABLE, at, note_pid
 from holdfast.chaos.schedule import REPLICA, Moment
 from holdfast.chaos.torch_training import HIDDEN, SAVE_EVERY, Samples, WatchedTier, describe, watch_sync
 from holdfast.chaos.training import BATCH, FEATURES, LEARNING_RATE, SAMPLES, STEP, watch_rendezvous
@@ -68,6 +68,23 @@ def do_step(run: TorchRun, step: TorchStep, data: Any, pause_s: float) -> None:
     state.sizes[step.number] = run.world_size
 
 
+def watch_transfer(state: TorchState, rank: int) -> None:
+    """Make sending and taking over this worker's part moments at which something may happen."""
+    capture, apply = state.capture_snapshot, state.apply_snapshot
+
+    def watched_capture() -> Any:
+        captured = capture()
+        at(Moment.TRANSFER, STEP[0], rank)
+        return captured
+
+    def watched_apply(snapshot: Any) -> None:
+        at(Moment.TRANSFER, STEP[0], rank)
+        apply(snapshot)
+
+    state.capture_snapshot = watched_capture  # type: ignore[method-assign]
+    state.apply_snapshot = watched_apply  # type: ignore[method-assign]
+
+
 def main() -> None:
     """Train until the steps of the schedule are done, and leave the result in the folder."""
     import torch
@@ -78,9 +95,11 @@ def main() -> None:
     folder = Path(os.environ[FOLDER_VARIABLE])
     steps, pause_s, least = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
     torch.set_num_threads(1)
+    note_pid(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
     index = replica(REPLICA).index
     state: Any = make_state(steps)
     watch_sync(state, lambda rank: rank * REPLICA + index)
+    watch_transfer(state, int(os.environ["RANK"]))
     epochs = -(-steps * BATCH // SAMPLES)
     kept = Checkpointer([WatchedTier(folder / "checkpoints")], every=Every(steps=SAVE_EVERY))
     with kept, elastic(state, checkpoints=kept, min_workers=least, replicas_of=REPLICA) as run:

@@ -23,6 +23,10 @@ class Kind(enum.StrEnum):
     SHRINK = "shrink"
     #: One more agent joins.
     GROW = "grow"
+    #: Every worker that holds the same copy of the model is killed at once.
+    REPLICA_KILL = "replica-kill"
+    #: A worker and the one with the same part in another copy are killed at once.
+    PAIR_KILL = "pair-kill"
 
 
 class Moment(enum.StrEnum):
@@ -34,12 +38,24 @@ class Moment(enum.StrEnum):
     CHECKPOINT = "checkpoint"
     SYNC = "sync"
     RENDEZVOUS = "rendezvous"
+    #: While parts of a model go from one copy to another: before they are sent, and before they are taken over.
+    TRANSFER = "transfer"
 
 
 #: Done by the worker to itself; all others are done to the job from outside.
-BY_WORKER = (Kind.SIGKILL, Kind.SIGSTOP, Kind.EXCEPTION, Kind.EXIT, Kind.HANG)
+BY_WORKER = (
+    Kind.SIGKILL,
+    Kind.SIGSTOP,
+    Kind.EXCEPTION,
+    Kind.EXIT,
+    Kind.HANG,
+    Kind.REPLICA_KILL,
+    Kind.PAIR_KILL,
+)
 #: Need a second agent.
 OF_AGENTS = (Kind.AGENT_KILL, Kind.SHRINK, Kind.GROW)
+#: Need copies of a model that are split over workers.
+OF_REPLICAS = (Kind.REPLICA_KILL, Kind.PAIR_KILL)
 #: After these there are fewer workers, or more, than at the beginning.
 OF_SIZE = (Kind.SHRINK, Kind.GROW)
 
@@ -110,15 +126,19 @@ def choose(seed: int, random: Choice, replica: int = 1) -> Schedule:
         workers = replica * random.choice((2, 3)) if agents == 1 else replica
     else:
         workers = random.choice((2, 3, 4)) if agents == 1 else random.choice((1, 2))
-    kinds = [kind for kind in Kind if agents > 1 or kind not in OF_AGENTS]
+    kinds = [
+        kind for kind in Kind if (agents > 1 or kind not in OF_AGENTS) and (replica > 1 or kind not in OF_REPLICAS)
+    ]
+    moments = tuple(moment for moment in Moment if replica > 1 or moment is not Moment.TRANSFER)
     world_size = agents * workers
     faults: list[Fault] = []
     for number in range(random.randint(1, FAULTS_MAX)):
         kind = random.choice(kinds)
         if kind in (Kind.SHRINK, Kind.AGENT_KILL):
             kinds = [each for each in kinds if each not in (Kind.SHRINK, Kind.AGENT_KILL)]  # a worker must be left
-        moment = random.choice(tuple(Moment))
-        # Rounds are formed at the beginning, and again only after another fault.
-        step = 0 if moment in (Moment.SYNC, Moment.RENDEZVOUS) and number == 0 else random.randint(2, STEPS - 6)
+        moment = random.choice(moments)
+        # Rounds are formed at the beginning, and again only after another fault, which is when parts are moved, too.
+        early = moment in (Moment.SYNC, Moment.RENDEZVOUS) and number == 0
+        step = 0 if early or moment is Moment.TRANSFER else random.randint(2, STEPS - 6)
         faults.append(Fault(number, kind, moment, step, random.randint(0, world_size - 1)))
     return Schedule(seed, agents, workers, STEPS, tuple(faults))

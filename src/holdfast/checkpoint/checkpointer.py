@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from holdfast.checkpoint import snapshot, telling
 from holdfast.checkpoint.checksums import checksum
@@ -31,10 +31,9 @@ from holdfast.checkpoint.memory import MemoryTier
 from holdfast.checkpoint.ranges import Deal, deal_evenly
 from holdfast.checkpoint.tier import Shard, Tier
 from holdfast.errors import HoldfastError, UsageError
+from holdfast.facts import facts
 from holdfast.quantities import to_seconds
-
-if TYPE_CHECKING:
-    pass
+from holdfast.threads import start_thread
 
 #: Sends each worker's bytes to all workers, in the order of their ranks.
 Gather = Callable[[bytes], list[bytes]]
@@ -214,14 +213,15 @@ class Checkpointer:
             self._pending += 1
             self._pending_slow += bool(job.tiers)
         if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._work, name="holdfast checkpoints", daemon=True)
-            self._thread.start()
+            self._thread = start_thread(self._work, "holdfast checkpoints")
         self._jobs.put(job)
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             try:
                 self._keep(job)
+            except Exception as error:  # noqa: BLE001 - the saves behind this one would wait for ever
+                facts.unexpected("keeping a checkpoint", error, f"step {job.key.step} may be missing from its tiers")
             finally:
                 with self._changed:
                     job.buffer.held = False

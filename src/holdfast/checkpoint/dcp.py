@@ -7,6 +7,7 @@ checked field by field (`holdfast.checkpoint.dcp_metadata`). Its entries are rea
 from __future__ import annotations
 
 import io
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -82,7 +83,10 @@ def _to_tensors(value: Any, where: str) -> Any:
     import torch
 
     if isinstance(value, FlatSlice):
-        raise UsageError(f"{where} is a part of an array: restore the whole state with shard=(0, 1) first")
+        local = _to_tensors(value.local, where)
+        if not isinstance(local, torch.Tensor) or value.start or local.numel() != math.prod(value.shape):
+            raise UsageError(f"{where} is a part of an array: restore the whole state with shard=(0, 1) first")
+        return local.reshape(value.shape).movedim(0, value.dim) if value.shape else local
     if isinstance(value, dict):
         return {key: _to_tensors(item, f"{where}[{key!r}]") for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -34,12 +34,15 @@ class FlatSlice:
     """One worker's part of a sharded array: `local` has its elements from `start` on.
 
     Elements are counted as in the flattened whole, which has this `shape`. Such an array can be restored by any number
-    of workers (`holdfast.checkpoint.Checkpointer.restore`).
+    of workers (`holdfast.checkpoint.Checkpointer.restore`). So many elements as `unit` says stay together, such as a
+    row. `dim` is the dimension of the program's array that comes first here, because it is split along it.
     """
 
     local: Any
     start: int
     shape: tuple[int, ...]
+    unit: int = 1
+    dim: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +203,8 @@ def describe(value: Any, add: Add, where: str = "state") -> Any:
     if isinstance(value, dict):
         return ["dict", *_describe_items(value.items(), add, where)]
     if isinstance(value, FlatSlice):
-        return ["slice", describe(value.local, add, where), value.start, list(value.shape)]
+        more = [value.unit, value.dim] if (value.unit, value.dim) != (1, 0) else []
+        return ["slice", describe(value.local, add, where), value.start, list(value.shape), *more]
     leaf = _leaf_for(value)
     if leaf is None:
         raise UsageError(
@@ -239,7 +243,7 @@ def _build(value: Any, arrays: Sequence[Any]) -> Any:
         case "array":
             return arrays[rest[0]]
         case "slice":
-            return FlatSlice(_build(rest[0], arrays), rest[1], tuple(rest[2]))
+            return FlatSlice(_build(rest[0], arrays), rest[1], tuple(rest[2]), *rest[3:5])
         case "bytes":
             return base64.b64decode(rest[0])
         case "float":

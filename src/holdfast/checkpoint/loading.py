@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.checkpoint.layout import START, FlatSlice, build, make_array, offsets, padding, read_header, unpack
@@ -24,6 +24,8 @@ class _Spread:
     start: int
     stop: int
     total: int
+    #: So many elements stay together.
+    unit: int
     offset: int
     described: dict[str, Any]
 
@@ -64,7 +66,7 @@ class _Dealer:
                 raise CorruptShardError(
                     f"shards {base} and {number} do not agree on what is spread over workers: {odd}"
                 )
-        mine = {path: self._deal(path, each.total, self._rank, self._world) for path, each in spread.items()}
+        mine = {path: self._range(path, each) for path, each in spread.items()}
         numbers = {number: path for path, number in _walk(header["tree"])}
         arrays = []
         for number, (described, at) in enumerate(zip(header["arrays"], offsets(header, start), strict=True)):
@@ -74,6 +76,11 @@ class _Dealer:
             else:
                 arrays.append(make_array(described, self._shards[base].read(at, at + described["nbytes"])))
         return _rebased(build(header["tree"], arrays), mine)
+
+    def _range(self, path: str, spread: _Spread) -> tuple[int, int]:
+        """Return which elements this rank gets; units are dealt out as a whole."""
+        start, stop = self._deal(path, spread.total // spread.unit, self._rank, self._world)
+        return start * spread.unit, stop * spread.unit
 
     def _assemble(self, path: str, start: int, stop: int) -> Any:
         """Return the elements from `start` to `stop` of an array, collected from the shards that have them."""
@@ -105,19 +112,23 @@ def _read_header(shard: Shard) -> tuple[dict[str, Any], int]:
 
 def _find_spread(header: dict[str, Any], start: int) -> dict[str, _Spread]:
     places = offsets(header, start)
+    slices = _slices(header["tree"])
     found = {}
     for path, number in _walk(header["tree"]):
         described = header["arrays"][number]
-        first, shape = _slices(header["tree"])[path]
+        first, shape, unit = slices[path]
         count = math.prod(described["shape"])
-        found[path] = _Spread(first, first + count, math.prod(shape), places[number], described)
+        total = math.prod(shape)
+        if unit < 1 or total % unit:
+            raise ValueError(f"{total} elements in units of {unit}")
+        found[path] = _Spread(first, first + count, total, unit, places[number], described)
     return found
 
 
-def _slices(described: Any, path: str = "state") -> dict[str, tuple[int, list[int]]]:
-    found: dict[str, tuple[int, list[int]]] = {}
+def _slices(described: Any, path: str = "state") -> dict[str, tuple[int, list[int], int]]:
+    found: dict[str, tuple[int, list[int], int]] = {}
     for where, node in _nodes(described, path):
-        found[where] = (node[2], node[3])
+        found[where] = (node[2], node[3], node[4] if len(node) > 4 else 1)
     return found
 
 
@@ -144,7 +155,7 @@ def _nodes(described: Any, path: str) -> Iterator[tuple[str, list[Any]]]:
 def _rebased(tree: Any, mine: Mapping[str, tuple[int, int]], path: str = "state") -> Any:
     """Return the tree with every sharded array starting where this rank's part does."""
     if isinstance(tree, FlatSlice):
-        return FlatSlice(tree.local, mine[path][0], tree.shape)
+        return replace(tree, start=mine[path][0])
     if isinstance(tree, dict):
         return {key: _rebased(item, mine, f"{path}[{key!r}]") for key, item in tree.items()}
     if isinstance(tree, list | tuple):

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from holdfast.errors import CorruptShardError
 
-#: From an array's path in the state, its number of elements, a rank and a world size to that rank's first and last.
+#: From an array's path in the state, its number of elements (or units of them, see `FlatSlice`), a rank and a world
+#: size to that rank's first and last.
 Deal = Callable[[str, int, int, int], tuple[int, int]]
 
 

@@ -31,6 +31,7 @@ SECTIONS = {
         "secret": "Make, find and compare the secret that nodes share.",
         "warm": "List and stop what launches with --keep-warm have left for the next ones.",
         "checkpoints": "List, verify and prune checkpoints.",
+        "chaos": "Strike your own live job with seeded faults, and see how it recovers.",
         "demo": "Watch a job survive a killed worker and a killed node; under a minute, on this machine.",
     },
     "Submit jobs": {
@@ -49,9 +50,11 @@ SECTIONS = {
         "validate": "Check whether components can be run.",
         "resources": "List machines by name.",
         "runopts": "Show the run options of each scheduler.",
+        "forecast": "Forecast the goodput of a job: what is lost to what, how often to save, how many spares.",
         "configure": "Write a settings file, or show which settings are in force.",
         "plugins": "List what installed packages add, and what of it is broken.",
         "completion": "Print the completion script for a shell.",
+        "explain": "Explain a message by its code or its words.",
         "man": "Show the manual page of a command, or write all of them to a folder.",
     },
 }
@@ -161,7 +164,7 @@ def main(args: Sequence[str] | None = None) -> None:
     except InternalError:
         raise
     except HoldfastError as error:
-        _say(str(error))
+        _say(str(error), error)
         sys.exit(2)
     except OSError as error:
         if os.environ.get("LOGLEVEL", "").upper() == "DEBUG":
@@ -205,9 +208,19 @@ def _tell_usage(error: click.ClickException) -> None:
         return
     from holdfast.cli.mistakes import usage_sentence
 
-    _say(usage_sentence(error))
+    _say(usage_sentence(error), error)
 
 
-def _say(sentence: str) -> None:
+def _say(sentence: str, error: Exception | None = None) -> None:
     with contextlib.suppress(OSError):  # a full disk, or a closed pipe
-        click.echo(f"holdfast: {printable(sentence)}", err=True)
+        click.echo(f"holdfast: {printable(sentence)}{_code(error)}", err=True)
+
+
+def _code(error: Exception | None) -> str:
+    """Return what shows an error's code on a terminal; programs that read our output get the sentence alone."""
+    if error is None or not sys.stderr.isatty():
+        return ""
+    from holdfast.explain.reading import code_for
+
+    code = code_for(error)
+    return click.style(f" [explain {code}]", dim=True) if code else ""

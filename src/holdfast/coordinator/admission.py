@@ -47,17 +47,14 @@ def refusal(run: str, join: Join, settings: RunSettings | None, nodes: Mapping[s
     return None
 
 
-def left_over(nodes: Mapping[str, Node], settings: RunSettings) -> list[Node]:
-    """Return the nodes of an earlier launch whose places agents of a later one have taken.
+def left_over(nodes: Mapping[str, Node]) -> list[Node]:
+    """Return the nodes of an earlier launch whose places agents of a later one, which is whole, have taken.
 
     A coordinator that was started again cannot tell whether a node that comes back from an older round survived its
     predecessor or was forgotten: both continue. It knows once so many new agents have come that they are a whole run by
     themselves, and there is one of them on the very host of the old one.
     """
-    new = [node for node in nodes.values() if not node.earlier]
-    if len(new) < settings.max_nodes:
-        return []
-    hosts = {node.spec.host for node in new}
+    hosts = {node.spec.host for node in nodes.values() if not node.earlier}
     return [node for node in nodes.values() if node.earlier and node.spec.host in hosts]
 
 

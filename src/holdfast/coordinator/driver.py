@@ -30,7 +30,8 @@ from holdfast.coordinator.machine import (
     Send,
 )
 from holdfast.coordinator.messages import CODEC, Seen
-from holdfast.coordinator.records import RecordFolder
+from holdfast.coordinator.records import Records
+from holdfast.coordinator.state import RunRecord
 from holdfast.errors import HoldfastError, UnavailableError
 from holdfast.facts import ERROR, Fact, facts
 from holdfast.machine import Tick
@@ -55,11 +56,13 @@ class Coordinator:
     def __init__(
         self,
         secret: bytes,
-        records: RecordFolder | None = None,
+        records: Records | None = None,
         limits: Limits = Limits(),  # noqa: B008 - frozen
         kind: str = SERVED,
         on_crash: Callable[[Coordinator], None] = lambda _: None,
-        may_seal: Callable[[], Awaitable[bool]] | None = None,
+        may_seal: Callable[[str, RunRecord], Awaitable[bool]] | None = None,
+        *,
+        awaits_carrier: bool = False,
         home: str = "",
         peer_tls: Callable[[], ssl.SSLContext | None] = lambda: None,
     ) -> None:
@@ -73,8 +76,9 @@ class Coordinator:
             epoch=time.time() - time.monotonic(),
             guarded=may_seal is not None,
             home=home,
+            awaits_carrier=awaits_carrier,
         )
-        #: Waits until this coordinator may seal a round; says false if it never may again.
+        #: Waits until this coordinator may seal a round of a run with this record; says false if it never may again.
         self._may_seal = may_seal
         self._asking: set[asyncio.Task[None]] = set()
         # The agent that carries a coordinator is one of its nodes, and hears of facts as they all do.
@@ -175,7 +179,7 @@ class Coordinator:
             elif type(effect) is SaveRun:
                 self._save(effect)
             elif type(effect) is AskSeal:
-                self._begin(self._ask_seal(effect.run))
+                self._begin(self._ask_seal(effect))
             elif type(effect) is ProbeNode:
                 self._begin(self._probe(effect))
             elif type(effect) is AskOther:
@@ -243,15 +247,15 @@ class Coordinator:
         if self._loop is not None:
             self._handle(event)
 
-    async def _ask_seal(self, run: str) -> None:
+    async def _ask_seal(self, ask: AskSeal) -> None:
         assert self._may_seal is not None
         try:
-            allowed = await self._may_seal()
+            allowed = await self._may_seal(ask.run, ask.record)
         except Exception as error:  # noqa: BLE001 - a round that is never allowed would be waited for until a timeout
             self._end(error)
             return
         if allowed and self._loop is not None:
-            self._handle(RunMaySeal(run))  # without a pause: the permission is for this moment
+            self._handle(RunMaySeal(ask.run))  # without a pause: the permission is for this moment
 
     def _save(self, effect: SaveRun) -> None:
         if self._records is None:

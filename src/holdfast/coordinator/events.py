@@ -95,7 +95,12 @@ class DropRound:
 
 @dataclass(frozen=True, slots=True)
 class WantSeal:
-    """A round is ready, and this coordinator must be allowed to seal it; answered by `SealAllowed`."""
+    """A round is ready, and this coordinator must be allowed to seal it; answered by `SealAllowed`.
+
+    The record has the round's number as reserved: whatever becomes of this coordinator, no other uses it.
+    """
+
+    record: RunRecord
 
 
 @dataclass(frozen=True, slots=True)

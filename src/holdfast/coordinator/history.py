@@ -110,6 +110,12 @@ def node_gone(node: Node, sentence: str) -> News:
     return News("node_gone", sentence, {"node": node.spec.node, "host": node.name}, WARNING)
 
 
+def node_late(node: Node) -> News:
+    """A node is silent for longer than its lease, but the others still make steps."""
+    sentence = f"{node.name} has been silent for {node.spec.lease_s:g} s, but the others still make steps; it stays"
+    return News("node_late", sentence, {"node": node.spec.node, "host": node.name}, WARNING)
+
+
 def worker_replaced(node: Node, cause: Cause, round_: Round, restarts_used: int) -> News:
     """A worker failed, and its round continues."""
     data = {"round": round_.id.number, "failure": cause.detail or None, "restarts_used": restarts_used}

@@ -176,6 +176,7 @@ class AskSeal:
     """Find out whether this coordinator may seal a round of a run; answered by `RunMaySeal` once it may."""
 
     run: str
+    record: RunRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,16 +234,16 @@ class CoordinatorMachine:
         epoch: float = 0.0,
         *,
         guarded: bool = False,
+        awaits_carrier: bool = False,
         address: str = "",
         home: str = "",
     ) -> None:
         self._make_nonce = make_nonce
         self.takeover = Takeover(address, home)
         self._epoch = epoch
-        self._guarded = guarded
+        self._guarded, self._awaits_carrier = guarded, awaits_carrier
         self.runs: dict[str, RunMachine] = {
-            run: RunMachine(run, make_nonce, record, now, epoch, guarded=guarded)
-            for run, record in (records or {}).items()
+            run: self._make_run(run, record, now) for run, record in (records or {}).items()
         }
         self.store = StoreMachine(make_nonce())
         self.sessions: dict[Hashable, Session] = {}
@@ -407,11 +408,11 @@ class CoordinatorMachine:
             case Found():
                 self._compare(event.seen.run, event.address, event.seen, now)
 
-    def _ask_seal(self, run: str, machine: RunMachine, now: float) -> None:
+    def _ask_seal(self, run: str, machine: RunMachine, record: RunRecord, now: float) -> None:
         """Find out whether a run may seal: the nodes of its guardian decide, or what elected this coordinator."""
         guardian = machine.settings.guardian if machine.settings is not None else ""
         if not guardian:
-            self._out.append(AskSeal(run))
+            self._out.append(AskSeal(run, record))
             return
         guard = self.runs.get(guardian)
         if guard is not None and guard.begun_here and machine.last_number == 0:
@@ -492,9 +493,7 @@ class CoordinatorMachine:
     def _run(self, run: str, event: RunEvent, now: float) -> None:
         machine = self.runs.get(run)
         if machine is None:
-            machine = self.runs[run] = RunMachine(
-                run, self._make_nonce, now=now, epoch=self._epoch, guarded=self._guarded
-            )
+            machine = self.runs[run] = self._make_run(run, None, now)
         effects = machine.handle(event, now)
         self._hasten(run, machine, now)
         self._note_wakeup(run)
@@ -514,7 +513,7 @@ class CoordinatorMachine:
                 case DropRound():
                     self._from_store(self.store.handle(SpaceDropped(round_space(run, effect.round)), now))
                 case WantSeal():
-                    self._ask_seal(run, machine, now)
+                    self._ask_seal(run, machine, effect.record, now)
                 case Probe():
                     self._out.append(ProbeNode(run, effect.node, effect.address))
                 case Confirmed():
@@ -523,6 +522,17 @@ class CoordinatorMachine:
                     self._step_down(run, "", effect.reason)
                 case Note():
                     self._out.append(effect)
+
+    def _make_run(self, run: str, record: RunRecord | None, now: float) -> RunMachine:
+        return RunMachine(
+            run,
+            self._make_nonce,
+            record,
+            now,
+            self._epoch,
+            guarded=self._guarded,
+            awaits_carrier=self._awaits_carrier,
+        )
 
     def _note_wakeup(self, run: str) -> None:
         when = self.runs[run].wakeup()

@@ -257,6 +257,8 @@ class Beat(Message, frozen=True, tag=11):
     known: int = 0
     #: A text about this node, for `holdfast rounds`.
     note: str = ""
+    #: How many steps this node's workers have made, as far as it knows: a number that grows while they work.
+    steps: int = 0
 
 
 class Fail(Message, frozen=True, tag=12):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Protocol
 from urllib.parse import unquote
 
 import msgspec
@@ -21,6 +22,19 @@ class _Named(msgspec.Struct, frozen=True):
     """Which run a record is of; the name of a file cannot hold every id in full."""
 
     run: str | None = None
+
+
+class Records(Protocol):
+    """Where a coordinator keeps the records of its runs."""
+
+    def load(self) -> dict[str, RunRecord]:
+        """Return every record."""
+
+    def save(self, run: str, record: RunRecord) -> None:
+        """Keep one record; raises `OSError` if it cannot be kept."""
+
+    def forget(self, run: str) -> None:
+        """Remove the record of a run."""
 
 
 class RecordFolder:

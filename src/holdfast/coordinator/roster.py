@@ -1,8 +1,7 @@
 """The roster: a run's live nodes, how many of them wait, and when each one's time is up. Pure.
 
 A node is live while its lease runs. A broken connection shortens the lease to a moment, in which a node whose
-connection merely broke can come back; a process that died cannot. When the coordinator itself was called late, silence
-was its own fault, and no lease runs out for a while.
+connection merely broke can come back; a process that died cannot. Whose fault silence is, `hearing` decides.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 
+from holdfast.coordinator.hearing import Hearing, renew_after_cut, renew_after_sleep
 from holdfast.coordinator.messages import Join, Phase
 from holdfast.coordinator.state import Node
 
@@ -25,12 +25,16 @@ class Roster:
         #: How many are in phase WAITING, and how many are within the grace of a broken connection.
         self.waiting = 0
         self.dropped = 0
+        #: How many may be left over from an earlier launch.
+        self.earlier = 0
         self.last_arrival = 0.0
         self._arrivals = 0
         #: One valid entry for each node, at its `watched_at`; others are void.
         self._expiries: list[tuple[float, int, str]] = []
         self._pushes = 0
-        self._mercy_until = float("-inf")
+        self._hearing = Hearing()
+        #: Nodes that have begun to be late, until they are taken.
+        self._late: list[Node] = []
         #: The last `seq` and the last answered ask of nodes that are gone.
         self._gone: dict[str, tuple[int, int]] = {}
 
@@ -48,8 +52,11 @@ class Roster:
             now + join.spec.lease_s,
             sealed_ask=self._gone.pop(join.spec.node, (0, -1))[1],
             earlier=earlier,
+            heard_at=now,
         )
+        self._hear(now)
         self.nodes[join.spec.node] = node
+        self.earlier += earlier
         self._watch(node)
         return node
 
@@ -69,6 +76,8 @@ class Roster:
 
     def renew(self, node: Node, now: float) -> None:
         """Renew a node's lease; a broken connection no longer counts."""
+        self._hear(now)
+        node.heard_at, node.is_late = now, False
         node.expires_at = now + node.spec.lease_s
         self._watch(node)
         if node.dropped is not None:
@@ -76,8 +85,10 @@ class Roster:
             self.dropped -= 1
 
     def drop(self, node: Node, reason: str, expires_at: float) -> None:
-        """Shorten the lease of a node whose connection broke."""
-        if node.dropped is None:
+        """Shorten the lease of a node whose connection broke, unless the coordinator was cut off from all of them."""
+        if self._hearing.is_deaf:
+            self._hear(expires_at)  # the end of an old connection is the first that gets through
+        elif node.dropped is None:
             node.dropped = reason
             self.dropped += 1
             node.expires_at = min(node.expires_at, expires_at)
@@ -101,16 +112,22 @@ class Roster:
         if len(self._gone) > GONE_KEPT_MAX:
             del self._gone[next(iter(self._gone))]
         self.dropped -= node.dropped is not None
+        self.earlier -= node.earlier
         self.waiting -= node.phase is Phase.WAITING
 
     def expired(self, now: float) -> Iterator[Node]:
         """Hand out every node whose time is up, once; each must be removed or renewed before the next is asked for."""
-        while now >= self._mercy_until and self._expiries and self._expiries[0][0] <= now:
+        while self._expiries and self._expiries[0][0] <= now:
             when, _, name = heapq.heappop(self._expiries)
             node = self.nodes.get(name)
             if node is None or node.watched_at != when:
                 continue
             node.watched_at = float("inf")
+            was_late = node.is_late
+            if node.due <= now and (until := self._hearing.excuse(node, now)) is not None:
+                node.expires_at = until
+                if node.is_late and not was_late:
+                    self._late.append(node)
             if node.due > now:
                 self._watch(node)  # renewed since; look again when its time is up
             else:
@@ -118,22 +135,38 @@ class Roster:
 
     def next_expiry(self) -> float | None:
         """Say when the time of a node may be up."""
-        return max(self._expiries[0][0], self._mercy_until) if self._expiries else None
+        return self._expiries[0][0] if self._expiries else None
 
-    def extend_leases(self, now: float) -> None:
-        """Extend every lease by half of the longest one: long enough for beats that are on their way."""
-        longest = max((node.spec.lease_s for node in self.nodes.values()), default=0.0)
-        self._mercy_until = now + longest / 2
+    def was_late(self, now: float, late_s: float) -> None:
+        """Note that the coordinator itself was called late: beats may lie unread, and silence was its own fault."""
+        for node in self.nodes.values():
+            renew_after_sleep(node, now, late_s)
+
+    def note_steps(self, node: Node, steps: int, now: float) -> None:
+        """Note how far a node's workers are."""
+        self._hearing.steps(node, steps, now)
+
+    def take_late(self) -> list[Node]:
+        """Hand out the nodes whose beats have become late, once; they stay."""
+        late, self._late = self._late, []
+        return late
 
     def check(self) -> None:
         """Assert that counts and clocks agree with the nodes."""
         waiting = sum(1 for node in self.nodes.values() if node.phase is Phase.WAITING)
         assert self.waiting == waiting, f"{self.waiting} counted, {waiting} waiting"
         assert self.dropped == sum(1 for node in self.nodes.values() if node.dropped is not None)
+        assert self.earlier == sum(1 for node in self.nodes.values() if node.earlier)
         entries = {(when, name) for when, _, name in self._expiries}
         for name, node in self.nodes.items():
             assert node.watched_at <= node.due, f"{node.name} is not watched in time"
             assert (node.watched_at, name) in entries, f"{node.name} is not watched"
+
+    def _hear(self, now: float) -> None:
+        """Note that a node was heard; after a silence of all of them, each gets a fresh lease."""
+        if self._hearing.hears(now):
+            for node in self.nodes.values():
+                renew_after_cut(node, now)
 
     def _watch(self, node: Node) -> None:
         """Make sure that a node is looked at when its time is up; an entry that is overtaken so is void."""

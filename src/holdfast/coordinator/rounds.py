@@ -69,9 +69,14 @@ class Rounds(Voting):
         epoch: float = 0.0,
         *,
         guarded: bool = False,
+        awaits_carrier: bool = False,
     ) -> None:
         super().__init__()
         self.run = run
+        #: Whether the agent that carried the coordinator before may have outlived it.
+        self._awaits_carrier = awaits_carrier
+        #: A number that an earlier coordinator may have used for a round of which nothing else is known.
+        self._reserved = 0
         #: Whether each seal must be allowed from outside.
         self.guarded = guarded
         #: Whether a permission was asked for and has not come yet.
@@ -172,6 +177,7 @@ class Rounds(Voting):
             awaited=self._awaited(round_) if round_ else 0,
             charged=round_.charged if round_ else False,
             facts=self.history.last,
+            reserved=self._reserved,
         )
 
     @property
@@ -234,6 +240,8 @@ class Rounds(Voting):
                 self._remove(node, f"{node.name} was lost: silent for {node.spec.lease_s:g} s", now, silent=True)
             else:
                 self._remove(node, f"{node.name} was counted out: it did not rejoin in time", now, silent=True)
+        for node in self.roster.take_late():
+            self._note(history.node_late(node))
 
     # -- failures -----------------------------------------------------------------------------------------------
 
@@ -339,7 +347,7 @@ class Rounds(Voting):
             self._seal(now)
         elif not self.seal_asked:
             self.seal_asked = True
-            self._out.append(WantSeal())
+            self._out.append(WantSeal(msgspec.structs.replace(self.record(), reserved=self._next_number())))
 
     @property
     def _is_guarded(self) -> bool:
@@ -362,7 +370,7 @@ class Rounds(Voting):
         if before is not None:
             self._out.append(DropRound(before.id))
         self.begun_here = self.begun_here or self.last_number == 0
-        self.last_number += 1
+        self.last_number = self._next_number()
         round_id = RoundId(self.last_number, self._make_nonce())
         made = places(order, round_id, self.restarts_used)
         self._line = trim(line, settings.max_nodes)
@@ -391,6 +399,9 @@ class Rounds(Voting):
         members = [self.nodes[candidate.spec.node] for candidate in order]
         found = {each.spec.node: standby_address(each, self._address(each)) for each in members}
         return self.standing.seal(self.round.id, members, {name: where for name, where in found.items() if where})
+
+    def _next_number(self) -> int:
+        return max(self.last_number, self._reserved) + 1
 
     def _set_broken(self, reason: str, now: float, cause: Cause | None = None) -> None:
         """SEALED -> REGROUPING."""
@@ -455,7 +466,7 @@ class Rounds(Voting):
     # -- after a restart of the coordinator ---------------------------------------------------------------------
 
     def _restore(self, record: RunRecord, now: float) -> None:
-        self.last_number = record.last_number
+        self.last_number, self._reserved = record.last_number, record.reserved
         self.spent = Spent(record.restarts_used, record.failures_without_progress)
         self.settings = record.settings
         self.history.catch_up(record.facts)
@@ -487,7 +498,9 @@ class Rounds(Voting):
 
     def _recover(self, round_id: RoundId, size: int, settings: RunSettings, now: float) -> None:
         """Hold everything until the members of a round that may be running are back."""
-        self.recovery = Recovery(round_id, size, self._line, now, settings.recovery_s)
+        self.recovery = Recovery(
+            round_id, size, self._line, now, settings.recovery_s, awaits_carrier=self._awaits_carrier
+        )
         self.round, self.stage = self.recovery.round, Stage.SEALED
 
     def hasten(self, by: float) -> None:
@@ -519,11 +532,14 @@ class Rounds(Voting):
         """Turn nodes of an earlier launch away once a later one is complete without them; it begins anew then."""
         settings = self.settings
         assert settings is not None
-        found = left_over(self.nodes, settings) if any(node.earlier for node in self.nodes.values()) else []
+        # Counted, because every node that joins asks: to look at all of them each time would take as long as N * N.
+        if not self.roster.earlier or len(self.nodes) - self.roster.earlier < settings.max_nodes:
+            return
+        found = left_over(self.nodes)
         for node in found:
             self._tell((node.spec.node,), Rejected(LEFT_OVER.format(run=self.run)))
             self._remove(node, f"{node.name} was left over from an earlier launch", now)
-        if found and not any(node.earlier for node in self.nodes.values()):
+        if found and not self.roster.earlier:
             self.spent, self.recovery = Spent(), None
             if self.standing is not None:
                 self.standing = Standing(self.standing.leader, self.standing.rule)

@@ -32,6 +32,7 @@ from holdfast.coordinator.events import (
     Save,
     SealAllowed,
 )
+from holdfast.coordinator.hearing import TARDY_S
 from holdfast.coordinator.messages import (
     Ack,
     Beat,
@@ -57,8 +58,6 @@ from holdfast.coordinator.state import Node, Round, Stage
 from holdfast.machine import Tick
 from holdfast.wire.address import is_loopback
 
-#: A call this much later than asked for means that the coordinator itself was stopped or starved.
-LATE_S = 0.5
 NOTE_CHARS_MAX = 300
 #: For this share of the time that nodes have to come back, sure deaths count for a coordinator that took over.
 SURE_SHARE = 0.5
@@ -72,8 +71,9 @@ class RunMachine(Rounds):
         self._now = now
         if self.closed is not None and not _asks(event):
             return []  # closed is final; a node that still asks is told so
-        if self._asked_wakeup is not None and now - self._asked_wakeup > LATE_S:
-            self._be_late(now - self._asked_wakeup, now)
+        if self._asked_wakeup is not None and (late_s := now - self._asked_wakeup) > TARDY_S:
+            self.roster.was_late(now, late_s)
+            self._be_late(late_s)
         match event:
             case NodeJoined():
                 self._on_join(event, now)
@@ -117,9 +117,8 @@ class RunMachine(Rounds):
 
     # -- where the coordinator can move --------------------------------------------------------------------------
 
-    def _be_late(self, late_s: float, now: float) -> None:
-        """Take this coordinator's own lateness into account: the nodes could not be heard meanwhile."""
-        self.roster.extend_leases(now)
+    def _be_late(self, late_s: float) -> None:
+        """Take this coordinator's own lateness into account: its nodes may have followed another one meanwhile."""
         if self.standing is not None and any(late_s > node.spec.lease_s / 2 for node in self.nodes.values()):
             self.standing.is_late()
 
@@ -263,6 +262,7 @@ class RunMachine(Rounds):
         if (node := self.roster.hear(name, beat.seq, now)) is None:
             return
         node.note = beat.note[:NOTE_CHARS_MAX]
+        self.roster.note_steps(node, beat.steps, now)
         if (reminder := after_beat(node, beat, self.round, self.succession)) is not None:
             self._tell((name,), reminder)
         missed = self.history.since(beat.known)

@@ -66,6 +66,11 @@ class Node:
     earlier: bool = False
     #: A text about it, for `holdfast rounds`.
     note: str = ""
+    #: When it was heard last, and how many steps its workers had made.
+    heard_at: float = 0.0
+    steps: int = 0
+    #: Whether its lease has run out and it stays, because the others make steps.
+    is_late: bool = False
     #: When its one valid entry in the heap of expiries comes up.
     watched_at: float = float("inf")
 
@@ -114,10 +119,20 @@ class Recovery:
 
     The round is known from the record, with its members by name, or from the first node that speaks of it, with their
     number alone. Either way nothing is sealed until all members are back, running or not, or their time is up. The
-    agent that carried the coordinator died with it: it is not waited for.
+    agent that carried the coordinator died with it: it is not waited for, unless it may have outlived it.
     """
 
-    def __init__(self, round_id: RoundId, size: int, seats: Sequence[Seat], now: float, recovery_s: float) -> None:
+    def __init__(
+        self,
+        round_id: RoundId,
+        size: int,
+        seats: Sequence[Seat],
+        now: float,
+        recovery_s: float,
+        *,
+        awaits_carrier: bool = False,
+    ) -> None:
+        self._awaits_carrier = awaits_carrier
         #: Its `places` hold the members that are back; its `hosts` all members, once they are known.
         self.round = Round(round_id, {}, size, now, {seat.node: seat.host for seat in seats})
         self.ends_at = now + recovery_s
@@ -138,7 +153,7 @@ class Recovery:
         """Note that a member is back."""
         self.round.places[node.spec.node] = place
         self.round.hosts[node.spec.node] = node.spec.host
-        self._dead_rank = place.coordinator_rank
+        self._dead_rank = -1 if self._awaits_carrier else place.coordinator_rank
 
     def is_over(self, now: float) -> bool:
         """Return whether all are back that can be, or their time is up."""
@@ -183,6 +198,8 @@ class RunRecord(msgspec.Struct, frozen=True):
     charged: bool = False
     #: The number of the last fact in the run's history.
     facts: int = 0
+    #: The number of a round that was about to be sealed; 0 if there is none.
+    reserved: int = 0
 
 
 def names(hosts: Sequence[str], total: int | None = None) -> str:

@@ -159,6 +159,11 @@ class Story:
         return f"run {run or 'without an id'}, {started}, {state}; logs: {self.folder}"
 
     @property
+    def paths(self) -> list[Path]:
+        """The journals that were read."""
+        return list(self._journals)
+
+    @property
     def folder(self) -> str:
         """The folder that holds all its journals."""
         return os.path.commonpath([path.absolute().parent for path in self._journals])

@@ -26,6 +26,8 @@ TEXT_CHARS_MAX = 300
 #: How many different stacks a report shows.
 GROUPS_MAX = 12
 
+#: The kernel's letter for a process that waits for something.
+_SLEEPS = "S"
 #: What the kernel's letters mean, where the state itself explains a hang.
 _STATES = {
     "T": "stopped by a signal",
@@ -122,7 +124,8 @@ def merge(stacks: Mapping[int, Stack]) -> tuple[Group, ...]:
     groups: dict[object, list[int]] = {}
     for rank in sorted(stacks):
         groups.setdefault(_place(stacks[rank]), []).append(rank)
-    ordered = sorted(groups.values(), key=lambda ranks: (len(ranks), ranks[0]))
+    found = [part for ranks in groups.values() for part in _by_line(ranks, stacks)]
+    ordered = sorted(found, key=lambda ranks: (len(ranks), ranks[0]))
     return tuple(Group(tuple(ranks), stacks[ranks[0]]) for ranks in ordered)
 
 
@@ -171,11 +174,21 @@ def name_ranks(ranks: Iterable[int]) -> str:
 
 
 def _place(stack: Stack) -> object:
-    """What makes two stacks equal: the main thread's calls; a line matters in all but the innermost, which may loop."""
+    """What makes two stacks equal at first: the main thread's calls, and their lines but for the innermost."""
     frames = stack.main
     calls = tuple((frame.function, frame.file, frame.line if depth else 0) for depth, frame in enumerate(frames))
     frozen = stack.state if stack.state in _STATES else ""
     return calls, frozen, "" if calls else stack.note
+
+
+def _by_line(ranks: list[int], stacks: Mapping[int, Stack]) -> list[list[int]]:
+    """Part ranks by the innermost line if all of them sleep there; one that runs may be in a loop over many lines."""
+    if any(stacks[rank].state != _SLEEPS or not stacks[rank].main for rank in ranks):
+        return [ranks]
+    lines: dict[int, list[int]] = {}
+    for rank in ranks:
+        lines.setdefault(stacks[rank].main[0].line, []).append(rank)
+    return list(lines.values())
 
 
 def _group_lines(group: Group) -> list[str]:

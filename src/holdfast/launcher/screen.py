@@ -32,6 +32,8 @@ SHOWN = frozenset(
         "agent_left",
         "health_started",
         "workers_replaced",
+        "workers_moved",
+        "round_outlived",
         "no_heartbeats",
         "standby_ready",
     }
@@ -189,6 +191,8 @@ class Screen:
             self._workers = fact.data.get("world_size", 0)
             self._tells_run = not (os.environ.get(JOB_VARIABLE) and fact.data.get("group_rank"))
             self._restarts = max(self._restarts, fact.data.get("restarts_used", 0))
+        elif fact.kind == "workers_moved":
+            self._workers = fact.data.get("world_size", 0)
         elif fact.kind == "workers_replaced":
             self._restarts += 1
 

@@ -13,7 +13,7 @@ import random
 import socket
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -54,8 +54,6 @@ class Host:
     connect_s = CONNECT_TIMEOUT_S
     #: What else the others are told of this node.
     described: Mapping[str, Any] = MappingProxyType({})
-    #: Waits until the coordinator may seal a round; None if no other can be elected in its place.
-    may_seal: Callable[[], Awaitable[bool]] | None = None
 
     def __init__(
         self, endpoint: Endpoint, secret: bytes, tls: TlsFiles | None, *, required: bool, owned: bool = True
@@ -81,7 +79,7 @@ class Host:
     async def _listen(self) -> bool:
         if self._coordinator is not None:
             return True
-        coordinator = Coordinator(self._secret, kind=EMBEDDED, on_crash=self._on_crash, may_seal=self.may_seal)
+        coordinator = self._make_coordinator()
         try:
             context = self._tls.server_context() if self._tls else None
             opened = await coordinator.open(self._bound, context)
@@ -94,6 +92,9 @@ class Host:
         self._bound = Endpoint(self._bound.host, opened.port)
         self._coordinator = coordinator
         return True
+
+    def _make_coordinator(self) -> Coordinator:
+        return Coordinator(self._secret, kind=EMBEDDED, on_crash=self._on_crash)
 
     def _on_crash(self, coordinator: Coordinator) -> None:
         """Let the next attempt to connect open a new coordinator; it learns the round from the members."""
@@ -149,6 +150,8 @@ class Member:
         self._tls = tls
         self._host = host
         self._explain = explain
+        #: Returns how many steps this node's workers have made; called on the loop, and quick.
+        self.count_steps: Callable[[], int] | None = None
         #: Until a coordinator answers, and again when one that lived inside an agent is gone.
         self._may_host = True
         self._first_connect_s = self._connect_s = host.connect_s if host is not None else CONNECT_TIMEOUT_S
@@ -188,12 +191,14 @@ class Member:
             self._timer = None
 
     def _handle(self, event: MemberEvent) -> None:
+        if self.count_steps is not None:
+            self.machine.steps = self.count_steps()
         for effect in self.machine.handle(event, time.monotonic()):
             match effect:
                 case OpenLink():
                     self._opening = self._loop.create_task(self._open(effect))
                 case DropLink():
-                    self._drop()
+                    self._drop(silent=effect.silent)
                 case Say():
                     if self._link is not None:
                         self._link.send(effect.message)
@@ -264,12 +269,12 @@ class Member:
         self._link = None
         self.handle(LinkDown(reason, ended=ended))
 
-    def _drop(self) -> None:
+    def _drop(self, *, silent: bool = False) -> None:
         if self._opening is not None:
             self._opening.cancel()
             self._opening = None
         if self._link is not None:
-            self._link.close()
+            self._link.abandon() if silent else self._link.close()
             self._link = None
 
     def _arm(self) -> None:

@@ -1,4 +1,8 @@
-"""A small part of etcd's v3 API, over the JSON gateway that every server has."""
+"""A small part of etcd's v3 API, over the JSON gateway that every server has.
+
+With several endpoints, a server that does not answer, or has no leader, is passed over; the one that answered last is
+asked first. What was asked may then have been carried out twice: every write here compares a revision, or may be.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +10,35 @@ import base64
 import http.client
 import json
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from holdfast.errors import UnavailableError
+from holdfast.rendezvous.etcd_access import DEFAULT_PORT, EtcdAccess
 from holdfast.wire.address import Endpoint
 
-DEFAULT_PORT = 2379
+__all__ = ["DEFAULT_PORT", "Gateway"]
+
 TIMEOUT_S = 5.0
+#: gRPC's codes of a server that cannot answer now, where another may: deadline exceeded, unavailable.
+_PASSED_OVER = frozenset({4, 14})
+_UNAUTHENTICATED = 16
 
 T = TypeVar("T")
 
 
 class Gateway:
-    """A client of one etcd server. Blocking; raises `UnavailableError`, also if the answer is not etcd's."""
+    """A client of an etcd cluster. Blocking; raises `UnavailableError`, also if the answer is not etcd's."""
 
-    def __init__(self, endpoint: Endpoint, timeout_s: float = TIMEOUT_S) -> None:
-        self.endpoint = endpoint
+    def __init__(self, access: Endpoint | EtcdAccess, timeout_s: float = TIMEOUT_S) -> None:
+        self.access = EtcdAccess((access,)) if isinstance(access, Endpoint) else access
         self._timeout_s = timeout_s
+        self._context = self.access.context()
+        #: The endpoint that answered last.
+        self.endpoint = self.access.endpoints[0]
+        self._token = ""
+        self._logging_in = threading.Lock()
 
     def get(self, key: str) -> str | None:
         """Return a key's value, or None."""
@@ -32,12 +47,16 @@ class Gateway:
 
     def read(self, key: str) -> tuple[bytes, int] | None:
         """Return a key's value and its revision, or None."""
+        return self._ask("kv/range", {"key": _b64(key)}, _first)
 
-        def first(answer: dict[str, Any]) -> tuple[bytes, int] | None:
-            found = answer.get("kvs", [])
-            return (base64.b64decode(found[0].get("value", "")), int(found[0]["mod_revision"])) if found else None
-
-        return self._ask("kv/range", {"key": _b64(key)}, first)
+    def read_all(self, *keys: str) -> list[tuple[bytes, int] | None]:
+        """Return the values and revisions of keys, all of one moment."""
+        ranges = [{"request_range": {"key": _b64(key)}} for key in keys]
+        return self._ask(
+            "kv/txn",
+            {"success": ranges},
+            lambda answer: [_first(each["response_range"]) for each in answer["responses"]],
+        )
 
     def create(self, key: str, value: str, lease: int) -> bool:
         """Set a key that does not exist; return whether that was so."""
@@ -49,20 +68,36 @@ class Gateway:
 
     def write_if(self, key: str, value: bytes, revision: int, lease: int = 0) -> int | None:
         """Set a key that still has this revision, 0 for none; returns the new one, or None if it had another."""
-        compare = {"key": _b64(key), "target": "MOD", "mod_revision": str(revision)}
-        text = base64.b64encode(value).decode()
-        put = {"request_put": {"key": _b64(key), "value": text, "lease": str(lease)}}
-        return self._ask(
-            "kv/txn",
-            {"compare": [compare], "success": [put]},
-            lambda answer: int(answer["header"]["revision"]) if answer.get("succeeded") else None,
-        )
+        found = self.transact({key: revision}, [put(key, value, lease)])
+        return None if found is None else found[0]
+
+    def transact(
+        self, revisions: dict[str, int], writes: Sequence[dict[str, Any]], prefix: str = ""
+    ) -> tuple[int, list[tuple[str, bytes]]] | None:
+        """Do all writes if the keys still have these revisions; returns the new one, and the keys below a prefix.
+
+        None if a key had another revision: then nothing was done.
+        """
+        compare = [{"key": _b64(key), "target": "MOD", "mod_revision": str(each)} for key, each in revisions.items()]
+        success = [*writes]
+        if prefix:
+            success.append({"request_range": {"key": _b64(prefix), "range_end": _b64(_end(prefix))}})
+
+        def read(answer: dict[str, Any]) -> tuple[int, list[tuple[str, bytes]]] | None:
+            if not answer.get("succeeded"):
+                return None
+            found = answer["responses"][-1]["response_range"].get("kvs", []) if prefix else []
+            pairs = [
+                (base64.b64decode(each["key"]).decode(), base64.b64decode(each.get("value", ""))) for each in found
+            ]
+            return int(answer["header"]["revision"]), pairs
+
+        return self._ask("kv/txn", {"compare": compare, "success": success}, read)
 
     def delete_if(self, key: str, value: str) -> None:
         """Remove a key that still has this value."""
         compare = {"key": _b64(key), "target": "VALUE", "value": _b64(value)}
-        delete = {"request_delete_range": {"key": _b64(key)}}
-        self._ask("kv/txn", {"compare": [compare], "success": [delete]}, _nothing)
+        self._ask("kv/txn", {"compare": [compare], "success": [delete(key)]}, _nothing)
 
     def grant(self, seconds: int) -> int:
         """Make a lease."""
@@ -78,36 +113,114 @@ class Gateway:
 
     def own_address(self) -> str:
         """Return the address by which this host reaches etcd, and so may be reached by others that do."""
-        try:
-            with socket.create_connection((self.endpoint.host, self.endpoint.port), self._timeout_s) as connection:
-                return str(connection.getsockname()[0])
-        except OSError as error:
-            raise UnavailableError(f"no etcd at {self.endpoint}: {error}") from error
+        errors: list[str] = []
+        for endpoint in self._in_order():
+            try:
+                with socket.create_connection((endpoint.host, endpoint.port), self._timeout_s) as connection:
+                    return str(connection.getsockname()[0])
+            except OSError as error:
+                errors.append(f"no etcd at {endpoint}: {error}")
+        raise UnavailableError("; ".join(errors))
+
+    # -- questions -----------------------------------------------------------------------------------------------
 
     def _ask(self, what: str, body: dict[str, Any], read: Callable[[dict[str, Any]], T]) -> T:
-        connection = http.client.HTTPConnection(self.endpoint.host, self.endpoint.port, timeout=self._timeout_s)
+        errors: list[str] = []
+        for endpoint in self._in_order():
+            try:
+                status, text = self._post_allowed(endpoint, what, body)
+            except (OSError, http.client.HTTPException) as error:
+                errors.append(f"no etcd at {endpoint}: {error}")
+                continue
+            shown = text[:200].decode(errors="backslashreplace")
+            if status != http.client.OK:
+                errors.append(f"etcd at {endpoint} refused {what}: {shown}")
+                if _code(text) in _PASSED_OVER:
+                    continue
+                break
+            try:
+                found = read(json.loads(text))
+            except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
+                raise UnavailableError(
+                    f"{endpoint} does not answer like etcd: {what} gave '{shown}' ({error!r}); check the address"
+                ) from error
+            self.endpoint = endpoint
+            return found
+        raise UnavailableError("; ".join(errors))
+
+    def _in_order(self) -> list[Endpoint]:
+        return sorted(self.access.endpoints, key=lambda each: each != self.endpoint)
+
+    def _post_allowed(self, endpoint: Endpoint, what: str, body: dict[str, Any]) -> tuple[int, bytes]:
+        """Ask as the user; a token that etcd does not know any more is replaced once."""
+        if self.access.user is None:
+            return self._post(endpoint, what, body)
+        used = self._token or self._log_in(endpoint, "")
+        status, text = self._post(endpoint, what, body, used)
+        if status != http.client.OK and (_code(text) == _UNAUTHENTICATED or b"invalid auth token" in text):
+            status, text = self._post(endpoint, what, body, self._log_in(endpoint, used))
+        return status, text
+
+    def _log_in(self, endpoint: Endpoint, used: str) -> str:
+        with self._logging_in:
+            if self._token == used:
+                who = {"name": self.access.user, "password": self.access.password}
+                status, text = self._post(endpoint, "auth/authenticate", who)
+                if status != http.client.OK:
+                    shown = text[:200].decode(errors="backslashreplace")
+                    raise OSError(f"it does not let user '{self.access.user}' in: {shown}")
+                self._token = str(json.loads(text).get("token", ""))
+            return self._token
+
+    def _post(self, endpoint: Endpoint, what: str, body: dict[str, Any], token: str = "") -> tuple[int, bytes]:
+        connection = (
+            http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=self._timeout_s)
+            if self._context is None
+            else http.client.HTTPSConnection(
+                endpoint.host, endpoint.port, timeout=self._timeout_s, context=self._context
+            )
+        )
+        headers = {"Content-Type": "application/json", **({"Authorization": token} if token else {})}
         try:
-            connection.request("POST", f"/v3/{what}", json.dumps(body), {"Content-Type": "application/json"})
+            connection.request("POST", f"/v3/{what}", json.dumps(body), headers)
             reply = connection.getresponse()
-            text = reply.read()
-        except (OSError, http.client.HTTPException) as error:
-            raise UnavailableError(f"no etcd at {self.endpoint}: {error}") from error
+            return reply.status, reply.read()
         finally:
             connection.close()
-        shown = text[:200].decode(errors="backslashreplace")
-        if reply.status != http.client.OK:
-            raise UnavailableError(f"etcd at {self.endpoint} refused {what}: {shown}")
-        try:
-            return read(json.loads(text))
-        except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
-            raise UnavailableError(
-                f"{self.endpoint} does not answer like etcd: {what} gave '{shown}' ({error!r}); check the address"
-            ) from error
+
+
+def put(key: str, value: bytes, lease: int = 0) -> dict[str, Any]:
+    """Return the part of a transaction that sets a key."""
+    return {"request_put": {"key": _b64(key), "value": base64.b64encode(value).decode(), "lease": str(lease)}}
+
+
+def delete(key: str) -> dict[str, Any]:
+    """Return the part of a transaction that removes a key."""
+    return {"request_delete_range": {"key": _b64(key)}}
+
+
+def _first(answer: dict[str, Any]) -> tuple[bytes, int] | None:
+    found = answer.get("kvs", [])
+    return (base64.b64decode(found[0].get("value", "")), int(found[0]["mod_revision"])) if found else None
+
+
+def _code(text: bytes) -> int | None:
+    """Return gRPC's code of an error, if the text is one."""
+    try:
+        code = json.loads(text).get("code")
+    except (ValueError, AttributeError):
+        return None
+    return code if isinstance(code, int) else None
 
 
 def _nothing(answer: dict[str, Any]) -> None:
     if not isinstance(answer, dict):
         raise TypeError(f"{type(answer).__name__} is no answer")
+
+
+def _end(prefix: str) -> str:
+    """Return the first key after all that begin with a prefix."""
+    return prefix[:-1] + chr(ord(prefix[-1]) + 1)
 
 
 def _b64(text: str) -> str:

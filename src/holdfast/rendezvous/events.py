@@ -120,7 +120,12 @@ class OpenLink:
 
 @dataclass(frozen=True, slots=True)
 class DropLink:
-    """Close the connection, or stop trying, once what was sent is out; not reported."""
+    """Close the connection, or stop trying, once what was sent is out; not reported.
+
+    The end of a `silent` one is not said for certain: heard late, it would look like the end of this process.
+    """
+
+    silent: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,9 @@ The rules:
    wait for a round.
 2. An ask ends in a round, in the end of the run, or at its deadline with a sentence that says what was missing.
 3. Every message carries an increasing `seq`; only the answer to the latest ask counts.
-4. Some messages are repeated: a `Join` when the coordinator asks for it, a `Close` with every beat until the
+4. A coordinator that is silent for a lease is looked for anew; its silence is told after a lease or `SILENT_TOLD_S`,
+   whichever is shorter, and not blamed on it if this node itself was asleep.
+5. Some messages are repeated: a `Join` when the coordinator asks for it, a `Close` with every beat until the
    run is closed.
 """
 
@@ -28,13 +30,9 @@ import enum
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from holdfast.coordinator import messages as wire
 from holdfast.coordinator.messages import Cause, NodeSpec, Phase, Place, RunSettings, ToldFact
 from holdfast.machine import Tick
-from holdfast.rendezvous.absence import Absence
-from holdfast.rendezvous.allegiance import Allegiance
 from holdfast.rendezvous.events import (
     Ask,
     AskFailed,
@@ -63,7 +61,7 @@ from holdfast.rendezvous.events import (
     RunEnded,
     Say,
 )
-from holdfast.rendezvous.search import CONNECT_S, HOME, Search
+from holdfast.rendezvous.seeking import RETRY_S_MAX, RETRY_S_MIN, Seeker
 from holdfast.wire.frames import Message
 
 __all__ = [
@@ -98,16 +96,16 @@ __all__ = [
     "State",
 ]
 
-RETRY_S_MIN = 0.05
-RETRY_S_MAX = 1.0
-#: How many beats fit into a lease: two may be lost before the third is late.
-BEATS_PER_LEASE = 3
+#: How many beats fit into a lease; with a long lease there are more. After a link was down for two seconds the kernel
+#: may have sent the next packet three seconds late: a lease of 5 s outlives that and the time since the last beat.
+BEATS_PER_LEASE = 4
+BEAT_S_MAX = 3.0
+#: A coordinator that is silent for so long is told, even where the lease is longer.
+SILENT_TOLD_S = 8.0
+#: A call this much later than asked for means that this process was asleep: what it was told lies unread.
+LATE_S = 0.5
 #: For this share of the time that a coordinator waits for nodes to come back, sure deaths count after it is lost.
 SURE_SHARE = 0.5
-#: A call this much later than asked for means that this node itself was stopped or starved.
-LATE_S = 0.2
-#: A node that other agents send back to a coordinator that it cannot reach does so for this long.
-LOST_LEASES = 2.0
 #: How long a wait lasts before the node asks what it is for.
 FIRST_BEAT_S = 0.4
 
@@ -134,20 +132,18 @@ _PHASES = {
 }
 
 
-class MemberMachine:
+class MemberMachine(Seeker):
     """Decides for one node; see the module's opening. `jitter` returns a number from 0 to 1."""
 
     def __init__(
         self, run: str, spec: NodeSpec, settings: RunSettings, jitter: Callable[[], float], guide: str = ""
     ) -> None:
+        super().__init__(spec, settings, jitter, guide)
         self.run = run
-        self.spec = spec
-        self.settings = settings
         self.state = State.IDLE
         #: The round that this node is in, or was in last.
         self.place: Place | None = None
         self.nodes_waiting = 0
-        self._jitter = jitter
         self._seq = 0
         self._ask = 0
         #: What the owner calls its latest ask.
@@ -156,41 +152,31 @@ class MemberMachine:
         self._known = 0
         #: Sent with every beat, for `holdfast rounds`.
         self.note = ""
+        #: How many steps the workers here have made; sent with every beat.
+        self.steps = 0
+        #: Whether to wait for a coordinator without end: another node is elected when its node is gone.
+        self.waits_on = False
         self._cause: Cause | None = None
         #: Why the owner wants the run to end; said again until the coordinator says that it has.
         self._close: Close | None = None
         self._deadline: float | None = None
-        self._linked = False
         #: Whether a connection is wanted, and being made or waited for.
         self._wanted = False
-        self._retry_at: float | None = None
-        self._retry_s = RETRY_S_MIN
-        self._beat_at: float | None = None
         self._heard_at = 0.0
+        #: When we last asked to be called.
+        self._asked_wakeup: float | None = None
         self._heard_sentence = ""
-        self._link_trouble = "not connected yet"
-        self._away = Absence()
-        #: Whether the coordinator that this node is connected to has taken it in.
-        self._settled_in = False
-        #: Whether this coordinator is a process of its own, from which no agent takes over.
-        self._fixed = False
-        #: Whether this node noticed the coordinator's silence late.
-        self._was_late = False
-        #: Whether any coordinator has, ever.
-        self._ever_in = False
-        #: Where the coordinator is looked for, and what this node has promised; only where it can move.
-        self.search = Search(guide)
-        self.allegiance = Allegiance() if settings.takeover else None
         #: How long the owner is willing to wait for a round, and so for a coordinator that took workers with it.
         self._patience_s = float("inf")
         self._now = 0.0
-        self._out: list[MemberEffect] = []
 
     # -- the contract ----------------------------------------------------------------------------------------
 
     def handle(self, event: MemberEvent, now: float) -> list[MemberEffect]:
         """Decide what one event means."""
         self._now = now
+        if self._asked_wakeup is not None and now - self._asked_wakeup > LATE_S:
+            self._heard_at = max(self._heard_at, now - self.spec.lease_s / 2)
         match event:
             case Ask():
                 self._on_ask(event, now)
@@ -220,10 +206,12 @@ class MemberMachine:
             case Heard():
                 if self._linked:
                     self._heard_at = now
-                    self._on_message(event.message, now)
+                    self._end_absence(now)
+                    self._on_message(event.message)
             case Tick():
                 pass
         self._on_time(now)
+        self._asked_wakeup = self.wakeup()
         effects, self._out = self._out, []
         return effects
 
@@ -232,8 +220,11 @@ class MemberMachine:
         times = [self._retry_at, self._deadline, self._beat_at]
         if self._linked:
             times.append(self._heard_at + self.spec.lease_s)
+            if self.state in SETTLED and self._away.since is None:
+                times.append(self._heard_at + SILENT_TOLD_S)
         elif self.state in SETTLED:
-            times += [self._away.due(self.spec.lease_s), self._gives_up_at()]
+            times.append(self._away.due(self._told_after_s))
+        times.append(self._gives_up_at())
         return min((when for when in times if when is not None), default=None)
 
     def check(self) -> None:
@@ -260,15 +251,6 @@ class MemberMachine:
     def is_linked(self) -> bool:
         """Whether there is a connection to the coordinator."""
         return self._linked
-
-    @property
-    def has_heirs(self) -> bool:
-        """Whether this node knows which agents may carry the coordinator."""
-        return self.allegiance is not None and bool(self.allegiance.heirs)
-
-    def describe(self, **changes: Any) -> None:
-        """Change this node's description; takes effect with its next `Join`."""
-        self.spec = msgspec.structs.replace(self.spec, **changes)
 
     def sentence(self) -> str:
         """Return what this node waits for, in the coordinator's words if it can be reached."""
@@ -332,12 +314,15 @@ class MemberMachine:
         if not self.search.is_elsewhere:
             self._retry_s = RETRY_S_MIN
         self._heard_at = now
-        if (away_s := self._away.end(now)) is not None:
-            self._out.append(CoordinatorBack(away_s))
+        self._end_absence(now)
         self._beat_soon(now)
         if self.state in _PHASES:
             self._say_join()
             self._say_close()
+
+    def _end_absence(self, now: float) -> None:
+        if (away_s := self._away.end(now)) is not None:
+            self._out.append(CoordinatorBack(away_s))
 
     def _on_link_down(self, event: LinkDown, now: float) -> None:
         self._linked = False
@@ -357,92 +342,49 @@ class MemberMachine:
         self._retry_at = now + self._retry_s * (0.5 + self._jitter()) if self._retry_s > RETRY_S_MIN else now
         self._retry_s = min(self._retry_s * 2, RETRY_S_MAX)
 
-    def _search_on(self, event: LinkDown, now: float) -> None:
-        """Look elsewhere for a coordinator that is gone, or was not found where this node looked last."""
-        if self._settled_in:
-            self._lose_coordinator(now, ended=event.ended)
-            self.search.begin(silent=not event.ended and not self._was_late)
-            self._was_late = False
-        elif not self.search.fail():
-            self._retry_s = min(self._retry_s * 2, RETRY_S_MAX)
-            self._retry_at = now + self._retry_s * (0.5 + self._jitter())
-            return
-        self._retry_at = now
-
-    def _on_out(self, out: wire.Out, now: float) -> None:
-        """Follow where another coordinator is; one that cannot be reached for long is not waited for."""
-        if self._settled_in:
-            self._lose_coordinator(now, ended=True)
-        if self.allegiance is not None and out.gone:
-            self.allegiance.gone = (*self.allegiance.gone, *out.gone)
-        self._out.append(DropLink())
-        self._linked, self._beat_at, self._link_trouble = False, None, out.reason
-        self._away.begin(now)
-        since = self._away.since
-        lost = since is not None and now > since + LOST_LEASES * self.spec.lease_s
-        where = self.search.guide if lost and self.allegiance is not None else out.address
-        if where:
-            self.search.go(where)
-        else:
-            self.search.begin(silent=True)
-        self._retry_at = now if self._retry_s == RETRY_S_MIN else now + self._retry_s * self._jitter()
-        self._retry_s = min(self._retry_s * 2, RETRY_S_MAX)
-
-    def _lose_coordinator(self, now: float, *, ended: bool) -> None:
-        self._settled_in = False
-        self._retry_s = RETRY_S_MIN
-        if self.allegiance is not None:
-            self.allegiance.lose(now, self.spec.lease_s, ended=ended)
-
-    def _settle_in(self) -> None:
-        """Note that a coordinator has taken this node in."""
-        self._settled_in = self._ever_in = True
-        self._retry_s = RETRY_S_MIN
-
-    def _open(self) -> None:
-        search = self.search
-        if self.allegiance is not None and search.at != HOME:
-            self.describe(hosts_coordinator=search.leads)
-        leads = self.allegiance is not None and search.leads
-        self._out.append(OpenLink(search.at, leads, CONNECT_S if search.is_elsewhere else None))
-
     def _on_time(self, now: float) -> None:
         if self._retry_at is not None and now >= self._retry_at:
             self._retry_at = None
             self._open()
         if self._deadline is not None and now >= self._deadline:
             self._fail_ask(self.sentence() if self._linked else self._away_reason())
-        if self._linked and now >= self._heard_at + self.spec.lease_s:
-            # One that was stopped itself cannot blame the coordinator, and looks there first.
-            self._was_late = now > self._heard_at + self.spec.lease_s + LATE_S
-            self._out.append(DropLink())
-            self._on_link_down(LinkDown(f"the coordinator was silent for {self.spec.lease_s:g} s"), now)
-        if self.state in SETTLED and self._away.tell(self.state, now, self.spec.lease_s):
+        self._watch_silence(now)
+        if self.state in SETTLED and self._away.tell(self.state, now, self._told_after_s):
             self._out.append(CoordinatorAway(self._away_sentence(now)))
         if (gives_up_at := self._gives_up_at()) is not None and now >= gives_up_at:
             self._on_ended(RunEnded(f"{self._away_reason()} for {self._patience_s:g} s", failed=True))
         if self._beat_at is not None and now >= self._beat_at:
-            self._beat_at = now + self.spec.lease_s / BEATS_PER_LEASE
+            self._beat_at = now + self._beat_s
             if self.state in _PHASES:
                 round_id = self.place.round if self.place is not None else None
+                seq, phase = self._next_seq(), _PHASES[self.state]
                 if self.allegiance is not None:
-                    self.allegiance.say_beat(self._seq + 1, now)
-                self._say(wire.Beat(self._next_seq(), _PHASES[self.state], self._ask, round_id, self._known, self.note))
+                    self.allegiance.say_beat(seq, now)
+                self._say(wire.Beat(seq, phase, self._ask, round_id, self._known, self.note, self.steps))
                 self._say_close()
+
+    def _watch_silence(self, now: float) -> None:
+        """Give up a connection on which nothing was heard for a lease."""
+        if self._linked and now >= self._heard_at + self._told_after_s:
+            self._link_trouble = f"it has been silent for {self._told_after_s:g} s"
+            self._away.begin(self._heard_at)
+        if self._linked and now >= self._heard_at + self.spec.lease_s:
+            self._out.append(DropLink(silent=True))
+            self._on_link_down(LinkDown(f"the coordinator was silent for {self.spec.lease_s:g} s"), now)
 
     # -- the coordinator -------------------------------------------------------------------------------------
 
-    def _on_message(self, message: Message, now: float) -> None:
+    def _on_message(self, message: Message) -> None:
         if isinstance(message, wire.Sealed | wire.Broken | wire.Closed):
             self._on_facts(message.facts)
         match message:
             case wire.Sealed():
-                self._on_sealed(message, now)
+                self._on_sealed(message)
             case wire.Elect():
                 if self.allegiance is not None:
                     self._say(wire.Promise(self._next_seq(), message.poll, self.allegiance.promise(message)))
             case wire.Out():
-                self._on_out(message, now)
+                self._on_out(message, self._now)
             case wire.Broken():
                 self._on_broken(message)
             case wire.Called():
@@ -472,17 +414,19 @@ class MemberMachine:
             case _:
                 pass  # not meant for nodes; types that this version does not know are ignored by the link
 
-    def _on_sealed(self, message: wire.Sealed, now: float) -> None:
+    def _on_sealed(self, message: wire.Sealed) -> None:
         succession = message.succession
         if self.allegiance is not None and succession is not None and not self.allegiance.follows(succession.term):
             return  # from a coordinator that another one has taken over from
         if self.state is State.WAITING and message.ask == self._ask:
             self._settle_in()
             if self.allegiance is not None and succession is not None:
-                self.allegiance.accept(message.place.round, succession, now)
+                self.allegiance.accept(message.place.round, succession, self._now)
                 self.search.learn(succession.heirs, self.spec)
                 if len(succession.ballots) > 1:
-                    self._beat_at = now  # earlier rounds count until all members are known to have accepted this one
+                    self._beat_at = (
+                        self._now
+                    )  # earlier rounds count until all members are known to have accepted this one
             self.state = State.RUNNING
             self.place = message.place
             self._cause = None
@@ -538,7 +482,7 @@ class MemberMachine:
     def _gives_up_at(self) -> float | None:
         """Say when to stop waiting for a coordinator that took workers of the round with it, or None."""
         place, since = self.place, self._away.since
-        if self.state is not State.RUNNING or place is None or since is None:
+        if self.state is not State.RUNNING or place is None or since is None or self.waits_on:
             return None
         return since + self._patience_s if place.coordinator_rank not in (-1, place.group_rank) else None
 
@@ -557,8 +501,15 @@ class MemberMachine:
 
     def _beat_soon(self, now: float) -> None:
         """Beat early after an ask: its answer is the sentence that says what is being waited for."""
-        interval = self.spec.lease_s / BEATS_PER_LEASE
-        self._beat_at = now + (min(interval, FIRST_BEAT_S) if self.state is State.WAITING else interval)
+        self._beat_at = now + (min(self._beat_s, FIRST_BEAT_S) if self.state is State.WAITING else self._beat_s)
+
+    @property
+    def _beat_s(self) -> float:
+        return min(self.spec.lease_s / BEATS_PER_LEASE, BEAT_S_MAX)
+
+    @property
+    def _told_after_s(self) -> float:
+        return min(self.spec.lease_s, SILENT_TOLD_S)
 
     def _say_join(self) -> None:
         pledge = None

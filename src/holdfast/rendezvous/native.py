@@ -375,6 +375,13 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         """Show this text beside the node in `holdfast rounds`; an empty text removes it."""
         self._member.machine.note = text
 
+    def count_steps(self, steps: Callable[[], int]) -> None:
+        """Have every beat say how many steps this node's workers have made; `steps` is called on the background thread.
+
+        While the others make steps, a node whose beats are late is not taken for lost.
+        """
+        self._member.count_steps = steps
+
     def call(self, call: int, topic: str, body: str) -> None:
         """Ask every other node of the round something; the listeners hear `PeerReplied` from those that answer."""
         self._post(PeerCall(call, topic, body))

@@ -20,10 +20,11 @@ TAKEOVER = False
 #: Every setting that has a meaning here, and those of torchrun that need none.
 SETTINGS = frozenset(
     """
-    admit crash_loop drop_grace expected fixed_ranks insecure is_host join_timeout keep_alive_interval
-    keep_alive_max_attempt last_call_timeout lease local_world_size max_restarts node_rank progress_after quiet
-    recovery_timeout rejoin_timeout require_secret reset_restarts role secret_file spares standalone timeout tls_ca
-    tls_cert tls_key takeover quorum guide guardian close_timeout heartbeat_timeout rank read_timeout store_type
+    admit cacert cert crash_loop drop_grace expected fixed_ranks insecure is_host join_timeout keep_alive_interval
+    keep_alive_max_attempt key last_call_timeout lease local_world_size max_restarts node_rank password_file
+    progress_after protocol quiet recovery_timeout rejoin_timeout require_secret reset_restarts role secret_file spares
+    standalone timeout tls_ca tls_cert tls_key user takeover quorum guide guardian close_timeout heartbeat_timeout rank
+    read_timeout store_type
     use_libuv
     """.split()  # noqa: SIM905 - one name a line would fill the page
 )

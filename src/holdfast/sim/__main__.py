@@ -8,7 +8,8 @@ import sys
 import time
 from collections.abc import Sequence
 
-from holdfast.sim.batch import Summary, make, run_seeds
+from holdfast.sim.batch import Summary, make, run_seeds, sum_up
+from holdfast.sim.election import Election, simulate_election
 from holdfast.sim.scenario import Scenario
 from holdfast.sim.shrink import SWITCHES, Keep, apply, keep_all, shrink
 from holdfast.sim.simulation import Outcome, Simulation
@@ -26,6 +27,8 @@ _PROGRESS_S = 1.0
 def main(argv: Sequence[str] | None = None) -> int:
     """Run what the command line asks for; returns 1 when a check has failed."""
     options = _parser().parse_args(argv)
+    if options.election:
+        return _elections(options)
     if options.takeover:
         options.nodes = options.nodes or TAKEOVER_DEFAULT
     options.nodes = options.nodes or (WORKERS_DEFAULT if options.training else NODES_DEFAULT)
@@ -59,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--nodes", type=_range, metavar="MIN:MAX", help="nodes, or workers, per simulation")
     parser.add_argument("--training", action="store_true", help="workers that train in process, not nodes")
     parser.add_argument("--takeover", action="store_true", help="nodes whose coordinator moves when its host is lost")
+    parser.add_argument("--election", action="store_true", help="elections of the coordinator's node through etcd")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes to run them on")
     one = parser.add_argument_group("one seed")
     one.add_argument("--seed", type=int, help="replay this seed")
@@ -116,6 +120,31 @@ def _replay_takeover(options: argparse.Namespace) -> int:
         print(f"failed: {outcome.check}: {outcome.sentence}\n{outcome.trace}")
         return 1
     return 0
+
+
+def _elections(options: argparse.Namespace) -> int:
+    """Run elections through etcd, or replay one."""
+    if options.seed is None:
+        seeds = range(options.start, options.start + options.seeds)
+        summary = sum_up(seeds, simulate_election, options.jobs, _Progress(options.seeds))
+        print(summary.describe())
+        for outcome in summary.failures:
+            print(f"seed {outcome.seed} failed: {outcome.check}: {outcome.sentence}")
+        failed = summary.failures[0].seed if summary.failures else None
+        if failed is not None:
+            print(f"replay it: python -m holdfast.sim --election --seed {failed} --transcript")
+        return 1 if summary.failed else 0
+    election = Election(options.seed, story=True)
+    outcome = election.run()
+    assert election.story is not None
+    if options.transcript:
+        print("\n".join(election.story.lines))
+    print(
+        f"seed {options.seed}: {len(election.names)} processes, {outcome.rounds} seals, story {election.story.digest()}"
+    )
+    if outcome.check is not None:
+        print(f"failed: {outcome.check}: {outcome.sentence}\n{outcome.trace}")
+    return 0 if outcome.check is None else 1
 
 
 def _explain(outcome: Outcome, options: argparse.Namespace) -> None:

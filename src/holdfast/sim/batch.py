@@ -84,11 +84,18 @@ def run_seeds(
     takeover: bool = False,
 ) -> Summary:
     """Simulate many seeds, on `jobs` processes."""
-    summary = Summary()
-    began = time.monotonic()
     run: Callable[[int], Outcome] = partial(run_seed, nodes_min=nodes_min, nodes_max=nodes_max, training=training)
     if takeover:
         run = partial(run_takeover, nodes_min=nodes_min, nodes_max=nodes_max)
+    return sum_up(seeds, run, jobs, progress)
+
+
+def sum_up(
+    seeds: range, run: Callable[[int], Outcome], jobs: int, progress: Callable[[Summary], None] | None = None
+) -> Summary:
+    """Run many seeds of anything, on `jobs` processes."""
+    summary = Summary()
+    began = time.monotonic()
     for outcome in _outcomes(seeds, run, jobs):
         summary.add(outcome)
         summary.real_s = time.monotonic() - began

@@ -98,7 +98,9 @@ class MemberProcess(Process):
                 case member.OpenLink():
                     self._link, self._linked = self.network.connect(self), False
                 case member.DropLink():
-                    if self._link is not None:
+                    if self._link is not None and effect.silent:
+                        self.network.lose_node(self._link, silent=True)
+                    elif self._link is not None:
                         self.network.hang_up(self._link)
                     self._link, self._linked = None, False
                 case member.FactHeard():

@@ -203,11 +203,14 @@ class SimNode(MemberProcess):
                 failed, self._failed = self._failed, []
                 for local in failed:
                     self._after(self.rng.random() * self.scenario.start_s, self._start_worker, local)
+            # The member may be in the next round already when its agent learns of a failure: that one is charged then.
             case Fail():
                 if self.plan.gives_up:
+                    if self.machine.place is not None:
+                        self.safety.failed(self.machine.place.round, effect.cause)
                     self.handle(effect)
             case Replace():
-                if self.machine.place is not None:  # the member may be in the next round already, which is charged then
+                if self.machine.place is not None:
                     self.safety.outlived(self.machine.place.round, effect.cause)
                 self.handle(effect)
             case Finish() | Leave():

@@ -10,7 +10,9 @@ The rules:
 2. The limit is `multiple` times the longest time between two beats that any worker of the gang has shown, and at least
    `floor_s`. A slow step, an evaluation or a checkpoint raises it for good. A fixed `limit_s` replaces all that.
 3. One silent worker makes the gang stuck: in training the others wait for it. It is reported once per gang. The
-   ranks that are least far are named first; a rank without any beat, while others have beaten, comes before all.
+   ranks that are least far are named first; a rank without any beat, while others have beaten, comes before all. A
+   worker that was started after the silence began, in the place of one that died, has not caused it: it is named last
+   while it may still be starting.
 4. A report may have been a false alarm. Each one doubles the learned limit, so the same evaluation that looked like a
    hang once does not end every attempt.
 5. A gang that has not begun to beat may be one that never will. It is judged only with a `start_s`, or where one of its
@@ -56,12 +58,16 @@ class HangOptions:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """The beats of a worker: their number, the time of the last (None: never, or it pauses), and the longest gap."""
+    """The beats of a worker: their number, the time of the last (None: never, or it pauses), and the longest gap.
+
+    `began` is when the worker was started.
+    """
 
     count: int = 0
     last: float | None = None
     longest_s: float = 0.0
     step: int = 0
+    began: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +112,15 @@ class NoBeatsYet:
 class GangStuck:
     """The gang has come to a halt. `suspects` are all ranks, those that are least far first.
 
-    `is_still` means that there were no heartbeats to miss: the workers do nothing at all.
+    `newcomers` are those of them that were started after the silence began, and may still be starting. `is_still`
+    means that there were no heartbeats to miss: the workers do nothing at all.
     """
 
     suspects: tuple[int, ...]
     silent_s: float
     limit_s: float
     is_still: bool = False
+    newcomers: frozenset[int] = frozenset()
 
 
 HangEffect = GangStuck | AskOthers | NoBeatsYet
@@ -218,7 +226,7 @@ class HangMachine:
             silent_since = max(beat.last, self._since)
             limit = self.limit_s(beats, rank)
             if now >= silent_since + limit:
-                return self._stuck(beats, now - beat.last, limit)
+                return self._stuck(beats, now - beat.last, limit, newcomers=self._newcomers(beats, beat.last, now))
             self._next_limit = min(self._next_limit, silent_since + limit)
         return []
 
@@ -243,23 +251,37 @@ class HangMachine:
         still_s = min(now - self._still_since, others.still_s)
         return self._stuck(self._beats, still_s, limit, is_still=True) if still_s >= limit else []
 
+    def _newcomers(self, beats: Mapping[int, Beat], silent_since: float, now: float) -> frozenset[int]:
+        limit = self.start_limit_s(beats) or self.options.warm_up_s
+        return frozenset(
+            rank
+            for rank, beat in beats.items()
+            if not beat.count and beat.began > silent_since and now - beat.began < limit
+        )
+
     def _stuck(
-        self, beats: Mapping[int, Beat], silent_s: float, limit_s: float, *, is_still: bool = False
+        self,
+        beats: Mapping[int, Beat],
+        silent_s: float,
+        limit_s: float,
+        *,
+        is_still: bool = False,
+        newcomers: frozenset[int] = frozenset(),
     ) -> list[HangEffect]:
         self._told = True
         self._reports = min(self._reports + 1, DOUBLINGS_MAX)
-        return [GangStuck(_by_progress(beats), silent_s, limit_s, is_still)]
+        return [GangStuck(_by_progress(beats, newcomers), silent_s, limit_s, is_still, newcomers)]
 
     def _look_s(self) -> float:
         limit = self.options.limit_s if self.options.limit_s is not None else self.options.floor_s
         return max(min(LOOK_S, limit / 4), LOOK_S_MIN)
 
 
-def _by_progress(beats: Mapping[int, Beat]) -> tuple[int, ...]:
-    """Order ranks by how far they are; a rank that pauses does not wait for others and comes last."""
+def _by_progress(beats: Mapping[int, Beat], newcomers: frozenset[int]) -> tuple[int, ...]:
+    """Order ranks by how far they are; a rank that pauses does not wait for others and comes last, before newcomers."""
 
-    def progress(rank: int) -> tuple[bool, int, float, int]:
+    def progress(rank: int) -> tuple[bool, bool, int, float, int]:
         beat = beats[rank]
-        return beat.count > 0 and beat.last is None, beat.count, beat.last or 0.0, rank
+        return rank in newcomers, beat.count > 0 and beat.last is None, beat.count, beat.last or 0.0, rank
 
     return tuple(sorted(beats, key=progress))

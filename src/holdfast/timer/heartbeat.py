@@ -60,6 +60,12 @@ def is_beating() -> bool:
     return _slot is not None
 
 
+def beats() -> int:
+    """Return how many beats this process has sent."""
+    slot = _slot
+    return 0 if slot is None else slot[COUNT]
+
+
 def pause() -> None:
     """Announce that no beats will come for a while, as during a long evaluation; the next beat ends the pause."""
     if _slot is not None:

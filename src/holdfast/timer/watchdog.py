@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from holdfast.errors import UsageError
@@ -74,6 +74,7 @@ class Watched:
     pid: int
     stacks_file: str
     pidfd: int
+    began: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,9 @@ class Watchdog:
                 if (before := self._workers.pop(local_rank, None)) is not None:
                     os.close(before.pidfd)
                 with contextlib.suppress(ProcessLookupError):  # it has ended already
-                    self._workers[local_rank] = Watched(local_rank, rank, pid, stacks_file, os.pidfd_open(pid))
+                    self._workers[local_rank] = Watched(
+                        local_rank, rank, pid, stacks_file, os.pidfd_open(pid), time.monotonic()
+                    )
         if self._hangs is not None:
             self._hangs.begin()
 
@@ -232,7 +235,8 @@ class Watchdog:
     def on_stuck(self, stuck: GangStuck, beats: Mapping[int, Beat]) -> None:
         """Find the rank that a stuck gang waits for, and kill it."""
         groups = merge(self._take_stacks())
-        running, odd = self.running(), odd_ones(groups)
+        # A worker that is still starting has another stack than the others, but they do not wait for it.
+        running, odd = self.running(), [rank for rank in odd_ones(groups) if rank not in stuck.newcomers]
         # If the stacks do not tell, the rank that is least far holds the others up.
         culprits = [rank for rank in odd if rank in running] or [rank for rank in stuck.suspects if rank in running][:1]
         elsewhere = bool(odd) and not set(odd) & set(running)
@@ -419,7 +423,10 @@ class _HangThread:
     def _read(self, running: Mapping[int, Watched]) -> dict[int, Beat]:
         if not self._is_on:  # the agent has given the slots back
             return {}
-        return {rank: self._watchdog.read_beat(worker.local_rank) for rank, worker in running.items()}
+        return {
+            rank: replace(self._watchdog.read_beat(worker.local_rank), began=worker.began)
+            for rank, worker in running.items()
+        }
 
 
 def _differ(ranks: Sequence[int]) -> str:

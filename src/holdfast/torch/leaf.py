@@ -8,7 +8,7 @@ import torch
 
 from holdfast.checkpoint.layout import CorruptShardError, Leaf
 from holdfast.errors import UsageError
-from holdfast.torch.sharded import own_part
+from holdfast.torch.sharded import as_slice, own_part
 
 
 def view_tensor(value: torch.Tensor) -> tuple[str, tuple[int, ...], memoryview]:
@@ -69,14 +69,14 @@ def copy_tensors(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     return copies
 
 
-def copy_tree(value: Any) -> Any:
+def copy_tree(value: Any, *, slices: bool = False) -> Any:
     """Return a tree of dicts, lists, tuples and anything else in which every tensor is a copy in this host's memory.
 
-    Of a sharded tensor it has this worker's part.
+    Of a sharded tensor it has this worker's part, with `slices` as a `FlatSlice` that says where it belongs.
     """
     tensors: list[torch.Tensor] = []
     _collect(value, tensors)
-    return _rebuild(value, iter(copy_tensors(tensors)))
+    return _rebuild(value, iter(copy_tensors(tensors)), slices)
 
 
 def _collect(value: Any, found: list[torch.Tensor]) -> None:
@@ -90,15 +90,15 @@ def _collect(value: Any, found: list[torch.Tensor]) -> None:
             _collect(item, found)
 
 
-def _rebuild(value: Any, copies: Any) -> Any:
+def _rebuild(value: Any, copies: Any, slices: bool) -> Any:
     if isinstance(value, torch.Tensor):
-        return next(copies)
+        return as_slice(value, next(copies)) if slices else next(copies)
     if isinstance(value, dict):
-        return {key: _rebuild(item, copies) for key, item in value.items()}
+        return {key: _rebuild(item, copies, slices) for key, item in value.items()}
     if isinstance(value, list):
-        return [_rebuild(item, copies) for item in value]
+        return [_rebuild(item, copies, slices) for item in value]
     if isinstance(value, tuple):
-        return tuple(_rebuild(item, copies) for item in value)
+        return tuple(_rebuild(item, copies, slices) for item in value)
     return value
 
 

@@ -22,8 +22,8 @@ SMALL = 1 << 16
 class Part(Protocol):
     """Something that training changes."""
 
-    def capture(self) -> Any:
-        """Return a copy in this host's memory."""
+    def capture(self, *, slices: bool = False) -> Any:
+        """Return a copy in this host's memory; with `slices` parts of sharded tensors say where they belong."""
 
     def apply(self, tree: Any) -> None:
         """Take the values that `capture` returned, here or on another worker; objects stay the same objects."""
@@ -57,11 +57,11 @@ class ModulePart:
         """Count the changes of each parameter."""
         return [parameter._version for parameter in self.parameters]
 
-    def capture(self) -> Any:
+    def capture(self, *, slices: bool = False) -> Any:
         """Return a copy in this host's memory."""
         state = self.module.state_dict()
         hidden = {name: value for name, value in self.module.named_buffers() if name not in state}
-        return copy_tree({"state": dict(state), "hidden": hidden})
+        return copy_tree({"state": dict(state), "hidden": hidden}, slices=slices)
 
     def apply(self, tree: Any) -> None:
         """Become what `capture` returned, in place."""
@@ -132,9 +132,9 @@ class OptimizerPart:
         self.name = name
         self.optimizer = optimizer
 
-    def capture(self) -> Any:
+    def capture(self, *, slices: bool = False) -> Any:
         """Return a copy in this host's memory."""
-        return copy_tree(self.optimizer.state_dict())
+        return copy_tree(self.optimizer.state_dict(), slices=slices)
 
     def apply(self, tree: Any) -> None:
         """Become what `capture` returned, in place."""
@@ -197,9 +197,9 @@ class ScalerPart:
         self.name = name
         self.scaler = scaler
 
-    def capture(self) -> Any:
+    def capture(self, *, slices: bool = False) -> Any:
         """Return a copy in this host's memory."""
-        return copy_tree(self.scaler.state_dict())
+        return copy_tree(self.scaler.state_dict(), slices=slices)
 
     def apply(self, tree: Any) -> None:
         """Become what `capture` returned, in place."""
@@ -231,9 +231,9 @@ class StatefulPart:
         self.name = name
         self.thing = thing
 
-    def capture(self) -> Any:
+    def capture(self, *, slices: bool = False) -> Any:
         """Return a copy in this host's memory."""
-        return copy_tree(copy.deepcopy(self.thing.state_dict()))
+        return copy_tree(copy.deepcopy(self.thing.state_dict()), slices=slices)
 
     def apply(self, tree: Any) -> None:
         """Become what `capture` returned, in place."""
@@ -255,9 +255,9 @@ class ValuePart:
         self.name = name
         self._home = home
 
-    def capture(self) -> Any:
+    def capture(self, *, slices: bool = False) -> Any:
         """Return a copy in this host's memory."""
-        return copy_tree(copy.deepcopy(self._home[self.name]))
+        return copy_tree(copy.deepcopy(self._home[self.name]), slices=slices)
 
     def apply(self, tree: Any) -> None:
         """Become what `capture` returned, in place."""

@@ -1,4 +1,4 @@
-"""Replicas for torch: models that are larger than one device, as one copy on some workers of a node.
+"""Replicas for torch: models that are larger than one device, as one copy on some workers of a node, or of several.
 
     replica = holdfast.torch.replica("node")     # torch's default process group is now that of this replica
     model = Transformer().to(device)
@@ -20,8 +20,11 @@ group is made anew for every round, and gradients are averaged over it.
 from __future__ import annotations
 
 import os
+import socket
+import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -31,21 +34,29 @@ from torch._C._distributed_c10d import FileStore
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.device_mesh import DeviceMesh
 
+from holdfast.coordinator.machine import run_space
 from holdfast.errors import RoundOverError, UsageError
+from holdfast.facts import facts
 from holdfast.quantities import to_seconds
+from holdfast.store.environ import ENDPOINT_VARIABLE, from_environ
+from holdfast.torch.store import TorchStore
 from holdfast.train.membership import Membership
 from holdfast.train.replica import FollowerRounds, Follows, Leads
-from holdfast.train.replica_lines import FollowerEnd, LeaderEnd, meet
+from holdfast.train.replica_lines import FolderMeeting, FollowerEnd, LeaderEnd, StoreMeeting, meet
+from holdfast.wire.address import parse_endpoint
 from holdfast.workers.plan import MEMBER_FILE_VARIABLE
 
 if TYPE_CHECKING:
-    from holdfast.torch.store import TorchStore
+    from holdfast.store.client import StoreClient
     from holdfast.train.given import Decider, Rounds
     from holdfast.train.machine import TrainerMachine
     from holdfast.train.membership import RoundView
 
 #: How long a collective inside a replica may take.
 TIMEOUT_S = 1800.0
+#: How long a worker whose replica is lost has to end by itself, and its exit code where it does not.
+LOST_GRACE_S = 2.0
+LOST_EXIT_CODE = 1
 
 #: Which workers get different samples: every one, or only those of different replicas.
 Data = Literal["worker", "replica"]
@@ -54,11 +65,15 @@ Data = Literal["worker", "replica"]
 class Replica:
     """The workers that hold one copy of the model together; made by `replica`."""
 
-    def __init__(self, index: int, size: int, backend: str, end: LeaderEnd | FollowerEnd) -> None:
+    def __init__(
+        self, index: int, size: int, backend: str, end: LeaderEnd | FollowerEnd, *, spans: bool = False
+    ) -> None:
         #: Which part of the model this worker holds, and how many parts there are.
         self.index = index
         self.size = size
         self.backend = backend
+        #: Whether it is on several nodes.
+        self.spans = spans
         self._end = end
 
     @property
@@ -73,7 +88,12 @@ class Replica:
 
     def rounds(self, join: Callable[[], Membership]) -> Rounds:
         """Return how this worker takes part in rounds; `join` makes the membership of a leader."""
-        return join() if isinstance(self._end, LeaderEnd) else FollowerRounds(self._end)
+        on_lost = partial(end_with_replica, self._end) if self.spans else None
+        if isinstance(self._end, FollowerEnd):
+            return FollowerRounds(self._end, on_lost)
+        if on_lost is not None:
+            self._end.watch(on_lost)
+        return join()
 
     def decider(self, rounds: Rounds) -> Callable[[TrainerMachine], Decider]:
         """Return how it is decided for this worker what follows from an event."""
@@ -171,11 +191,13 @@ class ColumnGroup:
 def replica(of: str | int = "node", *, backend: str = "auto", timeout: timedelta | float = TIMEOUT_S) -> Replica:
     """Make torch's default process group that of this worker's replica, and return the replica.
 
-    `of` says which workers hold one copy of the model: "node" for all workers of a node, or a number that divides them,
-    which takes neighbours. Call it before the model is sharded; `elastic(state, replicas_of=...)` finds it.
+    `of` says which workers hold one copy of the model: "node" for all workers of a node; a number that divides them,
+    which takes neighbours; or a number that they divide, which takes those of neighbouring nodes. Call it before the
+    model is sharded; `elastic(state, replicas_of=...)` finds it.
     """
     global _present
     size, number, index = _divide(of)
+    spans = size > int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if _present is not None:
         if _present.size != size:
             raise UsageError(f"this worker is in a replica of {_present.size} already, not in one of {size}")
@@ -190,15 +212,22 @@ def replica(of: str | int = "node", *, backend: str = "auto", timeout: timedelta
     # From now on the agent ends and replaces the workers of a replica together.
     Path(member_file).write_text(str(size))
     folder, name = Path(member_file).parent.parent, f"replica-{number}"
-    end = meet(folder, name, index, size)
+    store: Any
+    if spans:
+        keys = _run_store()
+        end = meet(StoreMeeting(keys, name, _own_address()), name, index, size)
+        store = c10d.PrefixStore(f"replicas/{name}/{end.token[:16]}", TorchStore(keys))
+    else:
+        end = meet(FolderMeeting(folder, name), name, index, size)
+        store = FileStore(str(folder / f"{name}.store"), size)
     dist.init_process_group(
         backend,
-        store=FileStore(str(folder / f"{name}.store"), size),
+        store=store,
         rank=index,
         world_size=size,
         timeout=timedelta(seconds=to_seconds(timeout)),
     )
-    _present = Replica(index, size, backend, end)
+    _present = Replica(index, size, backend, end, spans=spans)
     return _present
 
 
@@ -216,8 +245,43 @@ def _divide(of: str | int) -> tuple[int, int, int]:
         size = int(of)
     else:
         raise UsageError(f"replicas_of is 'node' or a number of workers, not {of!r}")
+    if size > workers:
+        return _divide_nodes(size, workers)
     if size < 1 or workers % size:
         raise UsageError(
-            f"a replica of {size} workers does not fit a node of {workers}: use a number that divides {workers}"
+            f"a replica of {size} workers does not fit a node of {workers}: use a number that divides {workers}, or a "
+            "multiple of it"
         )
     return size, local_rank // size, local_rank % size
+
+
+def _divide_nodes(size: int, workers: int) -> tuple[int, int, int]:
+    """Return the size of a replica on several nodes, which of the run's this worker is in, and which part it holds."""
+    world_size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    if size % workers or world_size % size:
+        raise UsageError(
+            f"replicas of {size} workers do not fit nodes of {workers}, {world_size} workers in all: use a multiple of "
+            f"{workers} that divides {world_size}, and launch with a fixed number of nodes"
+        )
+    return size, rank // size, rank % size
+
+
+def end_with_replica(end: LeaderEnd | FollowerEnd) -> None:
+    """End this worker, which cannot go on without one that is gone, unless it ends by itself; called by a thread."""
+    time.sleep(LOST_GRACE_S)
+    if not end.is_closed:
+        facts.warn("replica_lost", "a worker of the same replica, on another node, is gone; this one ends with it")
+        os._exit(LOST_EXIT_CODE)
+
+
+def _run_store() -> StoreClient:
+    """Return the keys that last as long as the run: the workers of a replica may have been started in other rounds."""
+    return from_environ().within(run_space(os.environ.get("TORCHELASTIC_RUN_ID", "none")))
+
+
+def _own_address() -> str:
+    """Return this host's address as the coordinator's host sees it."""
+    where = parse_endpoint(os.environ[ENDPOINT_VARIABLE])
+    with socket.socket(socket.AF_INET6 if ":" in where.host else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((where.host, where.port))
+        return str(probe.getsockname()[0])

@@ -184,6 +184,8 @@ class TorchRun(Run):
 
     def steps(self, *args: Any, **options: Any) -> Iterator[TorchStep]:
         """Yield the steps that are left, as `Run.steps` does, each with methods for gradients."""
+        if isinstance(self.state, TorchState):
+            self.state.begin_after(options.get("start", 0))
         return cast("Iterator[TorchStep]", super().steps(*args, **options))
 
     def batches(
@@ -192,6 +194,7 @@ class TorchRun(Run):
         batch: int,
         *,
         steps: int | None = None,
+        start: int = 0,
         micro_batch: int = 0,
         epochs: int | Literal["auto"] | None = "auto",
         shuffle: bool = True,
@@ -210,6 +213,7 @@ class TorchRun(Run):
             len(dataset),
             batch,
             steps=steps,
+            start=start,
             micro_batch=micro_batch,
             epochs=epochs,
             shuffle=shuffle,
@@ -296,10 +300,11 @@ class TorchStep(Step):
         dealt = (run.ledger.deal(self.portion, first + part, shares) for part in range(replica.size))
         return sum(len(micro.indices) for share in dealt for micro in share)
 
-    def reduce_gradients(self, module: torch.nn.Module) -> None:
+    def reduce_gradients(self, module: torch.nn.Module, *, weight: float | None = None) -> None:
         """Turn every gradient from the mean over this worker's own samples into the mean over all samples of the step.
 
-        The running statistics of batch normalisation are averaged with them, so that all workers stay equal.
+        `weight` is what this worker's gradients count, by default its part of the samples; those of all workers add up
+        to 1. The running statistics of batch normalisation are averaged with them, so that all workers stay equal.
         """
         run = self._run
         if self._busy_s is None:
@@ -307,15 +312,15 @@ class TorchStep(Step):
         pause()  # waiting for another worker is not a hang
         backend = run.backend
         if backend.groups is not None:
-            reducer, begin_sum, weight = backend.reducer(module), backend.groups.begin_sum, self.weight
+            reducer, begin_sum = backend.reducer(module), backend.groups.begin_sum
             if run.replica is None:
-                reducer.reduce(weight, begin_sum)
+                reducer.reduce(self.weight if weight is None else weight, begin_sum)
             else:
-                weight = self._replica_samples() / self.samples
-                backend.agree(lambda: reducer.reduce(weight, begin_sum))
+                part = self._replica_samples() / self.samples if weight is None else weight
+                backend.agree(lambda: reducer.reduce(part, begin_sum))
         else:
             backend.ring_sums += 1
-            backend.reducer(module).reduce(self.weight, sum_with_ring(run.ring))
+            backend.reducer(module).reduce(self.weight if weight is None else weight, sum_with_ring(run.ring))
         resume()
 
     def add_gradients(self, module: torch.nn.Module) -> None:
@@ -325,8 +330,15 @@ class TorchStep(Step):
             raise UsageError(f"this worker has {done} micro-batches in this step, and all have been added")
         micro: MicroBatch = self.micro_batches[done]
         self.add(take_gradients(_trained(module), len(micro.indices) / self.samples))
+        self.seed_micro_batch(done + 1)
+
+    def seed_micro_batch(self, index: int) -> None:
+        """Seed the random numbers for one of this worker's micro-batches, so that they are the same on any worker.
+
+        A step does that for the first, and `add_gradients` for the one that comes next.
+        """
         state = self._run.state
-        if self._set_part(done + 1) and isinstance(state, TorchState):
+        if self._set_part(index) and isinstance(state, TorchState):
             state.reseed()
 
     def total_gradients(self, module: torch.nn.Module) -> None:

@@ -18,7 +18,7 @@ from holdfast.errors import UsageError
 from holdfast.facts import Fact, facts
 from holdfast.torch.parts import ModulePart, OptimizerPart, Part, make_part
 from holdfast.torch.randomness import seed_step
-from holdfast.torch.sharded import own_part
+from holdfast.torch.sharded import from_slices, own_part
 from holdfast.train.state import State
 
 Rollback = Literal["auto", "copy", "peer"]
@@ -80,15 +80,22 @@ class TorchState(State):
 
     def capture_snapshot(self) -> Any:
         """Return a copy in this host's memory; a step that is open counts as done."""
+        return self._capture(slices=False)
+
+    def capture_to_save(self) -> Any:
+        """Return a copy whose sharded tensors can be restored by another number of workers."""
+        return self._capture(slices=True)
+
+    def _capture(self, *, slices: bool) -> Any:
         return {
-            "parts": {name: part.capture() for name, part in self._parts.items()},
+            "parts": {name: part.capture(slices=slices) for name, part in self._parts.items()},
             "seed": self._seed,
             "steps": self._steps + self._open,
         }
 
     def apply_snapshot(self, snapshot: Any) -> None:
         """Take the values of a snapshot, in place: tensors stay the same objects."""
-        theirs = snapshot["parts"]
+        theirs = from_slices(snapshot["parts"])
         if theirs.keys() != self._parts.keys():
             raise UsageError(f"this state has {', '.join(self._parts)}, but the snapshot {', '.join(theirs)}")
         for name, part in self._parts.items():
@@ -123,6 +130,10 @@ class TorchState(State):
         for name, part in self._parts.items():
             part.roll_back(mark[name])
         return True
+
+    def begin_after(self, steps: int) -> None:
+        """Draw the random numbers that come after so many steps, which were done before this state was made."""
+        self._steps = max(self._steps, steps)
 
     def reseed(self) -> None:
         """Seed the random numbers of a part of the step."""

@@ -131,6 +131,21 @@ class Ledger:
         if self._ends_epoch(portion):
             self.epoch, self.position = self.epoch + 1, 0
 
+    def skip(self, steps: int) -> None:
+        """Count the samples of the first steps as used: they were done before this run."""
+        if self.recipe.scale_batch and steps:
+            raise UsageError("which samples earlier steps had is not known with scale_batch: leave `start` out")
+        for _ in range(steps):
+            portion = self.next()
+            if portion is None:
+                return
+            self.commit(portion)
+
+    def end_epoch(self, epoch: int) -> None:
+        """Leave out what is left of an epoch, if it is not over; to be called by all workers after the same step."""
+        if self.epoch == epoch:
+            self.epoch, self.position = epoch + 1, 0
+
     def _ends_epoch(self, portion: Portion) -> bool:
         left = self.recipe.samples - portion.stop
         return left == 0 or (self.recipe.drop_last and left < self.recipe.batch)

@@ -24,7 +24,7 @@ from holdfast.rendezvous.native import HoldfastRendezvousHandler
 from holdfast.rendezvous.registry import get_rendezvous_handler
 from holdfast.store.client import StoreClient
 from holdfast.store.environ import ENDPOINT_VARIABLE, ETCD_VARIABLE, MAX_WORKERS_VARIABLE, STANDBY_VARIABLE
-from holdfast.timer.heartbeat import heartbeat, pause
+from holdfast.timer.heartbeat import beats, heartbeat, pause
 from holdfast.train import events
 from holdfast.train.events import TrainerEvent
 from holdfast.train.ring import listen, make_token
@@ -109,6 +109,7 @@ class Membership:
             raise UsageError(f"workers cannot meet through '{params.backend}': use holdfast or etcd")
         self._handler = handler
         self._handler.listen(self._on_effect)
+        self._handler.count_steps(beats)
         #: Where the worker before this one connects; one port for all rounds, open before the first is asked for.
         self.listener: socket.socket | None = listen()
         self._handler.listen_for_peers(self.listener.getsockname()[1])

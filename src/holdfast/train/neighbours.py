@@ -36,7 +36,7 @@ CALLER_TIMEOUT_S = 10.0
 _STARVED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
 
-class _Caller:
+class Caller:
     """A connection that was accepted and has proven nothing yet."""
 
     def __init__(self, sock: socket.socket, token: bytes, now: float) -> None:
@@ -62,8 +62,8 @@ class _Caller:
         return True
 
 
-class _Call:
-    """The connection to the next worker, until both sides have proven themselves."""
+class Call:
+    """A connection to another worker, until both sides have proven themselves."""
 
     def __init__(self, sock: socket.socket, token: bytes) -> None:
         self.sock = sock
@@ -73,10 +73,11 @@ class _Call:
 
     @property
     def events(self) -> int:
+        """What to wait for."""
         return select.POLLIN if self.is_connected else select.POLLOUT
 
     def go_on(self) -> bool:
-        """Take the next step; return whether the next worker has proven itself. Raises if it has not."""
+        """Take the next step; return whether the other worker has proven itself. Raises if it has not."""
         if not self.is_connected:
             if error := self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
                 raise OSError(error, "the next worker does not listen")
@@ -108,9 +109,9 @@ class Meeting:
         self._abort_fd = abort_fd
         self._before: socket.socket | None = None
         self._after: socket.socket | None = None
-        self._call: _Call | None = None
+        self._call: Call | None = None
         #: Oldest first.
-        self._callers: dict[int, _Caller] = {}
+        self._callers: dict[int, Caller] = {}
         self._call_at = 0.0
         self._accept_at = 0.0
         self._trouble = "a neighbour did not come in time"
@@ -177,11 +178,11 @@ class Meeting:
         sock = socket.socket(family, socket.SOCK_STREAM)
         sock.setblocking(False)
         if sock.connect_ex(self._where) in (0, errno.EINPROGRESS):
-            self._call = _Call(sock, self._their_token)
+            self._call = Call(sock, self._their_token)
         else:
             sock.close()
 
-    def _on_call(self, call: _Call) -> None:
+    def _on_call(self, call: Call) -> None:
         try:
             if call.go_on():
                 self._after, self._call = call.sock, None
@@ -208,7 +209,7 @@ class Meeting:
         while len(self._callers) >= CALLERS_MAX:
             self._drop_oldest()
         try:
-            self._callers[sock.fileno()] = _Caller(sock, self._my_token, now)
+            self._callers[sock.fileno()] = Caller(sock, self._my_token, now)
         except OSError:
             sock.close()  # it has closed the connection again
 

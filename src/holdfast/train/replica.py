@@ -1,4 +1,4 @@
-"""A replica: some workers of one host that hold one copy of the model together, each a part of it.
+"""A replica: some workers that hold one copy of the model together, each a part of it; on one host or on several.
 
 To the other workers a replica is one member of the round. Its first worker, the leader, takes part in rounds and has
 the trainer machine; the others, the followers, do what the leader's machine decides: every effect that touches a part
@@ -6,7 +6,8 @@ of the state is carried out by all of them, and the machine hears of it once all
 disagree about a step, a round or a rollback.
 
 A replica lives and dies as a whole. Its workers believe each other, and wait for each other without a limit: when one
-of them dies, the agent ends the others and starts a new replica. Where a worker notices first, it ends by itself.
+of them dies, the agent ends the others and starts a new replica. Where a worker notices first, it ends by itself; on
+another host that is how it ends, and the agent there starts its part of the new replica.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from holdfast.facts import facts
 from holdfast.store.environ import ENDPOINT_VARIABLE, SPACE_VARIABLE, from_environ
 from holdfast.train import events as t
 from holdfast.train.membership import Break, RoundView
-from holdfast.train.replica_lines import ANSWER, DO, REPORT, FollowerEnd, LeaderEnd
+from holdfast.train.replica_lines import ANSWER, BYE, DO, REPORT, FollowerEnd, LeaderEnd
 from holdfast.train.trainer import MachineDecides, Trainer, carry_out
 
 if TYPE_CHECKING:
@@ -178,7 +179,7 @@ def _make_view(told: list[Any]) -> RoundView:
 class FollowerRounds:
     """What a follower knows of rounds: that one is over, which its leader tells it."""
 
-    def __init__(self, end: FollowerEnd) -> None:
+    def __init__(self, end: FollowerEnd, on_lost: Callable[[], None] | None = None) -> None:
         self.listener: socket.socket | None = None
         self.news: queue.SimpleQueue[t.TrainerEvent] = queue.SimpleQueue()
         self._break = Break()
@@ -186,6 +187,7 @@ class FollowerRounds:
         self._over = (0, "")
         self._lock = threading.Lock()
         self._end = end
+        self._on_lost = on_lost
         threading.Thread(target=self._listen, name="replica-news", daemon=True).start()
 
     def begin(self, number: int) -> None:
@@ -242,6 +244,9 @@ class FollowerRounds:
         try:
             while True:
                 number, reason = self._end.hear_news()
+                if number == BYE:
+                    self._break.tell("the leader of this replica has ended its training")
+                    return
                 with self._lock:
                     self._over = (number, reason)
                     concerns = number >= self._number
@@ -249,6 +254,8 @@ class FollowerRounds:
                     self._break.tell(reason)
         except ReplicaLostError as lost:
             self._break.tell(str(lost))
+            if self._on_lost is not None and not self._end.is_closed:
+                self._on_lost()
         except Exception as error:  # noqa: BLE001 - the worker must not wait for news that cannot come
             facts.warn("replica_news_failed", f"the leader's news cannot be read: {error!r}")
             self._break.tell(repr(error))

@@ -29,6 +29,7 @@ from holdfast.timer.heartbeat import pause, resume
 from holdfast.train.neighbours import Meeting
 from holdfast.train.operations import Broadcast, Gathering, Operation, Reduction, Stream, fold
 from holdfast.wire.forks import keep_from_children
+from holdfast.wire.silence import watch_silence
 
 if TYPE_CHECKING:
     import numpy as np
@@ -261,5 +262,6 @@ def listen(address: str = "") -> socket.socket:
 def _tune(sock: socket.socket) -> socket.socket:
     keep_from_children(sock)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    watch_silence(sock)
     sock.setblocking(False)
     return sock

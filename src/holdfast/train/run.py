@@ -128,6 +128,7 @@ class Run:
         batch: int | None = None,
         *,
         steps: int | None = None,
+        start: int = 0,
         micro_batch: int = 0,
         epochs: int | Literal["auto"] | None = "auto",
         shuffle: bool = True,
@@ -142,7 +143,8 @@ class Run:
 
         With `steps` it ends after exactly that many, counted from its beginning, whatever was lost or restored
         on the way; `epochs` is then unlimited unless given, and 1 otherwise (None: no end). A program that draws its
-        data at random gives `steps` alone.
+        data at random gives `steps` alone. With `start` so many steps were done before, by a program that restored
+        its state itself; they count, and their samples are not used again.
         """
         ledger = self.ledger = self._trainer.position = Ledger(
             Recipe.of(
@@ -157,6 +159,7 @@ class Run:
                 scale_batch=scale_batch,
             )
         )
+        ledger.skip(start)
         while self._trainer.next_step():
             portion = ledger.next(self.share[1])
             if portion is None:

@@ -35,6 +35,10 @@ class State:
         """Return a copy of the state, or None: then a failed step cannot be rolled back."""
         return None
 
+    def capture_to_save(self) -> Any:
+        """Return what a checkpoint keeps: by default a snapshot. It is written at once, so it may share memory."""
+        return self.capture_snapshot()
+
     def apply_snapshot(self, snapshot: Any) -> None:
         """Take the values of a snapshot; it may come from another worker."""
         raise NotImplementedError(f"{type(self).__qualname__} captures no snapshots, so there is none to apply")
@@ -81,6 +85,10 @@ class TreeState(State):
     def capture_snapshot(self) -> Any:
         """Return a copy of the tree."""
         return copy.deepcopy(self.tree())
+
+    def capture_to_save(self) -> Any:
+        """Return the tree itself."""
+        return self.tree()
 
     def apply_snapshot(self, snapshot: Any) -> None:
         """Take a copy of the snapshot."""

@@ -33,7 +33,7 @@ from holdfast.train.given import Backend, Decider, NoBackend, Position, Rounds, 
 from holdfast.train.machine import VOTE_EVERY_S, TrainerMachine
 from holdfast.train.membership import RoundView
 from holdfast.train.ring import Ring
-from holdfast.train.state import State, TreeState
+from holdfast.train.state import State
 
 if TYPE_CHECKING:
     from holdfast.checkpoint import Checkpointer, Notices
@@ -239,9 +239,8 @@ class Trainer:
         """Save the state as it is now, in the background; return whether the save was accepted."""
         if self.checkpoints is None or self._state is None:
             return False
-        tree = self._state.tree() if isinstance(self._state, TreeState) else self._state.capture_snapshot()
-        position = self.position.snapshot()
-        return bool(self.checkpoints.save(self.position.step, {"state": tree, "position": position}, self._shard))
+        saved = {"state": self._state.capture_to_save(), "position": self.position.snapshot()}
+        return bool(self.checkpoints.save(self.position.step, saved, self._shard))
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 

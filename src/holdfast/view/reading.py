@@ -43,6 +43,11 @@ class LiveRun:
         """The folder that holds its journals."""
         return self._story.folder
 
+    @property
+    def journals(self) -> list[Path]:
+        """The journals that were read."""
+        return self._story.paths
+
     def look(self) -> RunState:
         """Read what is new and return where the run stands."""
         over = self._story.is_over()  # asked before reading: what was written before the end is then read

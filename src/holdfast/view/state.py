@@ -188,14 +188,16 @@ class RunReader:
             if (worker.host, worker.agent) != (agent[0], agent[1] or 0)
         }
 
-    def _replaced(self, data: Mapping[str, Any], agent: object) -> None:
-        del agent
+    def _replaced(self, data: Mapping[str, Any], agent: tuple[str | None, int | None]) -> None:
+        """The place on its node says which worker it is: one that outlived a round may have another rank by now."""
         self._restarts_used += 1
         if self._restarts_left:
             self._restarts_left -= 1
-        for rank, pid in zip(data.get("ranks") or (), data.get("pids") or (), strict=False):
-            if rank in self.workers:
-                self.workers[rank].pid = pid
+        pids = data.get("pids") or ()
+        for local_rank, pid in zip(data.get("local_ranks") or (), pids, strict=False):
+            for worker in self.workers.values():
+                if (worker.host, worker.agent, worker.local_rank) == (agent[0] or "", agent[1] or 0, local_rank):
+                    worker.pid = pid
 
     def _stopped(self, data: object, agent: tuple[str | None, int | None]) -> None:
         del data

@@ -16,6 +16,7 @@ from holdfast.wire.address import Endpoint
 from holdfast.wire.frames import FRAME_BYTES_MAX, HELLO_BYTES_MAX, Codec, FrameReader, Message, UnknownTags
 from holdfast.wire.handshake import NONCE_BYTES, ClientHandshake, NotUnderstood, Purpose, Refused, refusal
 from holdfast.wire.session import Session
+from holdfast.wire.silence import watch_silence
 from holdfast.wire.tls import SPEAKS_TLS, speaks_tls, tls_trouble
 
 M = TypeVar("M", bound=Message)
@@ -70,6 +71,7 @@ class Channel(Generic[M]):
         try:
             sock = socket.create_connection((endpoint.host, endpoint.port), timeout=timeout_s)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            watch_silence(sock)
             if tls is not None:
                 sock = tls.wrap_socket(sock, server_hostname=endpoint.host)
             channel = cls(sock, codec)

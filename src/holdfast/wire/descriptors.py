@@ -10,15 +10,15 @@ import contextlib
 import os
 import resource
 
-#: No listener holds more connections than this, whatever the limit.
-CONNECTIONS_MAX = 16_384
+#: No listener holds more connections than this, whatever the limit: beats of so many keep its core busy.
+CONNECTIONS_MAX = 131_072
 #: Kept for all else that an agent opens: pipes and logs of workers, pidfds, imports, its own connections.
 RESERVE_MIN = 128
 #: A listener always takes this many, however low the limit.
 CONNECTIONS_MIN = 16
 
 #: No listener needs more than this, and a program that walks through all possible descriptors takes its time.
-LIMIT_WANTED = 65_536
+LIMIT_WANTED = 262_144
 
 #: What the user had set, where this process has raised it.
 _given: tuple[int, int] | None = None

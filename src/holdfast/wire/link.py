@@ -15,7 +15,7 @@ from holdfast.wire.forks import keep_transport, let_go
 from holdfast.wire.frames import FRAME_BYTES_MAX, HELLO_BYTES_MAX, Codec, FrameReader, Message, UnknownTags
 from holdfast.wire.handshake import NONCE_BYTES, ClientHandshake, NotUnderstood, Purpose, Refused
 from holdfast.wire.session import Session
-from holdfast.wire.silence import end_when_unacknowledged
+from holdfast.wire.silence import end_when_unacknowledged, forget_silently
 from holdfast.wire.tls import SPEAKS_TLS, speaks_tls, tls_trouble
 
 M = TypeVar("M", bound=Message)
@@ -121,6 +121,13 @@ class Link(asyncio.Protocol, Generic[M]):
         self._reason = reason
         if self._transport is not None:
             self._transport.close()
+
+    def abandon(self) -> None:
+        """Give up a connection whose other end is silent, and which may not hear of it; `on_lost` is not called."""
+        self._on_lost = lambda _: None
+        if self._transport is not None:
+            forget_silently(self._transport)
+            self._transport.abort()
 
     # -- called by the loop ----------------------------------------------------------------------------------
 

@@ -32,10 +32,11 @@ from holdfast.workers.gangs import stopped_by_signal
 from holdfast.workers.linux import set_child_subreaper
 from holdfast.workers.strays import children, end_strays, read_stat
 from holdfast.workers.template import FDS_MAX
-from holdfast.workers.variables import is_import_variable
 from holdfast.workers.warm import Template
 
 REQUEST_BYTES_MAX = 4096
+#: How much of its environment a template can tell in one packet.
+ENV_BYTES_MAX = 64 * 1024
 #: How long a caller may take to say what it wants, and to take in an answer.
 CALL_TIMEOUT_S = 2.0
 #: How long a predecessor that has been told to end may still hold the lock.
@@ -115,13 +116,15 @@ class Keeper:
         template = self._template
         if self._ready is not None or (template.importing and not template.wait_ready(0.0) and template.importing):
             return
-        reads = template.reads
+        env = {name: value for name, value in os.environ.items() if template.matters(name)}
+        too_large = sum(map(len, env.values())) > ENV_BYTES_MAX
         self._ready = {
-            "problem": template.why_not,
+            "problem": template.why_not or ("the environment is too large" if too_large else ""),
             "seconds": template.seconds,
-            "reads": sorted(reads),
+            "reads": sorted(template.reads),
+            "walked": template.walked,
             "shadowable": template.shadowable,
-            "env": {name: value for name, value in os.environ.items() if is_import_variable(name) or name in reads},
+            "env": {} if too_large else env,
             "cwd": str(Path.cwd()),
             "cpus": sorted(os.sched_getaffinity(0)),
             "template": template.pid,
@@ -218,7 +221,7 @@ class Keeper:
             elif request.get("ask") == "stop":
                 self._keep_s = 0.0
                 connection.send(json.dumps({"stopping": True, **self._status()}).encode())
-        except (OSError, ValueError, KeyError, AttributeError):
+        except (OSError, ValueError, KeyError, AttributeError, TypeError):
             pass  # a caller that says nothing sensible, or is gone
         connection.close()
 

@@ -43,6 +43,7 @@ SCRIPT_BYTES_MAX = 1024 * 1024
 #: How many of the program's own modules are read.
 FILES_MAX = 500
 
+OURS = Path(__file__).resolve().parents[1]
 _IMPORTS = re.compile(
     rb"^[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n#]+)|import[ \t]+([^\n#;]+))", re.M
 )
@@ -168,7 +169,10 @@ class _Program:
     def _find(self, name: str) -> _File | None:
         """Look a module of the program up; None if there is none by that name."""
         if name not in self._modules:
-            self._modules[name] = next(self._candidates(name), None)
+            found = next(self._candidates(name), None)
+            # Our sources may lie on PYTHONPATH: that is still the library, not a part of the program.
+            ours = found is not None and OURS in found.path.resolve().parents
+            self._modules[name] = None if ours else found
         return self._modules[name]
 
     def _candidates(self, name: str) -> Iterator[_File]:

@@ -67,6 +67,7 @@ def main() -> None:
         problem=imports.problem,
         seconds=imports.seconds,
         reads=sorted(imports.reads),
+        walked=imports.walked,
         shadowable=imports.shadowable(),
     )
     if imports.problem:

@@ -13,13 +13,16 @@ Some modules cannot be shared by a fork. `problem` then says why, and workers ar
 - a module that leaves threads, processes or an open GPU;
 - a module that draws from a process-wide generator or seeds it: a cold worker would have seeded it in its own process,
   and which of the two happened cannot be told;
-- a module that goes through the whole environment: it may keep a copy, and that has no RANK.
+- a module that keeps a copy of the whole environment, which has no RANK. To go through the environment and keep
+  nothing of it, as many modules do to find variables that begin with their name, is harmless if a worker differs in
+  nothing but what every worker has of its own.
 """
 # This file is run by its path and imports only what every Python program may have loaded anyway.
 # ruff: noqa: PTH100, PTH115, PTH116, PTH117, PTH120, PTH123, PTH208
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import random
@@ -81,11 +84,14 @@ GENERATORS: dict[str, tuple[Callable[[Any], object], Callable[[Any], object]]] =
 
 
 class Generators:
-    """Follows the process-wide generators, and those of `random.Random()` without a seed, through the imports."""
+    """Follows the process-wide generators, and those that modules make without a seed, through the imports."""
 
     def __init__(self) -> None:
         self._fresh: dict[str, object] = {}
         self._unseeded: weakref.WeakSet[random.Random] = weakref.WeakSet()
+        self._entropy: set[int] = set()  # what numpy has seeded generators with that were given no seed
+        self._unseeded_numpy: list[Any] = []
+        self._restore_numpy: Callable[[], None] = lambda: None
         self._wanted = set(GENERATORS)
         for name in sorted(self._wanted & set(sys.modules)):
             self._note_loaded(name)
@@ -104,6 +110,7 @@ class Generators:
         def end() -> None:
             random.Random.seed = seed  # type: ignore[method-assign]
             sys.meta_path.remove(self)
+            self._find_unseeded_numpy()
 
         return end
 
@@ -130,6 +137,35 @@ class Generators:
         self._wanted.discard(name)
         read, _ = GENERATORS[name]
         self._fresh[name] = read(module or sys.modules[name])
+        if name == "numpy.random.mtrand":
+            self._watch_numpy()
+
+    def _watch_numpy(self) -> None:
+        """Note what numpy seeds generators with that get no seed: the only way to know them from seeded ones."""
+        module: Any = sys.modules.get("numpy.random.bit_generator")
+        draw = getattr(module, "randbits", None)
+        if draw is None:  # another version of numpy
+            return
+
+        def noting(bits: int) -> int:
+            drawn = int(draw(bits))
+            self._entropy.add(drawn)
+            return drawn
+
+        module.randbits = noting
+        self._restore_numpy = lambda: setattr(module, "randbits", draw)
+
+    def _find_unseeded_numpy(self) -> None:
+        """Find the generators that live; now, since what is frozen later is not listed any more."""
+        self._restore_numpy()
+        if not self._entropy:
+            return
+        module: Any = sys.modules["numpy.random.bit_generator"]
+        for each in gc.get_objects():
+            if isinstance(each, module.BitGenerator):
+                seeds = getattr(each, "seed_seq", None)
+                if getattr(seeds, "entropy", None) in self._entropy:
+                    self._unseeded_numpy.append(each)
 
     def used(self) -> list[str]:
         """Name the modules whose process-wide generator is no longer as it was when they were loaded."""
@@ -141,25 +177,43 @@ class Generators:
             GENERATORS[name][1](sys.modules[name])
         for each in list(self._unseeded):
             each.seed()
+        for each in self._unseeded_numpy:
+            each.__init__()  # seeds it, and the generators that will be spawned from it
 
 
 # -- the environment -----------------------------------------------------------------------------------------
+
+
+class _Walked(str):
+    """A name or a value that was handed out while the whole environment was gone through: it can be seen to be kept."""
 
 
 class _Reads(type(os.environ)):  # type: ignore[misc]
     """`os.environ` while it is watched: the same object with another class."""
 
     names: set[str]
-    copied: bool
+    walked: list[weakref.ref[_Walked]]
 
     def __getitem__(self, key: str) -> str:
+        if isinstance(key, _Walked):
+            return self._hand_out(str(super().__getitem__(str(key))))
         if isinstance(key, str):  # the standard library tries bytes too
             type(self).names.add(key)
         return str(super().__getitem__(key))
 
     def __iter__(self) -> Iterator[str]:
-        type(self).copied = True
-        return iter(super().__iter__())
+        return map(self._hand_out, super().__iter__())
+
+    def _hand_out(self, text: str) -> str:
+        handed = _Walked(text)
+        type(self).walked.append(weakref.ref(handed))
+        return handed
+
+    @classmethod
+    def kept(cls) -> int:
+        """Count what was handed out and is still held: a copy holds a name or a value of each variable."""
+        gc.collect()
+        return sum(each() is not None for each in cls.walked)
 
 
 # -- the imports ---------------------------------------------------------------------------------------------
@@ -173,6 +227,7 @@ class Imports:
         self.problem = ""  #: why this process cannot be forked, or an empty string
         self.seconds = 0.0
         self.reads: set[str] = set()  #: variables that Python code has looked at
+        self.walked = False  #: whether it has gone through all of them
         self.early: set[str] = set()  #: those of them that only what is imported at first use has looked at
         self.changes: dict[str, str | None] = {}  #: what the modules have made of variables; None has removed one
         self.generators = Generators()
@@ -184,7 +239,7 @@ class Imports:
         began, before = time.monotonic(), dict(os.environ)
         began_ns = time.time_ns()
         plain = type(os.environ)
-        _Reads.names, _Reads.copied = set(), False
+        _Reads.names, _Reads.walked = set(), []
         unwatch = self.generators.watch()
         os.environ.__class__ = _Reads
         try:
@@ -202,6 +257,7 @@ class Imports:
             os.environ.__class__ = plain
             unwatch()
         self.reads = {name for name in _Reads.names if not name.startswith("HOLDFAST_")} | set(self.changes)
+        self.walked = bool(_Reads.walked)
         self.problem = self.problem or self._unshareable(", ".join(modules)) or _spoiled(", ".join(modules))
         self.output = (_printed(1), _printed(2))
         self._files = {path: found if found is None or found[0] < began_ns else None for path, found in _loaded()}
@@ -215,8 +271,9 @@ class Imports:
         used = self.generators.used()
         if used:
             return f"importing {names} draws from or seeds the generator of {', '.join(used)}"
-        if _Reads.copied:
-            return f"importing {names} goes through the whole environment, which is each worker's own"
+        # Some loops leave their last variables behind, and some modules keep the few that begin with their name.
+        if self.walked and _Reads.kept() > len(os.environ) // 2:
+            return f"importing {names} keeps a copy of the environment, which is each worker's own"
         return ""
 
     def shadowable(self) -> dict[str, str]:

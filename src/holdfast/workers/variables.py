@@ -45,6 +45,25 @@ IMPORT_PREFIXES = (
 #: These begin so too, but are read when they are used.
 NOT_AT_IMPORT = ("TORCH_NCCL_", "TORCH_GLOO_", "TORCHELASTIC_", "PYTHONFAULTHANDLER")
 
+#: Variables with these beginnings are each worker's own: the agent sets them when it starts one.
+OWN_PREFIXES = (
+    "CUDA_VISIBLE_DEVICES",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "HOLDFAST_",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "RANK",
+    "ROLE_",
+    "TORCHELASTIC_",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+    "WORLD_SIZE",
+)
+#: What a shell changes from one command to the next; no module depends on it while it is imported.
+SHELL_NAMES = frozenset({"_", "OLDPWD", "PWD", "SHLVL"})
+
 #: Variables with these beginnings are known to be read when they are used, not when torch, numpy, scipy or pandas are
 #: imported: a script may set them first and the modules can still be preloaded. Any other name may matter.
 LATE_PREFIXES = (
@@ -102,6 +121,11 @@ LAZY_PREFIXES = (
 def is_import_variable(name: str) -> bool:
     """Whether a variable of this name is read while modules are imported."""
     return name.startswith(IMPORT_PREFIXES) and not name.startswith(NOT_AT_IMPORT)
+
+
+def is_workers_own(name: str) -> bool:
+    """Whether a variable of this name may differ between workers of one program: the agent's, and the shell's."""
+    return name.startswith(OWN_PREFIXES) or name in SHELL_NAMES
 
 
 def is_late_variable(name: str) -> bool:

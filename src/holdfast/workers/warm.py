@@ -38,7 +38,7 @@ from holdfast.workers.lines import last_lines
 from holdfast.workers.plan import GANG_VARIABLE, Module, Script, WorkerPlan
 from holdfast.workers.starter import start_exec, starter
 from holdfast.workers.strays import end_strays, wait_end
-from holdfast.workers.variables import is_import_variable
+from holdfast.workers.variables import is_import_variable, is_workers_own
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -107,6 +107,7 @@ class Template:
         self.why_not = _IMPORTING  # empty once it can be forked
         self.seconds = 0.0  #: how long the imports took
         self.reads: frozenset[str] = frozenset()  #: variables that its modules looked at
+        self.walked = False  #: whether they have gone through all variables
         self.shadowable: dict[str, str] = {}  #: modules that a script's folder could replace, and where they lie
         self._fork_timeout_s = fork_timeout_s
         self._import_deadline = time.monotonic() + import_timeout_s
@@ -168,6 +169,7 @@ class Template:
     def _take_ready(self, answer: Mapping[str, Any]) -> None:
         self.seconds = float(answer.get("seconds", 0.0))
         self.reads = frozenset(answer.get("reads", ()))
+        self.walked = bool(answer.get("walked", False))
         self.shadowable = dict(answer.get("shadowable", ()))
         self.why_not = str(answer["problem"])
 
@@ -176,11 +178,13 @@ class Template:
     def differs(self, env: Mapping[str, str]) -> list[str]:
         """Name the variables that a worker would need to have had before the imports."""
         names = sorted({*env, *self._env})
-        return [
-            name
-            for name in names
-            if (is_import_variable(name) or name in self.reads) and env.get(name) != self._env.get(name)
-        ]
+        return [name for name in names if self.matters(name) and env.get(name) != self._env.get(name)]
+
+    def matters(self, name: str) -> bool:
+        """Whether a worker must have had this variable before the imports."""
+        if is_import_variable(name) or name in self.reads:
+            return True
+        return self.walked and not is_workers_own(name)
 
     def can_run(self, plan: WorkerPlan, env: Mapping[str, str]) -> bool:
         """Whether this worker may be forked from this template; if its plan forbids it, this is reported once."""

@@ -145,6 +145,20 @@ MODULES: Table = {
     ),
     "torchx.schedulers.devices": f"{_ADAPTERS}.devices",
     "torchx.schedulers.ids": f"{_ADAPTERS}.ids",
+    "torchx.schedulers.kubernetes_scheduler": View(
+        (f"{_ADAPTERS}.kubernetes_scheduler",),
+        {
+            **_of(f"{_ADAPTERS}.lines", "filter_regex split_lines"),
+            **_of(f"{_ADAPTERS}.ids", "make_unique"),
+            **_of(f"{_ADAPTERS}.util.strings", "normalize_str"),
+            **_of("holdfast.schedulers", "DescribeAppResponse ListAppResponse Scheduler Stream"),
+            **_of(
+                "holdfast.specs",
+                "AppDef AppDryRunInfo AppState BindMount DeviceMount ReplicaState ReplicaStatus RetryPolicy Role "
+                "RoleStatus VolumeMount macros runopts",
+            ),
+        },
+    ),
     "torchx.schedulers.local_scheduler": View(
         (f"{_ADAPTERS}.local_scheduler",),
         {

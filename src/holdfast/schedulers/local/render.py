@@ -189,7 +189,7 @@ def show_parts(request: LocalRequest, sizes: Mapping[str, tuple[int, int]] | Non
     for shipment in request.shipments:
         for source, below in shipment.roots.items():
             where = f"{shipment.folder}/{below}".rstrip("/")
-            lines.append(f"  ships {source}{_size((sizes or {}).get(source))} as workspace/{where}")
+            lines.append(f"  ships {source}{said_size((sizes or {}).get(source))} as workspace/{where}")
     for replica in request.replicas:
         lines += [
             f"  replica {replica.name}",
@@ -203,7 +203,8 @@ def show_parts(request: LocalRequest, sizes: Mapping[str, tuple[int, int]] | Non
     return lines
 
 
-def _size(found: tuple[int, int] | None) -> str:
+def said_size(found: tuple[int, int] | None) -> str:
+    """Say how many files and bytes there are, in brackets; nothing where that is not known."""
     if found is None:
         return ""
     files, nbytes = found

@@ -18,6 +18,7 @@ import sys
 import time
 import traceback
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -83,14 +84,19 @@ class Attempt:
 class Supervisor:
     """Runs one job from its first process to its final state."""
 
-    def __init__(self, folder: JobFolder, request: LocalRequest) -> None:
+    def __init__(
+        self,
+        folder: JobFolder,
+        request: LocalRequest,
+        make_log: Callable[[Path, list[str]], ReplicaLog] = ReplicaLog,
+    ) -> None:
         self.folder = folder
         self.request = request
         self._machine = JobMachine(request.role_plans, [(replica.role, replica.id) for replica in request.replicas])
         self._events: deque[JobEvent] = deque()
         self._attempts: dict[int, Attempt] = {}  # by the replica's number, while anything of it is left
         self._notes: list[str] = []  # trouble with the logs
-        self._logs = [ReplicaLog(Path(replica.log_dir), self._notes) for replica in request.replicas]
+        self._logs = [make_log(Path(replica.log_dir), self._notes) for replica in request.replicas]
         self._epoll = select.epoll()
         self._pipes: dict[int, Pipe] = {}
         self._bell, self._ring = os.pipe()

@@ -25,6 +25,7 @@ from holdfast.schedulers.local.record import LocalRequest
 from holdfast.schedulers.local.render import DEFAULT_PATH
 from holdfast.schedulers.local.scheduler import LocalScheduler
 from holdfast.schedulers.replies import Stream
+from holdfast.schedulers.shipping import extract
 from holdfast.specs.states import AppState
 from holdfast.wire.secret import SECRET_FILE_VARIABLE, VARIABLES, write_secret
 
@@ -89,10 +90,10 @@ def submit(order: Order, scheduler: LocalScheduler, packages: str) -> dict[str, 
         python.write_text(cluster.python_script(sys.executable, packages))
         python.chmod(0o700)
         if order["secret"]:
-            write_secret(draft / "secret", order["secret"].encode())
+            write_secret(draft / "secret", bytes.fromhex(order["secret"]))
         if order["has_code"]:
             with tarfile.open(fileobj=sys.stdin.buffer, mode="r|gz") as tar:
-                tar.extractall(draft, filter="tar")  # links of a workspace may lead out of it, as they do at home
+                extract(tar, draft)
 
     scheduler.start(request, fill)
     return {}

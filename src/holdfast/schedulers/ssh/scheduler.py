@@ -125,7 +125,7 @@ class SshScheduler(WorkspaceMixin[None], Scheduler[SshRequest]):
             "session": self.session_name,
             "first_host": first,
             "port": port,
-            "secret": key.decode() if key is not None else "",
+            "secret": key.hex() if key is not None else "",  # which need not be text
             "has_code": bool(request.job.shipments),
         }
         with tempfile.NamedTemporaryFile(prefix="holdfast-code-") as file:
