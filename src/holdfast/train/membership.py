@@ -23,7 +23,7 @@ from holdfast.rendezvous.machine import MemberEffect, NewcomersWait, RoundBroken
 from holdfast.rendezvous.native import HoldfastRendezvousHandler
 from holdfast.rendezvous.registry import get_rendezvous_handler
 from holdfast.store.client import StoreClient
-from holdfast.store.environ import ENDPOINT_VARIABLE, ETCD_VARIABLE, MAX_WORKERS_VARIABLE
+from holdfast.store.environ import ENDPOINT_VARIABLE, ETCD_VARIABLE, MAX_WORKERS_VARIABLE, STANDBY_VARIABLE
 from holdfast.timer.heartbeat import beats, heartbeat, pause
 from holdfast.train import events
 from holdfast.train.events import TrainerEvent
@@ -246,6 +246,9 @@ def from_environ(
         # The agents' coordinator is elected: its address is looked up for every connection.
         endpoint = etcd
         settings = {"elected_for": run, **settings}
+    elif standby := environ.get(STANDBY_VARIABLE):
+        # The coordinator may move: the agent knows where to, and its run has the votes that a round of workers needs.
+        settings = {"guide": standby, "guardian": run, **settings}
     return Membership(
         RendezvousParameters(
             backend="etcd" if etcd else "holdfast",
