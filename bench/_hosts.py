@@ -99,8 +99,8 @@ class Hosts:
 
     def _filter(self, host: int, rules: str) -> None:
         hook = "type filter hook input priority -300; policy accept;"
-        script = f"table inet {_TABLE} {{ chain input {{ {hook}\n{rules}\n}} }}\n"
-        subprocess.run([*self.prefix(host), "nft", "-f", "-"], input=script.encode(), check=True, capture_output=True)
+        script = f"table inet {_TABLE} {{ chain input {{ {hook}\n{rules}\n}}\n}}\n"
+        subprocess.run([*self.prefix(host), "nft", "-f", "-"], input=script.encode(), check=True)
 
     # -- making ------------------------------------------------------------------------------------------------------
 

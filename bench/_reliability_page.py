@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import statistics
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 PAGE = Path(__file__).parent.parent / "docs" / "RELIABILITY.md"
+WIDTH = 120
 WAYS = ("plain", "in process", "torchrun")
 
 HEAD = """# Reliability
@@ -22,7 +24,7 @@ plain script.
 
 - **pause**: the longest time in which a host that was not itself struck made no step, from the fault to the end of the
   trial. Where a fault lasts and training waits for its end, that time is in it.
-- **recovered**: trials in which all surviving hosts stepped again within 60 s after the fault.
+- **recovered**: trials in which all surviving hosts stepped again within 60 s after the fault; torchrun has 120 s.
 - **steps lost**: steps that one host did more than once, the most of all trials.
 - **samples off**: samples that the final state has seen too often or too rarely, the most of all trials.
 - **split**: steps that both halves of a partition made side by side.
@@ -66,7 +68,7 @@ def conditions(data: dict[str, Any]) -> str:
     versions = f"Python {machine['python']}, torch {machine['torch']}"
     words = f"{len(trials)} trials on {cores} cores ({machine['cpu']}), {versions}. "
     words += f"The load average was {busy:g} in the median trial and {max(loads):g} in the worst. "
-    return f"{words}{BUSY if busy > cores else ''}".strip() + "\n"
+    return textwrap.fill(f"{words}{BUSY if busy > cores else ''}", WIDTH) + "\n"
 
 
 def table(trials: Sequence[dict[str, Any]], cases: Sequence[tuple[str, str, Sequence[str]]]) -> str:
@@ -109,7 +111,7 @@ def not_recovered(trials: Sequence[dict[str, Any]], titles: dict[str, str]) -> s
             line = f"- {titles[each['case']]}, {each['way']}: {each['note']}"
             if line not in lines:
                 lines.append(line)
-    return "## Not recovered\n\nWhat was seen 60 s after the fault:\n\n" + "\n".join(lines) + "\n" if lines else ""
+    return "## Not recovered\n\nWhat was seen when the time was over:\n\n" + "\n".join(lines) + "\n" if lines else ""
 
 
 def _most(trials: Sequence[dict[str, Any]], what: str) -> str:

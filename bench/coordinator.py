@@ -177,7 +177,14 @@ def limits(figures: dict[int, dict[str, float]]) -> list[Case]:
     if figures:
         largest = max(figures)
         busy = figures[largest]["beat_core_percent"] / largest
-        cases.append(Case.seen("... idle nodes that keep its core busy", round(100 / busy, -3), "", "beats alone"))
+        cases.append(
+            Case.seen(
+                "... idle nodes that keep its core busy",
+                round(100 / busy, -3),
+                "",
+                "beats alone, with leases of 5 s; longer ones make room",
+            )
+        )
     if len(figures) > 1:
         small, large = min(figures), max(figures)
         growth = (figures[large]["gather_s"] / large) / (figures[small]["gather_s"] / small)

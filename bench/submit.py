@@ -1,17 +1,28 @@
 """The same functions as local jobs by `holdfast.submit` and by submitit: seconds from the call to the result.
 
-python -m bench.submit            needs submitit
+    python -m bench.submit            needs submitit
+
+Both run in turns. Holdfast starts three processes for a call: the job's supervisor, the agent, the worker. The rows in
+detail say when each of them was there.
 """
 
 from __future__ import annotations
 
 import os
-import statistics
 import tempfile
 import time
 from collections.abc import Callable
 
+from bench.harness import Case, Results, attempt, median, spread
+
+NEEDS = ("submitit",)
 TIMES = 5
+STAGES = (
+    "from the supervisor to the agent",
+    "... until the worker is there",
+    "... until the function runs",
+    "... until the result is back",
+)
 
 
 def add(one: int, two: int) -> int:
@@ -35,7 +46,7 @@ def ours() -> dict[str, Callable[[], object]]:
     return {
         "one worker": lambda: holdfast.submit(add, 1, 2).result(),
         "two workers": lambda: holdfast.submit(add, 1, 2, workers=2).results(),
-        "an exception comes back as": failing,
+        "an exception comes back": failing,
     }
 
 
@@ -56,21 +67,62 @@ def theirs(folder: str) -> dict[str, Callable[[], object]]:
     return {
         "one worker": lambda: executor.submit(add, 1, 2).result(),
         "two workers": lambda: pair.submit(add, 1, 2).results(),
-        "an exception comes back as": failing,
+        "an exception comes back": failing,
     }
 
 
-def main() -> None:
+def stages() -> dict[str, float]:
+    """Run as a job: say when this process, its agent and the job's supervisor began, and what the time is."""
+    import psutil
+
+    worker = psutil.Process()
+    agent = worker.parent()
+    supervisor = agent.parent() if agent is not None else None
+    found = {"worker": worker, "agent": agent, "supervisor": supervisor}
+    return {name: each.create_time() for name, each in found.items() if each is not None} | {"function": time.time()}
+
+
+def stage_cases() -> list[Case]:
+    """Return where the time of one call of ours goes."""
+    import holdfast
+
+    seen: dict[str, list[float]] = {}
+    for _ in range(TIMES):
+        found = holdfast.submit(stages).result()
+        ended = time.time()
+        marks = [found["supervisor"], found["agent"], found["worker"], found["function"], ended]
+        for name, one, two in zip(STAGES, marks, marks[1:], strict=False):
+            seen.setdefault(name, []).append(two - one)
+    return [Case.seen(f"  {name}", median(values), "s") for name, values in seen.items()]
+
+
+def run(full: bool) -> Results:  # noqa: ARG001
+    """Measure both, in turns."""
+    import submitit
+
+    cases: list[Case] = []
     with tempfile.TemporaryDirectory() as folder:
         os.environ["HOLDFAST_HOME"] = f"{folder}/home"
-        for name, cases in (("holdfast.submit", ours()), ("submitit", theirs(f"{folder}/submitit"))):
-            for case, call in cases.items():
-                taken, said = [], None
-                for _ in range(TIMES):
+        our_calls, their_calls = ours(), theirs(f"{folder}/submitit")
+        for name in our_calls:
+            taken: dict[str, list[float]] = {"ours": [], "theirs": []}
+            said: dict[str, object] = {}
+            for _ in range(TIMES):
+                for side, calls in (("ours", our_calls), ("theirs", their_calls)):
                     began = time.monotonic()
-                    said = call()
-                    taken.append(time.monotonic() - began)
-                print(f"{name:<16} {case:<28} {said!s:<16} {statistics.median(taken):6.2f} s, median of {TIMES}")
+                    said[side] = calls[name]()
+                    taken[side].append(time.monotonic() - began)
+            note = f"ours gave {said['ours']}, theirs {said['theirs']}; {spread(taken['ours'], 's')}"
+            cases.append(
+                Case.beside(name, median(taken["ours"]), median(taken["theirs"]), "s", less_is_better=True, note=note)
+            )
+        cases += attempt("stages", stage_cases)
+    return Results("functions as local jobs", cases, f"submitit=={submitit.__version__}")
+
+
+def main() -> None:
+    """Print the table."""
+    print(run(full=False))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ ends every wait; on several each worker watches its connections and ends by itse
 from __future__ import annotations
 
 import contextlib
+import functools
 import secrets
 import select
 import socket
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 import msgspec
 
 from holdfast.errors import HoldfastError, ReplicaLostError, RoundOverError, UnavailableError
+from holdfast.threads import start_thread
 from holdfast.timer.heartbeat import heartbeat, is_beating, pause, resume
 from holdfast.train.neighbours import CALLER_TIMEOUT_S, CALLERS_MAX, Call, Caller
 
@@ -311,7 +313,7 @@ class LeaderEnd:
                 on_lost()
 
         for line in self._news:
-            threading.Thread(target=wait, args=(line,), name="replica-watch", daemon=True).start()
+            start_thread(functools.partial(wait, line), "replica-watch")
 
     def tell(self, *words: Any) -> None:
         """Say something to every follower."""

@@ -31,13 +31,35 @@ def pods_of(cluster, handle):
     return {int(pod["metadata"]["labels"]["holdfast/replica"]): pod["metadata"]["name"] for pod in found}
 
 
+#: Three replicas fit on two nodes with two cores each.
+SMALL = ("dist.elastic", "-j", "2:3x1", "--cpu", "1", "--memMB", "256", "--last-call", "30s", "--lease", "3s")
+TRAINING = (*SMALL, "--script", "train.py", "0.5")
+
+
 def test_a_killed_pod_costs_no_step_and_comes_back(shell, cluster):
-    handle = shell.submit("-j", "2:3x1", "--last-call", "30s", "--lease", "3s", "train.py", "0.4")
-    shell.wait_lines(handle, "step 5 of 3")
-    victim = pods_of(cluster, handle)[2]
-    cluster.kill_pod(victim)
-    shell.wait_lines(handle, r"step \d+ of 2")
-    wait_for(lambda: pods_of(cluster, handle).get(2, victim) != victim, "another pod takes its place")
+    handle = shell.submit(*TRAINING)
+    shell.wait_lines(handle, r"step [5-9] of \d")
+    numbers = [n for n, pod in pods_of(cluster, handle).items() if n]
+    victim = pods_of(cluster, handle)[numbers[0]]
+    cluster.delete_pod(victim, hard=True)
+    wait_for(lambda: pods_of(cluster, handle).get(numbers[0], victim) != victim, "another pod takes its place")
+    status = shell.wait_end(handle)
+    lines = shell.holdfast("log", handle)
+
+    assert status["state"] == "SUCCEEDED", status
+    trained(shell, lines)
+
+
+def test_a_killed_node_costs_no_step(shell, cluster):
+    handle = shell.submit(*TRAINING)
+    shell.wait_lines(handle, r"step [5-9] of \d")
+    replicas = {each["id"]: each["hostname"] for each in shell.status(handle)["roles"][0]["replicas"]}
+    victim = next(host for number, host in sorted(replicas.items()) if host and host != replicas[0])
+    cluster.kill_node(victim)
+    try:
+        shell.wait_lines(handle, "finished 100")
+    finally:
+        cluster.start_node(victim)
     status = shell.wait_end(handle)
     lines = shell.holdfast("log", handle)
 

@@ -114,6 +114,14 @@ def test_without_a_last_word_kubernetes_is_quoted(found, cause):
     assert look([job(0, "Failed")], [found], job_request=request_of(1)).roles_statuses[0].replicas[0].cause == cause
 
 
+def test_what_the_runtime_knows_of_memory_is_added_to_the_last_word():
+    word = encode(ReplicaRecord(role="main", id=0, state="FAILED", exit_code=-9, cause="killed by SIGKILL"))
+    found = look([job(0, "Failed")], [ended(0, 137, word, "OOMKilled")], job_request=request_of(1))
+
+    cause = found.roles_statuses[0].replicas[0].cause
+    assert cause == "OOMKilled (it used more memory than it had asked for); killed by SIGKILL"
+
+
 def test_a_job_that_failed_without_a_pod_says_why():
     found = look([job(0, "Failed", reason="DeadlineExceeded", message="too long")], [], job_request=request_of(1))
 
@@ -197,6 +205,36 @@ def test_a_lost_replica_does_not_fail_an_elastic_job():
     running = look([job(0), job(1), job(2, "Failed")], [pod(0), pod(1), ended(2, 137)], job_request=request_of(3, 2))
     assert running.state is AppState.RUNNING
     assert running.msg == "main/2 failed: exit code 137"
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        [pod(2, "Pending", state={})],
+        [pod(2, state={"running": {"startedAt": "2026-11-16T10:01:30Z"}})],
+        [ended(2, 1)],
+        [],
+    ],
+)
+def test_an_elastic_job_does_not_wait_for_a_replica_that_comes_too_late(late):
+    seen = parse.Seen(
+        request_of(3, 2), record(), [job(0, "Complete"), job(1, "Complete"), job(2)], [ended(0), ended(1), *late]
+    )
+    found = parse.describe("ns:a-x", seen)
+
+    assert found.state is AppState.SUCCEEDED
+    assert states(found) == ["SUCCEEDED", "SUCCEEDED", "CANCELLED"]
+    assert parse.leftovers(seen, parse.statuses(seen)) == ["job-2"]
+    rigid = look(seen.jobs, seen.pods, job_request=request_of(3))
+    assert rigid.state in (AppState.PENDING, AppState.RUNNING)
+
+
+def test_a_replica_that_is_about_to_finish_is_waited_for():
+    found = look(
+        [job(0, "Complete"), job(1, "Complete"), job(2)], [ended(0), ended(1), pod(2)], job_request=request_of(3, 2)
+    )
+
+    assert found.state is AppState.RUNNING
 
 
 def test_a_node_that_does_not_answer_is_told():

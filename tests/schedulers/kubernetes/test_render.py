@@ -297,10 +297,10 @@ def test_a_dry_run_needs_no_cluster(tmp_path, monkeypatch):
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "train.py").write_text("print('hello')")
-    (tmp_path / "patch.yaml").write_text("runtimeClassName: nvidia\n")
+    (tmp_path / "patch.json").write_text('{"runtimeClassName": "nvidia"}')
     scheduler = KubernetesScheduler("s", tmp_path / "home")
     app = AppDef("a", [role(workspace=str(tmp_path / "code"))])
-    cfg = {"pod_patch": str(tmp_path / "patch.yaml"), "affinity": '{"nodeAffinity": {"x": 1}}'}
+    cfg = {"pod_patch": str(tmp_path / "patch.json"), "affinity": '{"nodeAffinity": {"x": 1}}'}
     request = scheduler.submit_dryrun(app, cfg).request
 
     assert request.namespace == "default"
@@ -308,5 +308,7 @@ def test_a_dry_run_needs_no_cluster(tmp_path, monkeypatch):
     assert request.job.replicas[0].cwd == f"{render.JOB_FOLDER}/workspace/main"
     assert pod_of(request)["runtimeClassName"] == "nvidia"
     assert set(pod_of(request)["affinity"]) == {"podAntiAffinity", "nodeAffinity"}
+    pytest.importorskip("yaml")
+    assert pod_of(scheduler.submit_dryrun(app, {"pod_patch": "a: 1\nb: c\n"}).request)["b"] == "c"
     with pytest.raises(UsageError, match="neither an object nor a file"):
         scheduler.submit_dryrun(app, {"pod_patch": "/no/such"})

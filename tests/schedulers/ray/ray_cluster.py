@@ -21,6 +21,7 @@ import psutil
 
 #: No test waits for that long; it only keeps a broken one from hanging.
 PATIENCE_S = 180.0
+START_TRIES = 5
 
 
 def why_not() -> str:
@@ -83,12 +84,23 @@ class RayCluster:
     def _ray(self, before: list[str], *words: str) -> None:
         program = [sys.executable, "-m", "ray.scripts.scripts", "start", *words, "--disable-usage-stats"]
         program += ["--object-store-memory=80000000", "--include-log-monitor=False"]
-        env = {**os.environ, "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "PYTHONWARNINGS": "ignore"}
-        with (self.folder / "start.log").open("ab") as log:
-            done = subprocess.run(
-                [*before, *program], stdout=log, stderr=log, env=env, timeout=PATIENCE_S, cwd=self.folder, check=False
-            )
-        assert done.returncode == 0, (self.folder / "start.log").read_text()[-3000:]
+        env = {**os.environ, "PYTHONWARNINGS": "ignore"}
+        for _ in range(START_TRIES):  # on a busy machine Ray gives up on a node after 30 s
+            with (self.folder / "start.log").open("ab") as log:
+                done = subprocess.run(
+                    [*before, *program],
+                    stdout=log,
+                    stderr=log,
+                    env=env,
+                    timeout=PATIENCE_S,
+                    cwd=self.folder,
+                    check=False,
+                )
+            if done.returncode == 0:
+                return
+            for each in self.processes(before[-1].rpartition("-")[2]) if before else []:
+                each.kill()
+        raise AssertionError((self.folder / "start.log").read_text()[-3000:])
 
     def nodes(self) -> list[str]:
         """Return the addresses of the nodes that live."""

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from holdfast.errors import UnavailableError
 from holdfast.schedulers.kubernetes.client import KubernetesClient
 from holdfast.schedulers.kubernetes.names import CONTAINER
 from holdfast.schedulers.kubernetes.parse import seconds
@@ -70,11 +71,16 @@ def follow(
             if name in over or phase == "Pending":
                 continue
             log = logs.setdefault(name, open_log(name))
-            for at, text in log.read(follow=not is_over and phase == "Running"):
-                if wanted.takes(at, "h", text):
-                    yield at, text
-                if at > wanted.until:
-                    break
+            try:
+                for at, text in log.read(follow=not is_over and phase == "Running"):
+                    if wanted.takes(at, "h", text):
+                        yield at, text
+                    if at > wanted.until:
+                        break
+            except UnavailableError as error:  # its node does not answer; the other pods can be read
+                if is_over:
+                    yield time.time(), f"[holdfast: the log of {name} cannot be read: {error}]"
+                continue
             if phase in ("Succeeded", "Failed"):
                 over.add(name)
         if is_over:

@@ -15,7 +15,7 @@ from holdfast.schedulers import cluster
 from holdfast.schedulers.kubernetes.last_word import decode
 from holdfast.schedulers.kubernetes.names import CANCELLED_ANNOTATION, CONTAINER, REPLICA_LABEL, ROLE_LABEL, role_names
 from holdfast.schedulers.local.parse import replica_status
-from holdfast.schedulers.local.record import LocalRequest, ReplicaPlan, ReplicaRecord
+from holdfast.schedulers.local.record import LocalRequest, ReplicaPlan, ReplicaRecord, RolePlan
 from holdfast.schedulers.replies import DescribeAppResponse
 from holdfast.specs.app import NONE
 from holdfast.specs.states import AppState, ReplicaStatus, RoleStatus, is_terminal
@@ -127,12 +127,48 @@ def statuses(seen: Seen) -> list[ReplicaStatus]:
     for plan in seen.job.replicas:
         labels = (names[plan.role], str(plan.id))
         pods = sorted((pod for pod in seen.pods if _who(pod) == labels), key=_born)
-        job = next((job for job in seen.jobs if _who(job) == labels), None)
+        job = _job_of(seen, names[plan.role], plan.id)
         events = [] if job is None else [each for each in seen.events if _about(each) == job["metadata"]["name"]]
         status = _status(_Replica(plan, job, pods, events), seen)
         # Pods that came in the place of lost or failed ones.
         found.append(replace(status, restarts=status.restarts + max(0, len(pods) - 1)))
+    late = _late(seen.job.role_plans, found)
+    return [_without(each) if (each.role, each.id) in late else each for each in found]
+
+
+def leftovers(seen: Seen, replicas: Sequence[ReplicaStatus]) -> list[str]:
+    """Name the Jobs of a job that has ended which would still start pods, or keep some: they came too late."""
+    if seen.is_wrapped or judge(seen, replicas)[0] is not AppState.SUCCEEDED:
+        return []
+    names = role_names(seen.job.roles)
+    jobs = [_job_of(seen, names[each.role], each.id) for each in replicas if each.state is AppState.CANCELLED]
+    return [str(job["metadata"]["name"]) for job in jobs if job is not None]
+
+
+def _job_of(seen: Seen, role: str, number: int) -> Mapping[str, Any] | None:
+    return next((job for job in seen.jobs if _who(job) == (role, str(number))), None)
+
+
+def _late(plans: Sequence[RolePlan], replicas: Sequence[ReplicaStatus]) -> set[tuple[str, int]]:
+    """Name the replicas of elastic roles that are not needed any more: enough have succeeded before these began.
+
+    An elastic role ends together. A replica that got no node until then, or whose pod came back after that, would wait
+    for others that have gone.
+    """
+    found = set()
+    for plan in plans:
+        mine = [each for each in replicas if each.role == plan.name]
+        ends = [each.ended_at or 0.0 for each in mine if each.state is AppState.SUCCEEDED]
+        if plan.min_replicas is None or len(ends) < max(plan.min_replicas, 1):
+            continue
+        waits = [each for each in mine if each.state in (AppState.PENDING, AppState.UNKNOWN)]
+        waits += [each for each in mine if each.state is AppState.RUNNING and (each.started_at or 0.0) > max(ends)]
+        found |= {(each.role, each.id) for each in waits}
     return found
+
+
+def _without(status: ReplicaStatus) -> ReplicaStatus:
+    return replace(status, state=AppState.CANCELLED, cause="the others had finished before it began", reason=None)
 
 
 def _status(replica: _Replica, seen: Seen) -> ReplicaStatus:
@@ -223,6 +259,9 @@ def _ended_pod(plan: ReplicaPlan, pod: Mapping[str, Any] | None) -> ReplicaStatu
         record.role, record.id = plan.role, plan.id
         record.started_at = record.started_at or seconds(ended.get("startedAt"))
         record.ended_at = record.ended_at or seconds(ended.get("finishedAt"))
+        if (why := str(ended.get("reason"))) == "OOMKilled" and "memory" not in record.cause:
+            record.reason = f"{why} ({MEANINGS[why]})"  # the kernel tells the runtime, and not always the pod
+            record.cause = f"{record.reason}; {record.cause}"
         status = replica_status(record, host)
         return status if status.state is not AppState.CANCELLED else replace(status, state=AppState.FAILED)
     code = ended.get("exitCode")

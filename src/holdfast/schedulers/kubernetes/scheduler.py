@@ -157,7 +157,13 @@ class KubernetesScheduler(WorkspaceMixin[None], Scheduler[KubernetesRequest]):
         from holdfast.schedulers.kubernetes import parse
 
         seen = self._look(app_id)
-        return None if seen is None else parse.describe(app_id, seen)
+        if seen is None:
+            return None
+        # There is no master that could do this when the job ends.
+        for name in parse.leftovers(seen, parse.statuses(seen)):
+            client, namespace, _ = self._find(app_id)
+            client.delete("Job", namespace, name)
+        return parse.describe(app_id, seen)
 
     def _look(self, app_id: str) -> Seen | None:
         from holdfast.schedulers.kubernetes.parse import Seen, judge, statuses

@@ -140,7 +140,7 @@ def _sentence(info: JobInfo, state: AppState, story: Story) -> str:
     if state is AppState.CANCELLED:
         return "the job was cancelled"
     if state is AppState.FAILED and not story.progress.replicas:
-        if "No module named 'holdfast'" in info.message or "No module named holdfast" in f"{info.message}{story.other}":
+        if re.search(r"No module named '?holdfast", f"{info.message}\n{story.other}"):
             return "the cluster's Python has no Holdfast: install it there, or let Ray do so with -cfg pip=holdfast"
         return f"its driver could not begin: {story.other or _plain(info.message)}"
     if state is AppState.FAILED and story.progress.state != AppState.FAILED.name:
