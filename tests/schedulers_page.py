@@ -15,7 +15,7 @@ from pathlib import Path
 
 PAGE = Path(__file__).parent.parent / "docs" / "SCHEDULERS.md"
 BEGIN, END = "<!-- made by tests/schedulers_page.py -->\n", "<!-- end -->\n"
-SCHEDULERS = ("local", "slurm", "ssh", "docker", "podman", "ray")
+SCHEDULERS = ("local", "slurm", "ssh", "docker", "podman", "kubernetes", "ray")
 MARKS = {"passed": "yes", "skipped": "not run", "failed": "NO"}
 
 
