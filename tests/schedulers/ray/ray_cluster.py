@@ -60,6 +60,27 @@ class RayCluster:
         for name in self.names:
             self.make_node(name)
         self._wait_nodes(len(self.names) + 1)
+        self._wait_jobs()
+
+    def _wait_jobs(self) -> None:
+        """Wait until jobs can be submitted: the agent that starts them comes up after its node."""
+        from ray.job_submission import JobSubmissionClient
+
+        client = JobSubmissionClient(self.address)
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                job = client.submit_job(entrypoint="true")
+            except RuntimeError as error:
+                if time.monotonic() > deadline:
+                    raise AssertionError("no job can be submitted") from error
+                time.sleep(1.0)
+            else:
+                break
+        while not client.get_job_status(job).is_terminal():
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        client.delete_job(job)
 
     def node_address(self, name: str) -> str:
         return f"{self._net}.{self.names.index(name) + 1}"

@@ -4,6 +4,7 @@ render ●   from an app to what is submitted, and to the bundles that are place
 parse ●    from what Ray says and the driver has written to what `describe` and logs say
 client     the Ray Jobs API
 driver     the program of the job: it places the replicas, decides with the local job machine, and carries the output
+coordinator  where agents of ours meet, beside the driver
 actor      what runs on a node for one replica
 node       the local supervisor of that replica, in a process of its own
 scheduler  what users call

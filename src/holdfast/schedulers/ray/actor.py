@@ -23,18 +23,21 @@ from holdfast.schedulers.local.folders import JobFolder, write_json
 from holdfast.schedulers.local.logs import Reader
 from holdfast.schedulers.local.record import LocalRequest
 from holdfast.schedulers.local.render import DEFAULT_PATH
+from holdfast.schedulers.ray.node import OVER
 from holdfast.wire.secret import SECRET_FILE_VARIABLE, VARIABLES, write_secret
 
 #: How long a question of the driver may stay open while there is nothing to say, and how often is looked.
 POLL_S, LOOK_S = 2.0, 0.05
 PORT_TRIES = 100
+#: How long a supervisor may take to end.
+CLEAN_S = 30.0
 
 
 class NodeActor:
     """One replica on one node. Questions wait in a thread of their own, so that orders get through."""
 
     def __init__(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="holdfast-ray-"))
+        self._folder = Path()
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: Reader | None = None
         self._busy = threading.Lock()
@@ -51,8 +54,8 @@ class NodeActor:
 
     def start(self, data: dict[str, Any], first: str, port: int, secret: bytes | None) -> int:
         """Start the replica; returns the id of its supervisor's process."""
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder.mkdir(mode=0o700)
+        self.clean()
+        self._folder = Path(tempfile.mkdtemp(prefix="holdfast-ray-"))
         (self._folder / cluster.BIN).mkdir()
         python = self._folder / cluster.BIN / "python"
         python.write_text(cluster.python_script(sys.executable))
@@ -83,7 +86,8 @@ class NodeActor:
         deadline = time.monotonic() + POLL_S
         with self._busy:
             while True:
-                over = self._process.poll() is not None  # before the log is read: then this is all
+                # Before the log is read: then this is all.
+                over = (self._folder / OVER).exists() or self._process.poll() is not None
                 lines = self._reader.read()
                 if lines:
                     return {"lines": [line.decode("utf-8", "backslashreplace") for line in lines], "ended": None}
@@ -111,7 +115,17 @@ class NodeActor:
 
     def clean(self) -> None:
         """Remove what the replica has left on this node."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._process is None:
+            return
+        assert self._process.stdin is not None
+        self._process.stdin.close()  # it then ends what is left, and removes its folder
+        try:
+            self._process.wait(CLEAN_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)  # where it was killed
+        self._process = None
 
 
 def free_port(app_id: str) -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -37,12 +36,11 @@ from holdfast.schedulers.local.machine import (
     StopReplica,
 )
 from holdfast.schedulers.local.record import LocalRequest
-from holdfast.schedulers.ray.actor import NodeActor, free_port
+from holdfast.schedulers.ray.actor import CLEAN_S, NodeActor, free_port
 from holdfast.schedulers.ray.parse import record
 from holdfast.schedulers.ray.render import bundle, fits, in_order, least, meets_at_driver
 from holdfast.specs.states import AppState
-from holdfast.wire.secret import make_key, write_secret
-from holdfast.workers.linux import set_parent_death_signal
+from holdfast.wire.secret import make_key
 
 #: How long more nodes than the least are waited for, and how often is looked whether there are any.
 MORE_S, LOOK_S = 5.0, 1.0
@@ -95,7 +93,6 @@ class Driver:
         self._written = ""
         self._cancelled = False
         self._serving: subprocess.Popen[bytes] | None = None
-        self._folder = Path(tempfile.mkdtemp(prefix="holdfast-ray-"))
 
     def run(self) -> int:
         """Run the job; returns the exit code of the program."""
@@ -119,10 +116,16 @@ class Driver:
             if due is not None and due <= time.monotonic():
                 self._events.append(Tick())
             self._settle()
-        for place in self._places.values():
-            place.actor.clean.remote()
+            if self._cancelled:
+                self.close()  # at once: Ray does not wait for long
         self._tell(final=True)
+        self._clean()
         return 0 if self._machine.ended.state is AppState.SUCCEEDED else 1
+
+    def _clean(self) -> None:
+        """Have the nodes remove what the replicas have left; what is lost with a node is gone anyway."""
+        cleaned = [place.actor.clean.remote() for place in self._places.values()]
+        self._ray.wait(cleaned, num_returns=len(cleaned), timeout=CLEAN_S) if cleaned else None
 
     def _on_term(self, number: int, frame: object) -> None:
         del number, frame
@@ -343,19 +346,21 @@ class Driver:
 
     def _serve(self) -> None:
         """Run the coordinator here, on the node that no job outlives anyway."""
-        folder = self._folder
-        write_secret(folder / "secret", self._secret)
+        folder = tempfile.mkdtemp(prefix="holdfast-ray-")
         self._first, self._port = self._ray.util.get_node_ip_address(), free_port(self._job.app_id)
-        words = [sys.executable, "-P", "-m", "holdfast", "serve", f"0.0.0.0:{self._port}", "--quiet"]
-        words += ["--secret-file", str(folder / "secret"), "--state-dir", str(folder / "state")]
-        self._serving = subprocess.Popen(words, stdin=subprocess.DEVNULL, preexec_fn=set_parent_death_signal)
+        words = [sys.executable, "-P", "-m", "holdfast.schedulers.ray.coordinator", folder, str(self._port)]
+        self._serving = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True)
+        assert self._serving.stdin is not None
+        self._serving.stdin.write(self._secret + b"\n")
+        self._serving.stdin.flush()
 
     def close(self) -> None:
         """End what this program has started."""
-        if self._serving is not None:
-            self._serving.terminate()
-            self._serving.wait()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        serving, self._serving = self._serving, None
+        if serving is not None:
+            assert serving.stdin is not None
+            serving.stdin.close()
+            serving.wait(CLEAN_S)
 
     def _tell(self, *, final: bool = False) -> None:
         """Write down how the replicas are doing, if that has changed."""

@@ -1,7 +1,8 @@
 """The local supervisor of one replica on a node of Ray, in a process of its own.
 
 It ends its replica when its standard input is closed: then the actor that started it is gone, and with it the job or
-the node. So no process of a job is left where Ray kills its own without notice.
+the node. It stays until then, so that it is the one to remove the replica's folder, however the job ends. So neither a
+process nor a file of a job is left where Ray kills its own without notice.
 """
 
 from __future__ import annotations
@@ -40,11 +41,14 @@ def main(path: str) -> int:
     except BaseException as error:
         supervisor.give_up(f"its supervisor broke; please report this: {type(error).__name__}: {error}")
         raise
-    if _ALONE.is_set():  # there is no actor any more that would clean up
-        shutil.rmtree(place.path, ignore_errors=True)
+    (place.path / OVER).touch()
+    _ALONE.wait()
+    shutil.rmtree(place.path, ignore_errors=True)
     return 0
 
 
+#: The file that says that a replica has ended, and all that it printed is there.
+OVER = "over"
 _ALONE = threading.Event()
 
 
