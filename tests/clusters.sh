@@ -5,6 +5,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 PACKAGES=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge openssh-server openssh-client iproute2)
+# For Kubernetes, which is built once and kept in a cache folder.
+PACKAGES+=(containerd runc containernetworking-plugins iptables etcd-server debootstrap golang-go dpkg-dev gcc libc6-dev make rsync jq)
+CACHE=${HOLDFAST_CLUSTERS_CACHE:-$HOME/.cache/holdfast-clusters}
 PACKAGES+=(docker.io podman netavark aardvark-dns runc iptables)  # containers: the tests start a dockerd of their own
 
 fail() { echo "make test-clusters: $*" >&2; exit 2; }
@@ -24,6 +27,9 @@ installed >"$before" && users >"$users_before"
 
 leave_nothing() {
     local code=$?
+    if [ -d "${kubernetes:-}" ]; then
+        "${PYTHON:-.venv/bin/python}" -m tests.schedulers.kubernetes.kubernetes_cluster stop "$kubernetes" || code=1
+    fi
     mapfile -t added < <(comm -13 "$before" <(installed))
     if [ ${#added[@]} -gt 0 ]; then
         echo "== taking away again: ${added[*]}"
@@ -48,9 +54,18 @@ else
     echo "== this installs nothing: ${PACKAGES[*]} are there"
 fi
 
+echo "== Kubernetes is in $CACHE/kubernetes-1.20; the first time it is built there, which takes ten minutes or more"
+mkdir -p "$CACHE"
+tests/schedulers/kubernetes/build.sh "$CACHE/kubernetes-1.20" >"$CACHE/build.log" 2>&1 ||
+    { tail -20 "$CACHE/build.log" >&2; fail "Kubernetes could not be built"; }
+kubernetes=$(mktemp -d -u /tmp/holdfast-kubernetes.XXXXXX)
+HOLDFAST_CLUSTERS_CACHE=$CACHE "${PYTHON:-.venv/bin/python}" -m tests.schedulers.kubernetes.kubernetes_cluster \
+    start "$kubernetes" "$CACHE/kubernetes-1.20"
+
 echo "== Slurm $(dpkg-query -W -f '${Version}' slurmctld), $(ssh -V 2>&1), $(dockerd --version), $(podman --version)"
-HOLDFAST_TEST_CLUSTERS=1 "${PYTHON:-.venv/bin/python}" -m pytest -q --durations=10 \
-    tests/schedulers/test_contract.py tests/schedulers/slurm tests/schedulers/ssh tests/schedulers/containers "$@"
+HOLDFAST_TEST_CLUSTERS=1 HOLDFAST_TEST_KUBECONFIG=$kubernetes/kubeconfig "${PYTHON:-.venv/bin/python}" -m pytest -q --durations=10 \
+    tests/schedulers/test_contract.py tests/schedulers/slurm tests/schedulers/ssh tests/schedulers/containers \
+    tests/schedulers/kubernetes "$@"
 
 # Ray has many packages of its own, so it is kept apart from those of the other tests.
 if [ ! -e .venv-ray/.ready ]; then

@@ -34,6 +34,8 @@ from holdfast.workers.plan import MEMBER_FILE_VARIABLE
 RUN_SUFFIX = ".workers"
 #: The first round waits this long for all expected workers.
 GATHER_S = 60.0
+#: A coordinator that is opened anew waits this long for workers that do not come back.
+RECOVERY_S = 2.5
 #: How long the end of a training waits for a coordinator that cannot be reached.
 CLOSE_TIMEOUT_S = 30.0
 #: How long it waits before it says so.
@@ -275,6 +277,9 @@ def worker_settings(expected: int, most: int = 0, **settings: Any) -> dict[str, 
         "last_call_timeout": GATHER_S,
         "quiet": GATHER_S,
         "drop_grace": 0,
+        # Workers that are there come back to a new coordinator within moments. To go on without one of them costs
+        # little: it joins again between two steps.
+        "recovery_timeout": RECOVERY_S,
         # The agent handles a worker that fails; the run of the workers only regroups.
         "max_restarts": 1_000_000,
         **settings,

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Builds Kubernetes 1.20's servers from Debian's source package, once, into a cache folder.
-# Usage: build.sh FOLDER. The folder holds kube-apiserver, kube-controller-manager, kube-scheduler and kubelet afterwards.
+# Usage: build.sh FOLDER. The folder holds the servers and kubelet afterwards.
 set -euo pipefail
 
 out=$1

@@ -18,6 +18,7 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -61,8 +62,6 @@ users: [{{name: test, user: {{token: {token}}}}}]
 contexts: [{{name: test, context: {{cluster: test, user: test}}}}]
 current-context: test
 """  # noqa: E501 - a document of few lines
-
-_STARTED: list[subprocess.Popen] = []
 
 
 def why_not(binaries: Path) -> str:
@@ -161,7 +160,7 @@ class KubernetesCluster:
             f"--cert-dir={folder / 'certs-controllers'}",
             f"--service-account-private-key-file={folder / 'sa.key'}",
             "--node-monitor-period=1s",
-            "--node-monitor-grace-period=8s",
+            "--node-monitor-grace-period=20s",
         )
         self._spawn(
             "scheduler",
@@ -236,13 +235,10 @@ class KubernetesCluster:
 
     # -- what tests do -------------------------------------------------------------------------------------------------
 
-    def get(self, path: str) -> str:
+    def get(self, path: str, method: str = "GET") -> str:
         """Ask the API server; returns an empty text where it does not answer."""
-        import ssl
-
-        request = urllib.request.Request(
-            f"https://127.0.0.1:{self._ports()['api']}{path}", headers={"Authorization": f"Bearer {TOKEN}"}
-        )
+        address = f"https://127.0.0.1:{self._ports()['api']}{path}"
+        request = urllib.request.Request(address, headers={"Authorization": f"Bearer {TOKEN}"}, method=method)
         try:
             with urllib.request.urlopen(request, timeout=10, context=ssl._create_unverified_context()) as answer:
                 return answer.read().decode()
@@ -257,26 +253,15 @@ class KubernetesCluster:
         conditions = found.get("status", {}).get("conditions", [])
         return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
-    def kubectl(self, *words: str) -> str:
-        """Call kubectl for this cluster."""
-        done = subprocess.run(
-            ["kubectl", "--kubeconfig", str(self.kubeconfig), *words],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
-        assert done.returncode == 0, f"kubectl {words}: {done.stderr}"
-        return done.stdout
-
     def pods(self, selector: str = "") -> list[dict]:
         """Return the pods of the tests' namespace."""
         query = f"?labelSelector={urllib.request.quote(selector)}" if selector else ""
         return self.items(f"/api/v1/namespaces/default/pods{query}")
 
-    def kill_pod(self, name: str) -> None:
-        """Kill a pod the way that a lost machine does: its processes end at once, and it is gone."""
-        self.kubectl("delete", "pod", name, "--grace-period=0", "--force", "--wait=false")
+    def delete_pod(self, name: str, *, hard: bool = False) -> None:
+        """Delete a pod: politely, or the way that a lost machine does, where it is gone at once."""
+        query = "?gracePeriodSeconds=0" if hard else ""
+        assert self.get(f"/api/v1/namespaces/default/pods/{name}{query}", "DELETE")
 
     def kill_node(self, name: str) -> None:
         """Kill a node the way that power does: its daemons, its containers, and all that they have started."""
@@ -356,7 +341,7 @@ class KubernetesCluster:
         with (self.folder / f"{name}.log").open("ab") as log:
             started = subprocess.Popen(words, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
         (self.folder / f"{name}.pid").write_text(str(started.pid))
-        _STARTED.append(started)  # it outlives this object, and is ended by its number
+        started.returncode = 0  # it outlives this program, and is ended by its number
 
     def _call(self, *words: str) -> None:
         done = subprocess.run(words, capture_output=True, text=True, check=False)

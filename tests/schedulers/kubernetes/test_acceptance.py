@@ -41,7 +41,7 @@ def test_a_killed_pod_costs_no_step_and_comes_back(shell, cluster):
     shell.wait_lines(handle, r"step [5-9] of \d")
     numbers = [n for n, pod in pods_of(cluster, handle).items() if n]
     victim = pods_of(cluster, handle)[numbers[0]]
-    cluster.kill_pod(victim)
+    cluster.delete_pod(victim, hard=True)
     wait_for(lambda: pods_of(cluster, handle).get(numbers[0], victim) != victim, "another pod takes its place")
     status = shell.wait_end(handle)
     lines = shell.holdfast("log", handle)

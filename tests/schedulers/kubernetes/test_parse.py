@@ -114,6 +114,14 @@ def test_without_a_last_word_kubernetes_is_quoted(found, cause):
     assert look([job(0, "Failed")], [found], job_request=request_of(1)).roles_statuses[0].replicas[0].cause == cause
 
 
+def test_what_the_runtime_knows_of_memory_is_added_to_the_last_word():
+    word = encode(ReplicaRecord(role="main", id=0, state="FAILED", exit_code=-9, cause="killed by SIGKILL"))
+    found = look([job(0, "Failed")], [ended(0, 137, word, "OOMKilled")], job_request=request_of(1))
+
+    cause = found.roles_statuses[0].replicas[0].cause
+    assert cause == "OOMKilled (it used more memory than it had asked for); killed by SIGKILL"
+
+
 def test_a_job_that_failed_without_a_pod_says_why():
     found = look([job(0, "Failed", reason="DeadlineExceeded", message="too long")], [], job_request=request_of(1))
 

@@ -259,6 +259,9 @@ def _ended_pod(plan: ReplicaPlan, pod: Mapping[str, Any] | None) -> ReplicaStatu
         record.role, record.id = plan.role, plan.id
         record.started_at = record.started_at or seconds(ended.get("startedAt"))
         record.ended_at = record.ended_at or seconds(ended.get("finishedAt"))
+        if (why := str(ended.get("reason"))) == "OOMKilled" and "memory" not in record.cause:
+            record.reason = f"{why} ({MEANINGS[why]})"  # the kernel tells the runtime, and not always the pod
+            record.cause = f"{record.reason}; {record.cause}"
         status = replica_status(record, host)
         return status if status.state is not AppState.CANCELLED else replace(status, state=AppState.FAILED)
     code = ended.get("exitCode")
