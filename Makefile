@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 JOBS ?= 4
 
-.PHONY: help setup demo docs test test-all test-clusters test-frameworks lint format bench sim soak campaign clean
+.PHONY: help setup demo docs test test-all test-clusters test-etcd test-frameworks lint format bench sim soak campaign clean
 
 help:
 	@echo "make demo      watch a job survive a killed worker and a killed node"
@@ -14,6 +14,7 @@ help:
 	@echo "make test-all  the test suite on Python 3.11, 3.12 and 3.13"
 	@echo "make test-frameworks  Hugging Face's Trainer, Accelerate and Lightning; installs them into the environment"
 	@echo "make test-clusters  jobs on a real Slurm, SSH hosts, Docker, Podman, Kubernetes and Ray; needs root on Debian, says what it installs"
+	@echo "make test-etcd  elections through real etcd servers; needs root on Debian, says what it installs"
 	@echo "make docs      build the documentation site into site/; it needs no network to be viewed"
 	@echo "make sim       10,000 seeds of simulated faults against the real machines"
 	@echo "make bench     comparisons with torchrun and others, side by side"
@@ -68,6 +69,9 @@ test-all:
 test-clusters: setup
 	PYTHON=$(BIN)/python tests/clusters.sh
 
+test-etcd: setup
+	PYTHON=$(BIN)/python tests/etcd.sh
+
 # torch is named again so that no other comes with them.
 test-frameworks: setup
 	$(BIN)/python -m pip install --quiet --editable '.[accelerate,lightning]' '$(TORCH)'
@@ -82,6 +86,7 @@ docs: setup
 sim: setup
 	$(BIN)/python -m holdfast.sim --seeds 10000 --nodes 5:64
 	$(BIN)/python -m holdfast.sim --seeds 10000 --training
+	$(BIN)/python -m holdfast.sim --seeds 10000 --election
 
 soak: setup
 	$(BIN)/python -m bench.garbage --frames 1000000

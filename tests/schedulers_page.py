@@ -1,7 +1,9 @@
 """Writes the table of docs/SCHEDULERS.md: what each scheduler was seen to do, from the results of the contract suites.
 
 HOLDFAST_TEST_CLUSTERS=1 python -m pytest tests/schedulers -k contract --junitxml contract.xml
-python tests/schedulers_page.py contract.xml ...
+python tests/schedulers_page.py contract.xml
+
+Several files may be given, as Ray has an environment of its own. What none of them says anything of stays as it was.
 """
 
 from __future__ import annotations
@@ -36,21 +38,20 @@ def results(text: str) -> dict[str, dict[str, str]]:
     return found
 
 
-def kept(old: str) -> dict[str, dict[str, str]]:
-    """Return what the page says already: a scheduler that was not run this time keeps its column."""
-    rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in old.splitlines()]
-    outcomes = {mark: outcome for outcome, mark in MARKS.items()}
-    # The first cell of the head is empty, and was stripped.
-    return {row[0].replace(" ", "_"): dict(zip(rows[0], map(outcomes.get, row[1:]), strict=True)) for row in rows[2:]}
-
-
-def table(found: dict[str, dict[str, str]]) -> str:
-    """Return the table."""
+def table(found: dict[str, dict[str, str]], before: dict[str, dict[str, str]]) -> str:
+    """Return the table; a mark that is not found is that of the table before."""
     lines = [f"| | {' | '.join(SCHEDULERS)} |", f"|---|{'---|' * len(SCHEDULERS)}"]
-    for name, outcomes in found.items():
-        marks = [MARKS[outcomes.get(each, "skipped")] for each in SCHEDULERS]
+    for name in {**before, **found}:
+        known = {each: MARKS[outcome] for each, outcome in found.get(name, {}).items() if outcome != "skipped"}
+        marks = [known.get(each) or before.get(name, {}).get(each, MARKS["skipped"]) for each in SCHEDULERS]
         lines.append(f"| {name.replace('_', ' ')} | {' | '.join(marks)} |")
     return "\n".join(lines) + "\n"
+
+
+def read_table(text: str) -> dict[str, dict[str, str]]:
+    """Return the marks of a table."""
+    head, _, *rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
+    return {row[0].replace(" ", "_"): dict(zip(head[1:], row[1:], strict=True)) for row in rows}
 
 
 def main() -> None:
@@ -58,12 +59,11 @@ def main() -> None:
     text = PAGE.read_text()
     head, rest = text.split(BEGIN)
     old, tail = rest.split(END)
-    found = kept(old)
+    found: dict[str, dict[str, str]] = {}
     for path in sys.argv[1:]:
         for name, outcomes in results(Path(path).read_text()).items():
-            ran = {each: outcome for each, outcome in outcomes.items() if outcome != "skipped"}
-            found[name] = {**found.get(name, {}), **ran}
-    PAGE.write_text(f"{head}{BEGIN}{table(found)}{END}{tail}")
+            found.setdefault(name, {}).update(outcomes)
+    PAGE.write_text(f"{head}{BEGIN}{table(found, read_table(old))}{END}{tail}")
 
 
 if __name__ == "__main__":

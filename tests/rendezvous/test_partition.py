@@ -230,6 +230,7 @@ def test_a_node_whose_coordinator_lost_its_power_says_so_and_gives_up(
     def start(host: int) -> subprocess.Popen[str]:
         command = ["ip", "netns", "exec", hosts.netns(host), sys.executable, "-m", "holdfast", "launch"]
         flags = ["--nnodes", "2", "--rdzv-endpoint", f"{hosts.address(1)}:29400", "--lease", "1s"]
+        flags += ["--rdzv-conf", "takeover=false"]
         return subprocess.Popen(
             [*command, *flags, "--join-timeout", "20s" if host == 1 else "6s", "waits.py"],
             stdout=subprocess.PIPE,

@@ -9,36 +9,45 @@ import asyncio
 import secrets
 import ssl
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from holdfast.coordinator.events import Note
 from holdfast.coordinator.machine import (
+    AskOther,
     AskSeal,
     Connected,
     CoordinatorEvent,
     CoordinatorMachine,
     Disconnected,
     ForgetRun,
+    Found,
+    Probed,
+    ProbeNode,
     Received,
     RunMaySeal,
     SaveRun,
     Send,
 )
-from holdfast.coordinator.messages import CODEC
+from holdfast.coordinator.messages import CODEC, Seen
 from holdfast.coordinator.records import Records
 from holdfast.coordinator.state import RunRecord
+from holdfast.errors import HoldfastError, UnavailableError
 from holdfast.facts import ERROR, Fact, facts
 from holdfast.machine import Tick
-from holdfast.wire.address import Endpoint
+from holdfast.wire.address import Endpoint, parse_endpoint
 from holdfast.wire.frames import Message
+from holdfast.wire.link import Link
 from holdfast.wire.listener import Limits, Listener, Peer
+from holdfast.wire.probe import is_gone, is_ours
 
 #: Kinds of coordinator: one that an agent carries dies with it and may be replaced by another agent on its host; one
 #: that is served on its own is started again by what started it.
 EMBEDDED, SERVED = "embedded", "served"
 #: Timers are not set again for less than this.
 _TIMER_STEP_S = 0.001
+#: How long another agent may take to answer whether it carries a coordinator.
+ASK_OTHER_S = 2.0
 
 
 class Coordinator:
@@ -54,14 +63,19 @@ class Coordinator:
         may_seal: Callable[[str, RunRecord], Awaitable[bool]] | None = None,
         *,
         awaits_carrier: bool = False,
+        home: str = "",
+        peer_tls: Callable[[], ssl.SSLContext | None] = lambda: None,
     ) -> None:
         self._records = records
+        self._secret = secret
+        self._peer_tls = peer_tls
         self.machine = CoordinatorMachine(
             make_nonce=lambda: secrets.token_hex(4),
             records=records.load() if records else None,
             now=time.monotonic(),
             epoch=time.time() - time.monotonic(),
             guarded=may_seal is not None,
+            home=home,
             awaits_carrier=awaits_carrier,
         )
         #: Waits until this coordinator may seal a round of a run with this record; says false if it never may again.
@@ -72,6 +86,10 @@ class Coordinator:
         # A served coordinator has its process for itself; an embedded one shares it with an agent and its vault.
         share = 1.0 if kind == SERVED else 0.75
         self._listener: Listener[Message] = Listener(self, CODEC, secret, limits, kind, share=share)
+        #: Further addresses, each with its listener.
+        self._listeners: list[Listener[Message]] = []
+        self._kind, self._limits = kind, limits
+        self._ports: list[int] = []
         self._on_crash = on_crash
         #: The exception that ended this coordinator; None while it works.
         self.crash: Exception | None = None
@@ -87,6 +105,22 @@ class Coordinator:
         self._arm()
         return opened
 
+    async def open_also(self, endpoint: Endpoint, tls: ssl.SSLContext | None = None) -> bool:
+        """Listen where all nodes look first, too; return whether that address is free and ours."""
+        listener: Listener[Message] = Listener(self, CODEC, self._secret, self._limits, self._kind)
+        try:
+            await listener.open(endpoint, tls)
+        except UnavailableError:
+            return False
+        self._listeners.append(listener)
+        self._ports.append(endpoint.port)
+        self.machine.takeover.home = ""
+        return True
+
+    def tell(self, event: CoordinatorEvent) -> None:
+        """Tell the machine what this process's own agent knows."""
+        self._handle(event)
+
     async def close(self) -> None:
         """Stop listening and drop every connection; agents keep running and look for the next coordinator."""
         if self._timer is not None:
@@ -94,7 +128,8 @@ class Coordinator:
         for task in self._asking - {asyncio.current_task()}:  # which may be the one that found out
             task.cancel()
         self._loop = None
-        await self._listener.close()
+        for listener in (self._listener, *self._listeners):
+            await listener.close()
 
     # -- called by the listener ------------------------------------------------------------------------------
 
@@ -144,12 +179,73 @@ class Coordinator:
             elif type(effect) is SaveRun:
                 self._save(effect)
             elif type(effect) is AskSeal:
-                task = asyncio.get_running_loop().create_task(self._ask_seal(effect))
-                self._asking.add(task)
-                task.add_done_callback(self._asking.discard)
+                self._begin(self._ask_seal(effect))
+            elif type(effect) is ProbeNode:
+                self._begin(self._probe(effect))
+            elif type(effect) is AskOther:
+                self._begin(self._ask_other(effect))
             elif type(effect) is ForgetRun and self._records is not None:
                 self._records.forget(effect.run)
         self._arm()
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+
+    async def _probe(self, effect: ProbeNode) -> None:
+        try:
+            where = parse_endpoint(effect.address)
+            # Where this process itself listens, the one before it cannot.
+            gone = (where.port in self._ports and is_ours(where.host)) or await is_gone(where)
+        except Exception as error:  # noqa: BLE001 - a task that dies in silence would be waited for
+            facts.unexpected("the look for a node that is gone", error, "it counts as possibly alive")
+            return
+        self._tell_back(Probed(effect.run, effect.node, gone))
+
+    async def _ask_other(self, effect: AskOther) -> None:
+        """Ask another agent whether it carries the coordinator; one that does not answer does not count."""
+        answer: asyncio.Future[Seen] = asyncio.get_running_loop().create_future()
+
+        def lose(_: str) -> None:
+            answer.cancel()
+
+        def hear(message: Message) -> None:
+            if isinstance(message, Seen) and not answer.done():
+                answer.set_result(message)
+
+        try:
+            async with asyncio.timeout(ASK_OTHER_S):
+                link = await Link.connect(
+                    parse_endpoint(effect.address),
+                    CODEC,
+                    self._secret,
+                    hear,
+                    lose,
+                    run=effect.seek.run,
+                    timeout_s=ASK_OTHER_S,
+                    tls=self._peer_tls(),
+                    explains=False,
+                )
+                try:
+                    link.send(effect.seek)
+                    seen = await answer
+                finally:
+                    link.close()
+        except (HoldfastError, OSError, TimeoutError):
+            return
+        except asyncio.CancelledError:
+            if self._loop is None:
+                raise
+            return  # the other side closed the connection
+        except Exception as error:  # noqa: BLE001 - as above
+            facts.unexpected("the question to another agent", error, "it is asked again")
+            return
+        self._tell_back(Found(effect.address, seen))
+
+    def _tell_back(self, event: CoordinatorEvent) -> None:
+        if self._loop is not None:
+            self._handle(event)
 
     async def _ask_seal(self, ask: AskSeal) -> None:
         assert self._may_seal is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.coordinator.messages import Beat, Close, Fail, Finish, Join, Leave, Replace, RoundId
+from holdfast.coordinator.messages import Beat, Close, Fail, Finish, Heir, Join, Leave, Promise, Replace, RoundId
 from holdfast.coordinator.state import RunRecord
 from holdfast.facts import Fact
 from holdfast.machine import Tick
@@ -27,7 +27,7 @@ class NodeSaid:
     """A node that has joined sent this message."""
 
     node: str
-    message: Beat | Fail | Replace | Finish | Leave | Close
+    message: Beat | Fail | Replace | Finish | Leave | Close | Promise
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,22 @@ class SealAllowed:
     """The answer to `WantSeal`: at this moment a round may be sealed."""
 
 
-RunEvent = NodeJoined | NodeSaid | NodeDropped | SealAllowed | Tick
+@dataclass(frozen=True, slots=True)
+class Leads:
+    """This coordinator takes over; these are the agents of the last round, as its own agent knows them."""
+
+    heirs: tuple[Heir, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeProbed:
+    """The answer to `Probe`; `gone` if the node's host is alive and the node's process is not."""
+
+    node: str
+    gone: bool
+
+
+RunEvent = NodeJoined | NodeSaid | NodeDropped | SealAllowed | Leads | NodeProbed | Tick
 
 
 # -- effects -------------------------------------------------------------------------------------------------
@@ -88,4 +103,24 @@ class WantSeal:
     record: RunRecord
 
 
-RunEffect = Tell | Note | Save | DropRound | WantSeal
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Find out whether a node's process is surely gone; answered by `NodeProbed`."""
+
+    node: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """A quorum of the run's nodes follows this coordinator at this moment; so runs under its guard may seal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deposed:
+    """Another coordinator has taken over."""
+
+    reason: str
+
+
+RunEffect = Tell | Note | Save | DropRound | WantSeal | Probe | Confirmed | Deposed

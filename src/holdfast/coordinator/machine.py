@@ -12,11 +12,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.coordinator.events import (
+    Confirmed,
+    Deposed,
     DropRound,
+    Leads,
     NodeDropped,
     NodeJoined,
+    NodeProbed,
     NodeSaid,
     Note,
+    Probe,
+    RunEffect,
     RunEvent,
     Save,
     SealAllowed,
@@ -32,8 +38,11 @@ from holdfast.coordinator.messages import (
     Closed,
     Fail,
     Finish,
+    Heir,
     Join,
     Leave,
+    Out,
+    Promise,
     Query,
     Rejected,
     Replace,
@@ -42,9 +51,12 @@ from holdfast.coordinator.messages import (
     Report,
     Resend,
     RoundId,
+    Seek,
+    Seen,
 )
 from holdfast.coordinator.run import RunMachine
 from holdfast.coordinator.state import RunRecord
+from holdfast.coordinator.takeover import Takeover
 from holdfast.machine import Tick
 from holdfast.store.machine import Asked, PeerGone, SpaceDropped, StoreMachine
 from holdfast.store.messages import STORE_REQUESTS
@@ -52,6 +64,9 @@ from holdfast.wire.frames import Message
 
 #: How many runs one coordinator holds at the same time; the oldest that is closed or deserted is removed.
 RUNS_MAX = 4096
+#: How long the workers of agents that are back may take to be back, too.
+WORKERS_BACK_S = 0.5
+OUT_REASON = "another agent carries the coordinator"
 
 # -- events --------------------------------------------------------------------------------------------------
 
@@ -88,7 +103,47 @@ class RunMaySeal:
     run: str
 
 
-CoordinatorEvent = Connected | Received | Disconnected | RunMaySeal | Tick
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """This process's own agent carries the run's coordinator from now on, since the one before is gone."""
+
+    run: str
+    heirs: tuple[Heir, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """This process's own agent has found the run's coordinator elsewhere."""
+
+    run: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """This process's agent leaves: another one should carry its runs' coordinator."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """The answer to `ProbeNode`."""
+
+    run: str
+    node: str
+    gone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The answer to `AskOther`."""
+
+    address: str
+    seen: Seen
+
+
+CoordinatorEvent = Connected | Received | Disconnected | RunMaySeal | Lead | Follow | HandOver | Probed | Found | Tick
 
 # -- effects -------------------------------------------------------------------------------------------------
 
@@ -124,7 +179,24 @@ class AskSeal:
     record: RunRecord
 
 
-CoordinatorEffect = Send | SaveRun | ForgetRun | AskSeal | Note
+@dataclass(frozen=True, slots=True)
+class ProbeNode:
+    """Find out whether a node's process is surely gone; answered by `Probed`."""
+
+    run: str
+    node: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskOther:
+    """Ask an agent whether it carries the coordinator of a run; answered by `Found` if it answers."""
+
+    address: str
+    seek: Seek
+
+
+CoordinatorEffect = Send | SaveRun | ForgetRun | AskSeal | ProbeNode | AskOther | Note
 
 
 @dataclass(slots=True)
@@ -163,8 +235,11 @@ class CoordinatorMachine:
         *,
         guarded: bool = False,
         awaits_carrier: bool = False,
+        address: str = "",
+        home: str = "",
     ) -> None:
         self._make_nonce = make_nonce
+        self.takeover = Takeover(address, home)
         self._epoch = epoch
         self._guarded, self._awaits_carrier = guarded, awaits_carrier
         self.runs: dict[str, RunMachine] = {
@@ -197,6 +272,8 @@ class CoordinatorMachine:
         elif type(event) is RunMaySeal:
             if event.run in self.runs:
                 self._run(event.run, SealAllowed(), now)
+        elif isinstance(event, Lead | Follow | HandOver | Probed | Found):
+            self._on_takeover(event, now)
         else:
             self._tick(now)
         effects, self._out = self._out, []
@@ -205,8 +282,8 @@ class CoordinatorMachine:
     def wakeup(self) -> float | None:
         """Say when time alone changes something."""
         first = min(self._wakeups.values(), default=None)
-        store = self.store.wakeup()
-        return first if store is None else store if first is None else min(first, store)
+        times = (first, self.store.wakeup(), self.takeover.wakeup())
+        return min((when for when in times if when is not None), default=None)
 
     def check(self) -> None:
         """Assert every invariant."""
@@ -236,11 +313,15 @@ class CoordinatorMachine:
         match message:
             case Join():
                 self._on_join(peer, session, message, now)
+            case Seek():
+                self._on_seek(peer, message, now)
             case Query():
                 self._send((peer,), Report([run.report(now) for run in self._asked_for(message.run)]))
             case _ if not session.node:
                 self._send((peer,), Resend())
-            case Beat() | Fail() | Replace() | Finish() | Leave() | Close():
+            case _ if (where := self.takeover.elsewhere.get(session.run)) is not None:
+                self._send((peer,), Out(where, OUT_REASON))
+            case Beat() | Fail() | Replace() | Finish() | Leave() | Close() | Promise():
                 self._run(session.run, NodeSaid(session.node, message), now)
             case Call() | Reply():
                 self._relay(session, message)
@@ -255,6 +336,10 @@ class CoordinatorMachine:
             return
         if join.run not in self.runs and not self._make_room():
             self._send((peer,), Rejected(f"this coordinator holds {RUNS_MAX} runs already"))
+            return
+        where = self.takeover.elsewhere.get(join.settings.guardian or join.run)
+        if where is not None:
+            self._send((peer,), Out(where, OUT_REASON))
             return
         key = (join.run, join.spec.node)
         if session.node and (session.run, session.node) != key:
@@ -296,9 +381,112 @@ class CoordinatorMachine:
         for run, due in list(self._wakeups.items()):
             if due <= now:
                 self._run(run, Tick(), now)
+        self._seek_others(now)
         when = self.store.wakeup()
         if when is not None and when <= now:
             self._from_store(self.store.handle(Tick(), now))
+
+    # -- where the coordinator can move ---------------------------------------------------------------------------
+
+    def _on_takeover(self, event: Lead | Follow | HandOver | Probed | Found, now: float) -> None:
+        match event:
+            case Lead():
+                moved = self.takeover.elsewhere.pop(event.run, None) is not None
+                if event.heirs and (moved or event.run not in self.runs):
+                    self._run(event.run, Leads(event.heirs), now)
+            case Follow():
+                if event.run in self.runs:
+                    self._step_down(event.run, event.address, OUT_REASON)
+                self.takeover.elsewhere[event.run] = event.address
+            case HandOver():
+                for run, machine in list(self.runs.items()):
+                    if (heir := self.takeover.heir(machine)) is not None and machine.standing is not None:
+                        self._step_down(run, heir, event.reason, tuple(machine.standing.dead))
+            case Probed():
+                if event.run in self.runs:
+                    self._run(event.run, NodeProbed(event.node, event.gone), now)
+            case Found():
+                self._compare(event.seen.run, event.address, event.seen, now)
+
+    def _ask_seal(self, run: str, machine: RunMachine, record: RunRecord, now: float) -> None:
+        """Find out whether a run may seal: the nodes of its guardian decide, or what elected this coordinator."""
+        guardian = machine.settings.guardian if machine.settings is not None else ""
+        if not guardian:
+            self._out.append(AskSeal(run, record))
+            return
+        guard = self.runs.get(guardian)
+        if guard is not None and guard.begun_here and machine.last_number == 0:
+            self._run(run, SealAllowed(), now)  # nothing of either run is older than this coordinator
+            return
+        self.takeover.pending.setdefault(guardian, {})[run] = None
+        if guard is not None and guard.standing is not None:
+            self._carry_out(guardian, guard, guard.confirm(now), now)
+
+    def _on_confirmed(self, guardian: str, now: float) -> None:
+        for run in self.takeover.pending.pop(guardian, {}):
+            if run in self.runs:
+                self._run(run, SealAllowed(), now)
+
+    def _hasten(self, run: str, machine: RunMachine, now: float) -> None:
+        """Let runs under guard not wait for members whose agents have not come back."""
+        guardian = machine.settings.guardian if machine.settings is not None else ""
+        guard = self.runs.get(guardian) if guardian else machine
+        if guard is None or guard.standing is None or guard.round is None or guard.recovery is not None:
+            return
+        for name, other in [(run, machine)] if guardian else list(self.runs.items()):
+            if other.recovery is not None and other.settings is not None and other.settings.guardian == guard.run:
+                other.hasten(now + WORKERS_BACK_S)
+                self._note_wakeup(name)
+
+    def _seek_others(self, now: float) -> None:
+        for run in self.takeover.due(now):
+            if (machine := self.runs.get(run)) is None:
+                continue
+            for address in self.takeover.targets(machine):
+                claim = self.takeover.claim(machine, now)
+                self._out.append(AskOther(address, Seek(run, self.takeover.address_of(machine), claim)))
+            self.takeover.plan(run, machine, now)
+
+    def _on_seek(self, peer: Hashable, seek: Seek, now: float) -> None:
+        machine = self.runs.get(seek.run)
+        if machine is None or machine.standing is None:
+            follows = self.takeover.elsewhere.get(seek.run, "")
+            self._send((peer,), Seen(seek.run, None, follows))
+            if seek.claim.settled and machine is None:
+                self.takeover.elsewhere.setdefault(seek.run, seek.address)
+            return
+        self._send((peer,), Seen(seek.run, self.takeover.claim(machine, now)))
+        if seek.claim > self.takeover.claim(machine, now):
+            self._step_down(seek.run, seek.address, OUT_REASON)
+
+    def _compare(self, run: str, address: str, seen: Seen, now: float) -> None:
+        """Step down for another coordinator of the run that has the better claim."""
+        machine = self.runs.get(run)
+        if machine is None or machine.standing is None:
+            return
+        claim = self.takeover.claim(machine, now)
+        if seen.claim is not None and seen.claim > claim:
+            self._step_down(run, address, OUT_REASON)
+        elif seen.follows and seen.follows not in (address, self.takeover.address_of(machine)):
+            self._out.append(AskOther(seen.follows, Seek(run, self.takeover.address_of(machine), claim)))
+
+    def _step_down(self, run: str, address: str, reason: str, gone: tuple[str, ...] = ()) -> None:
+        """Stop being the coordinator of a run, and of the runs under its guard: their nodes look at `address`."""
+        guarded = [
+            name
+            for name, machine in self.runs.items()
+            if machine.settings is not None and machine.settings.guardian == run
+        ]
+        for name in (run, *guarded):
+            if self.runs.pop(name, None) is None:
+                continue
+            self._wakeups.pop(name, None)
+            self.takeover.forget(name)
+            self.takeover.elsewhere[name] = address
+            peers = [peer for (known, _), peer in self._peers.items() if known == name]
+            self._peers = {key: peer for key, peer in self._peers.items() if key[0] != name}
+            self._send(tuple(peers), Out(address, reason, gone))
+            self._from_store(self.store.handle(SpaceDropped(run_space(name)), 0.0))
 
     # -- runs and store ----------------------------------------------------------------------------------------
 
@@ -307,7 +495,12 @@ class CoordinatorMachine:
         if machine is None:
             machine = self.runs[run] = self._make_run(run, None, now)
         effects = machine.handle(event, now)
+        self._hasten(run, machine, now)
         self._note_wakeup(run)
+        self.takeover.plan(run, machine, now)
+        self._carry_out(run, machine, effects, now)
+
+    def _carry_out(self, run: str, machine: RunMachine, effects: list[RunEffect], now: float) -> None:
         for effect in effects:
             match effect:
                 case Tell():
@@ -320,7 +513,13 @@ class CoordinatorMachine:
                 case DropRound():
                     self._from_store(self.store.handle(SpaceDropped(round_space(run, effect.round)), now))
                 case WantSeal():
-                    self._out.append(AskSeal(run, effect.record))
+                    self._ask_seal(run, machine, effect.record, now)
+                case Probe():
+                    self._out.append(ProbeNode(run, effect.node, effect.address))
+                case Confirmed():
+                    self._on_confirmed(run, now)
+                case Deposed():
+                    self._step_down(run, "", effect.reason)
                 case Note():
                     self._out.append(effect)
 

@@ -65,6 +65,12 @@ class RunSettings(Record, frozen=True):
     drop_grace_s: float = DROP_GRACE_S
     #: A first gathering need not wait for more than so many, though `max_nodes` may come; 0 for `max_nodes`.
     expected: int = 0
+    #: Whether another agent may carry the coordinator when the one that does is gone: each seal needs a quorum then.
+    takeover: bool = False
+    #: Which survivors go on without the rest; see `quorum`.
+    quorum: str = "majority"
+    #: The run of the agents whose quorum this run's seals need; empty if it has none.
+    guardian: str = ""
 
 
 class NodeSpec(Record, frozen=True):
@@ -84,6 +90,8 @@ class NodeSpec(Record, frozen=True):
     hosts_coordinator: bool = False
     #: Where the node before this one in the round may connect to it; 0 if it does not listen.
     peer_port: int = 0
+    #: Where this node's agent would carry the coordinator, as HOST:PORT; without a host, at the node's own address.
+    standby: str = ""
 
 
 class RoundId(Record, frozen=True):
@@ -121,6 +129,72 @@ class Place(Record, frozen=True):
     #: Where the next node in the order of ranks listens, the first after the last.
     peer_addr: str = ""
     peer_port: int = 0
+
+
+class Term(Record, frozen=True):
+    """The time of one coordinator: a number that grows, and which coordinator has it; 0 before any was promised."""
+
+    number: int = 0
+    leader: str = ""
+
+
+class Ballot(Record, frozen=True):
+    """One round whose members decide whether the next one is sealed."""
+
+    round: RoundId
+    term: int
+    size: int
+    #: The member that carried the coordinator: of two equal halves, the one with this node goes on.
+    tie: str = ""
+    #: All members by name, unless they are many.
+    names: tuple[str, ...] = ()
+    #: Whether the node that says this is a member.
+    mine: bool = False
+    #: Whether all its members are known to have accepted it: then no earlier round counts any more.
+    firm: bool = False
+
+
+class Heir(Record, frozen=True):
+    """One agent that can carry the coordinator, and where."""
+
+    node: str
+    address: str
+
+
+class Succession(Record, frozen=True):
+    """Everything a member needs to find the next coordinator and to tell it what counts."""
+
+    term: Term
+    ballots: tuple[Ballot, ...] = ()
+    #: In the order in which they take over.
+    heirs: tuple[Heir, ...] = ()
+    #: Members of earlier rounds that count which are surely gone.
+    gone: tuple[str, ...] = ()
+
+
+class Pledge(Record, frozen=True):
+    """What a node brings to a coordinator besides its place: what it has promised, and what its vote counts for."""
+
+    term: Term = Term()
+    ballots: tuple[Ballot, ...] = ()
+    #: Whether the node was in touch with its last coordinator until that one's process ended.
+    sure: bool = False
+    #: Nodes that have left, in the words of the last coordinator.
+    gone: tuple[str, ...] = ()
+    #: Restarts used, and failures in a row without progress, as last told.
+    spent: tuple[int, int] = (0, 0)
+
+
+class Claim(Record, frozen=True, order=True):
+    """How good the claim of one coordinator to a run is; the greater one is followed."""
+
+    term: int
+    #: Whether it has a quorum at present.
+    settled: bool
+    #: How many members of the last round follow it.
+    nodes: int
+    #: The name of the coordinator: of two equal claims, one must be the greater.
+    leader: str
 
 
 class Phase(enum.IntEnum):
@@ -169,6 +243,8 @@ class Join(Message, frozen=True, tag=10):
     cause: Cause | None = None
     #: The last fact of the run's history that the node knows, with all before it.
     known: int = 0
+    #: Only where the coordinator can move.
+    pledge: Pledge | None = None
 
 
 class Beat(Message, frozen=True, tag=11):
@@ -246,6 +322,14 @@ class Query(Message, frozen=True, tag=16):
     run: str = ""
 
 
+class Promise(Message, frozen=True, tag=30):
+    """The answer to an `Elect`: the highest term that this node follows, be it the asked one or another."""
+
+    seq: int
+    poll: int
+    term: Term
+
+
 # -- from the coordinator ------------------------------------------------------------------------------------
 
 
@@ -256,6 +340,8 @@ class Sealed(Message, frozen=True, tag=20):
     place: Place
     #: The latest facts of the run's history.
     facts: tuple[ToldFact, ...] = ()
+    #: Only where the coordinator can move.
+    succession: Succession | None = None
 
 
 class Broken(Message, frozen=True, tag=21):
@@ -273,6 +359,11 @@ class Ack(Message, frozen=True, tag=22):
     nodes_waiting: int
     #: What the node has missed of the run's history.
     facts: tuple[ToldFact, ...] = ()
+    #: The `seq` of the beat, and whether the node's round is firm; only where the coordinator can move.
+    seq: int = 0
+    firm: bool = False
+    #: Restarts used, and failures in a row without progress.
+    spent: tuple[int, int] = (0, 0)
 
 
 class Resend(Message, frozen=True, tag=23):
@@ -328,8 +419,58 @@ class Replied(Message, frozen=True, tag=29):
     body: str
 
 
-NODE_TYPES = (Join, Beat, Fail, Finish, Leave, Close, Call, Reply, Replace, Query)
-COORDINATOR_TYPES = (Sealed, Broken, Ack, Resend, Newcomers, Closed, Rejected, Report, Called, Replied)
+class Elect(Message, frozen=True, tag=32):
+    """Asks a node to follow this term and nothing older; answered by a `Promise`."""
+
+    poll: int
+    term: Term
+
+
+class Out(Message, frozen=True, tag=33):
+    """This is not, or not any more, the coordinator of the run: look for it at `address` first."""
+
+    address: str
+    reason: str
+    #: Nodes that have left, so that the next coordinator need not wait for them.
+    gone: tuple[str, ...] = ()
+
+
+# -- between agents that may carry the coordinator -----------------------------------------------------------
+
+
+class Seek(Message, frozen=True, tag=31):
+    """One that carries a run's coordinator asks another agent whether that one does, too; answered by a `Seen`."""
+
+    run: str
+    address: str
+    claim: Claim
+
+
+class Seen(Message, frozen=True, tag=34):
+    """The answer to a `Seek`; without a claim, that agent carries no coordinator of the run."""
+
+    run: str
+    claim: Claim | None = None
+    #: Where that agent's coordinator is instead.
+    follows: str = ""
+
+
+NODE_TYPES = (Join, Beat, Fail, Finish, Leave, Close, Call, Reply, Replace, Query, Promise, Seek)
+COORDINATOR_TYPES = (
+    Sealed,
+    Broken,
+    Ack,
+    Resend,
+    Newcomers,
+    Closed,
+    Rejected,
+    Report,
+    Called,
+    Replied,
+    Elect,
+    Out,
+    Seen,
+)
 #: All messages on a coordinator's port: handshake, rounds and store.
 CODEC: Codec[Message] = Codec(
     *HANDSHAKE_TYPES, *NODE_TYPES, *COORDINATOR_TYPES, *STORE_REQUESTS, *STORE_REPLIES, service=SERVICE

@@ -43,10 +43,13 @@ from holdfast.coordinator.messages import (
     RoundId,
     RunSettings,
     Sealed,
+    Succession,
 )
 from holdfast.coordinator.ranks import Candidate, Seat, arrange, choose, places, trim
 from holdfast.coordinator.roster import Roster
+from holdfast.coordinator.standing import Standing, standby_address
 from holdfast.coordinator.state import Hold, Holdup, Node, Recovery, Round, RunRecord, Stage, names
+from holdfast.coordinator.voting import Voting
 from holdfast.facts import Fact
 from holdfast.wire.address import is_loopback
 from holdfast.wire.frames import Message
@@ -54,7 +57,7 @@ from holdfast.wire.frames import Message
 LOSSES_TOLD_MAX = 4
 
 
-class Rounds:
+class Rounds(Voting):
     """The state of a run's rounds, and what is due; `RunMachine` handles the messages of nodes."""
 
     def __init__(
@@ -68,6 +71,7 @@ class Rounds:
         guarded: bool = False,
         awaits_carrier: bool = False,
     ) -> None:
+        super().__init__()
         self.run = run
         #: Whether the agent that carried the coordinator before may have outlived it.
         self._awaits_carrier = awaits_carrier
@@ -91,6 +95,8 @@ class Rounds:
         #: Whether there was a record to start from.
         self.has_record = record is not None
         self._make_nonce = make_nonce
+        #: What the members of the present round were told of the order of succession.
+        self.succession: Succession | None = None
         #: Seats in rank order; those of lost nodes stay until another node takes them.
         self._line: list[Seat] = []
         #: While set, nothing is sealed: the members of the last round are still coming back.
@@ -117,12 +123,12 @@ class Rounds:
         """Say when time alone changes something."""
         if self.stage is Stage.CLOSED:
             return None
-        times: list[float] = []
+        times: list[float] = [] if self._probe_at is None else [self._probe_at]
         if (expiry := self.roster.next_expiry()) is not None:
             times.append(expiry)
         if self.recovery is not None:
             times.append(self.recovery.ends_at)
-        elif self.seal_asked:
+        elif self.seal_asked or self._awaits_votes:
             pass  # all is ready but the permission, which is an event
         elif self.stage is Stage.GATHERING and (call := self.last_call_ends()) is not None and not self._holdups():
             times.append(call)
@@ -209,10 +215,12 @@ class Rounds:
         elif self._min_since is None:
             self._min_since = now
 
-    def _remove(self, node: Node, sentence: str, now: float) -> None:
+    def _remove(self, node: Node, sentence: str, now: float, *, silent: bool = False) -> None:
         """Forget a node that is gone, and break its round unless its work was done."""
         name = node.spec.node
         self.roster.remove(node)
+        if self.standing is not None:
+            self.standing.lose(name, silent=silent)
         self.lost = [*self.lost, (now, node.name)][-LOSSES_TOLD_MAX:]
         round_ = self.round
         self._note(history.node_gone(node, sentence))
@@ -229,9 +237,9 @@ class Rounds:
             if node.dropped is not None:
                 self._remove(node, f"{node.name} was lost: {node.dropped}", now)
             elif node.expires_at <= now:
-                self._remove(node, f"{node.name} was lost: silent for {node.spec.lease_s:g} s", now)
+                self._remove(node, f"{node.name} was lost: silent for {node.spec.lease_s:g} s", now, silent=True)
             else:
-                self._remove(node, f"{node.name} was counted out: it did not rejoin in time", now)
+                self._remove(node, f"{node.name} was counted out: it did not rejoin in time", now, silent=True)
         for node in self.roster.take_late():
             self._note(history.node_late(node))
 
@@ -276,6 +284,8 @@ class Rounds:
         """Do what is due: seal, admit, stop waiting for nodes that do not come back."""
         if self.closed is not None:
             return
+        if self._confirming and self.standing is not None:
+            self._settle_confirmation(self.standing, now)
         if self.recovery is not None:
             self._settle_recovery(self.recovery, now)
         elif self.stage is Stage.SEALED:
@@ -293,7 +303,7 @@ class Rounds:
             if not any(name in self.nodes for name in round_.places):
                 self.stage = Stage.GATHERING  # REGROUPING -> GATHERING: no node of the last round is left
         holdup = self.holdup(now)
-        if holdup is None or holdup.why is Hold.PERMIT:
+        if holdup is None or holdup.why in (Hold.PERMIT, Hold.QUORUM):
             self._seal_if_allowed(now)
 
     def holdup(self, now: float) -> Holdup | None:
@@ -307,6 +317,8 @@ class Rounds:
             return Holdup(Hold.MORE, missing)
         if self.seal_asked:
             return Holdup(Hold.PERMIT)
+        if self._awaits_votes:
+            return Holdup(Hold.QUORUM)
         if self.stage is Stage.REGROUPING or self.waiting >= (settings.expected or settings.max_nodes):
             return None
         ends = self.last_call_ends()
@@ -329,11 +341,17 @@ class Rounds:
         )
 
     def _seal_if_allowed(self, now: float) -> None:
-        if not self.guarded or self._seal_allowed:
+        if self.standing is not None and not self._has_votes(self.standing, now):
+            return
+        if not self._is_guarded or self._seal_allowed:
             self._seal(now)
         elif not self.seal_asked:
             self.seal_asked = True
             self._out.append(WantSeal(msgspec.structs.replace(self.record(), reserved=self._next_number())))
+
+    @property
+    def _is_guarded(self) -> bool:
+        return self.guarded or (self.settings is not None and bool(self.settings.guardian))
 
     def _seal(self, now: float) -> None:
         """GATHERING or REGROUPING -> SEALED."""
@@ -367,11 +385,20 @@ class Rounds:
         self._note(history.round_sealed(self.round, before, self.waiting - len(order)))
         self._out.append(Save(self.record()))
         latest = self.history.latest()
+        self.succession = self._succession(order)
         for candidate, place in zip(order, made, strict=True):
             node = self.nodes[candidate.spec.node]
             self._set_phase(node, Phase.RUNNING, now)
             node.sealed_ask = node.ask
-            self._tell((candidate.spec.node,), Sealed(node.ask, place, latest))
+            self._tell((candidate.spec.node,), Sealed(node.ask, place, latest, self.succession))
+
+    def _succession(self, order: list[Candidate]) -> Succession | None:
+        """Return what the members of the new round need in order to find the next coordinator."""
+        if self.standing is None or self.round is None:
+            return None
+        members = [self.nodes[candidate.spec.node] for candidate in order]
+        found = {each.spec.node: standby_address(each, self._address(each)) for each in members}
+        return self.standing.seal(self.round.id, members, {name: where for name, where in found.items() if where})
 
     def _next_number(self) -> int:
         return max(self.last_number, self._reserved) + 1
@@ -476,9 +503,19 @@ class Rounds:
         )
         self.round, self.stage = self.recovery.round, Stage.SEALED
 
+    def hasten(self, by: float) -> None:
+        """Wait for the members of the last round no longer than this: the agents of all that live are back."""
+        if self.recovery is not None:
+            self.recovery.ends_at = min(self.recovery.ends_at, by)
+
     def _settle_recovery(self, recovery: Recovery, now: float) -> None:
+        if self.standing is not None:
+            recovery.note_dead(*self.standing.dead_of(recovery.round.id))
         if not recovery.is_over(now):
+            if self.standing is not None:
+                self._probe(self.standing, now)
             return
+        self._probe_at = None
         missing, round_ = recovery.conclude(), recovery.round
         self.recovery = None
         self._line = round_.seats()
@@ -504,6 +541,8 @@ class Rounds:
             self._remove(node, f"{node.name} was left over from an earlier launch", now)
         if found and not self.roster.earlier:
             self.spent, self.recovery = Spent(), None
+            if self.standing is not None:
+                self.standing = Standing(self.standing.leader, self.standing.rule)
 
     def _awaited(self, round_: Round) -> int:
         """Say how many of a round's members a coordinator that is started again should wait for."""

@@ -19,10 +19,13 @@ from typing import Any
 
 from holdfast.coordinator import history, sentences
 from holdfast.coordinator.admission import LEFT_OVER, refusal
-from holdfast.coordinator.budget import charge_failure
+from holdfast.coordinator.budget import Spent, charge_failure
 from holdfast.coordinator.events import (
+    Deposed,
+    Leads,
     NodeDropped,
     NodeJoined,
+    NodeProbed,
     NodeSaid,
     RunEffect,
     RunEvent,
@@ -41,18 +44,23 @@ from holdfast.coordinator.messages import (
     Leave,
     Phase,
     Place,
+    Promise,
     Rejected,
     Replace,
     Resend,
     RoundId,
     Sealed,
+    Succession,
 )
 from holdfast.coordinator.rounds import Rounds
+from holdfast.coordinator.standing import Standing
 from holdfast.coordinator.state import Node, Round, Stage
 from holdfast.machine import Tick
 from holdfast.wire.address import is_loopback
 
 NOTE_CHARS_MAX = 300
+#: For this share of the time that nodes have to come back, sure deaths count for a coordinator that took over.
+SURE_SHARE = 0.5
 
 
 class RunMachine(Rounds):
@@ -65,6 +73,7 @@ class RunMachine(Rounds):
             return []  # closed is final; a node that still asks is told so
         if self._asked_wakeup is not None and (late_s := now - self._asked_wakeup) > TARDY_S:
             self.roster.was_late(now, late_s)
+            self._be_late(late_s)
         match event:
             case NodeJoined():
                 self._on_join(event, now)
@@ -74,11 +83,21 @@ class RunMachine(Rounds):
                 self._on_drop(event, now)
             case SealAllowed():
                 self.seal_asked, self._seal_allowed = False, True
+            case Leads():
+                self._on_lead(event)
+            case NodeProbed():
+                if event.gone and self.standing is not None and event.node not in self.nodes:
+                    self.standing.leave(event.node)
             case Tick():
                 pass
         self._expire(now)
         self._watch_minimum(now)
-        self._settle(now)
+        if self.standing is not None and self.standing.deposed:
+            self._out.append(Deposed("another coordinator has taken over"))
+        else:
+            self._settle(now)
+        if self._probe_at is not None and now >= self._probe_at:
+            self._probe_at = None
         self._seal_allowed = False
         self._asked_wakeup = self.wakeup()
         effects, self._out = self._out, []
@@ -96,9 +115,47 @@ class RunMachine(Rounds):
         """Describe the state of the run in one sentence, and what a certain node waits for."""
         return sentences.describe(self, now, node)
 
+    # -- where the coordinator can move --------------------------------------------------------------------------
+
+    def _be_late(self, late_s: float) -> None:
+        """Take this coordinator's own lateness into account: its nodes may have followed another one meanwhile."""
+        if self.standing is not None and any(late_s > node.spec.lease_s / 2 for node in self.nodes.values()):
+            self.standing.is_late()
+
+    def _accept(self, name: str, round_: Round, now: float) -> None:
+        """Note that a member has accepted its round; once all have, they hear that earlier rounds count no more."""
+        if self.standing is not None and self.standing.accept(name, round_):
+            spent = (self.spent.restarts, self.spent.failures_without_progress)
+            told = Ack(self.sentence(now), self.nodes_waiting, firm=True, spent=spent)
+            self._tell(tuple(each for each in round_.places if each in self.nodes), told)
+
+    def _on_lead(self, event: Leads) -> None:
+        if self.standing is None:
+            self.standing = Standing(self._make_nonce())
+        self.standing.addresses.update({heir.node: heir.address for heir in event.heirs})
+
+    def _hear_pledge(self, join: Join, now: float) -> None:
+        """Take in what a node has promised, and what it was told by the coordinator before this one."""
+        pledge = join.pledge
+        if pledge is None or not join.settings.takeover:
+            return
+        if self.standing is None:
+            self.standing = Standing(self._make_nonce())
+        standing = self.standing
+        standing.rule = join.settings.quorum
+        if standing.sure_until == float("-inf") and pledge.ballots:
+            standing.sure_until = now + join.settings.recovery_s * SURE_SHARE
+        standing.hear(join.spec.node, pledge)
+        if not standing.begun_here and self.recovery is not None and self.settings is not None:
+            restarts, in_a_row = pledge.spent
+            restarts = min(max(self.spent.restarts, restarts), self.settings.max_restarts)
+            self.spent = Spent(restarts, max(self.spent.failures_without_progress, in_a_row))
+
     # -- what nodes say -----------------------------------------------------------------------------------------
 
-    def _on_said(self, name: str, message: Beat | Fail | Replace | Finish | Leave | Close, now: float) -> None:
+    def _on_said(
+        self, name: str, message: Beat | Fail | Replace | Finish | Leave | Close | Promise, now: float
+    ) -> None:
         match message:
             case Beat():
                 self._on_beat(name, message, now)
@@ -110,6 +167,9 @@ class RunMachine(Rounds):
                 self._on_finish(name, message, now)
             case Leave():
                 self._on_leave(name, message, now)
+            case Promise():
+                if self.standing is not None and self.roster.hear(name, message.seq, now) is not None:
+                    self.standing.hear_promise(name, message.poll, message.term)
             case Close():
                 self._close(message.reason, failed=message.failed)
 
@@ -143,6 +203,7 @@ class RunMachine(Rounds):
         self.roster.renew(node, now)
         if join.place is not None:
             self._learn(node, join.place, now)
+        self._hear_pledge(join, now)
         if join.phase is Phase.WAITING:
             self._on_wait(node, join, now)
         elif join.place is None:
@@ -155,7 +216,7 @@ class RunMachine(Rounds):
         running = round_ is not None and node.spec.node in round_.places and round_.broken is None
         if join.ask == node.sealed_ask:
             # It has not heard yet of the round that answers this ask; if that is over, it never shall.
-            self._tell((node.spec.node,), answer_again(node, round_, running))
+            self._tell((node.spec.node,), answer_again(node, round_, running, self.succession))
             return
         if running:
             self._set_phase(node, Phase.WAITING, now)
@@ -186,6 +247,8 @@ class RunMachine(Rounds):
             self._fail_round(node, join.cause, now)
         else:
             self._set_phase(node, join.phase, now)
+            if self.recovery is None:
+                self._accept(node.spec.node, round_, now)
             if join.phase is Phase.DONE:
                 self._mark_finished(node)
 
@@ -200,10 +263,20 @@ class RunMachine(Rounds):
             return
         node.note = beat.note[:NOTE_CHARS_MAX]
         self.roster.note_steps(node, beat.steps, now)
-        if (reminder := after_beat(node, beat, self.round)) is not None:
+        if (reminder := after_beat(node, beat, self.round, self.succession)) is not None:
             self._tell((name,), reminder)
         missed = self.history.since(beat.known)
-        self._tell((name,), Ack(self.sentence(now, name), self.nodes_waiting, missed))
+        sentence = self.sentence(now, name)
+        if self.standing is None:
+            self._tell((name,), Ack(sentence, self.nodes_waiting, missed))
+            return
+        if self.round is not None and beat.round == self.round.id and self.recovery is None:
+            self._accept(name, self.round, now)
+        if (elect := self.standing.is_polling(name)) is not None:
+            self._tell((name,), elect)
+        spent = (self.spent.restarts, self.spent.failures_without_progress)
+        firm = self.standing.is_firm(beat.round)
+        self._tell((name,), Ack(sentence, self.nodes_waiting, missed, beat.seq, firm, spent))
 
     def _on_fail(self, name: str, fail: Fail, now: float) -> None:
         node, round_ = self.roster.hear(name, fail.seq, now), self.round
@@ -240,6 +313,8 @@ class RunMachine(Rounds):
         node = self.nodes.get(name)
         if node is not None and leave.seq > node.seq:
             self._remove(node, f"{node.name} left: {leave.reason}", now)
+            if self.standing is not None:
+                self.standing.leave(name)
 
     def _on_drop(self, event: NodeDropped, now: float) -> None:
         node = self.nodes.get(event.node)
@@ -264,12 +339,16 @@ def _asks(event: RunEvent) -> bool:
 # either the node is told again, or it is asked for a `Join` that says all.
 
 
-def after_beat(node: Node, beat: Beat, round_: Round | None) -> Sealed | Broken | Resend | None:
+def after_beat(
+    node: Node, beat: Beat, round_: Round | None, succession: Succession | None = None
+) -> Sealed | Broken | Resend | None:
     """Return what a node's beat shows to be missing on either side, or None."""
     if beat.phase is Phase.WAITING:
         if node.phase is Phase.WAITING and node.ask == beat.ask:
             return None
-        return answer_again(node, round_, node.phase is Phase.RUNNING) if node.sealed_ask == beat.ask else Resend()
+        if node.sealed_ask != beat.ask:
+            return Resend()
+        return answer_again(node, round_, node.phase is Phase.RUNNING, succession)
     if round_ is None or beat.round != round_.id:
         if beat.round is None or node.phase is Phase.WAITING:
             return Resend()
@@ -279,10 +358,12 @@ def after_beat(node: Node, beat: Beat, round_: Round | None) -> Sealed | Broken 
     return Resend() if beat.phase is not node.phase else None
 
 
-def answer_again(node: Node, round_: Round | None, running: bool) -> Sealed | Resend:
+def answer_again(
+    node: Node, round_: Round | None, running: bool, succession: Succession | None = None
+) -> Sealed | Resend:
     """Return what became of a node's ask: the round that answered it or, if that is over, that the ask is void."""
     if running and round_ is not None:
-        return Sealed(node.sealed_ask, round_.places[node.spec.node])
+        return Sealed(node.sealed_ask, round_.places[node.spec.node], succession=succession)
     return Resend(void=node.sealed_ask)
 
 

@@ -85,9 +85,18 @@ def _gathering_clauses(run: Rounds, now: float) -> list[str]:
             clauses.append(f"waiting for {holdup.missing} more")
         case Hold.PERMIT:
             clauses.append("waiting for etcd to confirm which node carries the coordinator")
+        case Hold.QUORUM:
+            clauses.append(no_quorum(run))
         case Hold.LAST_CALL:
             clauses.append(f"last call in {max(holdup.until - now, 0):.1f} s")
     return clauses
+
+
+def no_quorum(run: Rounds) -> str:
+    """Say why these nodes do not go on by themselves."""
+    last = run.standing.ballots[-1] if run.standing is not None and run.standing.ballots else None
+    size = last.size if last is not None else 0
+    return f"they are no majority of the {size} nodes of the last round, so they wait for the others"
 
 
 def _present(run: Rounds) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -31,6 +31,7 @@ class Hold(enum.StrEnum):
     CONNECTION = "nodes whose connection broke a moment ago"
     MORE = "more nodes"
     PERMIT = "the permission to seal"
+    QUORUM = "a quorum of the last round"
     LAST_CALL = "the end of the last call"
 
 
@@ -139,6 +140,14 @@ class Recovery:
         self.by_name = bool(seats)
         #: The rank of the agent that died with the coordinator, or -1.
         self._dead_rank = -1
+        #: Members that are surely dead, and the name of the one that carried the coordinator, where it is known.
+        self._dead: dict[str, None] = {}
+        self._carrier = ""
+
+    def note_dead(self, nodes: Iterable[str], carrier: str) -> None:
+        """Do not wait for members that are surely gone."""
+        self._dead.update(dict.fromkeys(nodes))
+        self._carrier = carrier
 
     def take_back(self, node: Node, place: Place) -> None:
         """Note that a member is back."""
@@ -149,7 +158,9 @@ class Recovery:
     def is_over(self, now: float) -> bool:
         """Return whether all are back that can be, or their time is up."""
         places = self.round.places
-        dead = self._dead_rank >= 0 and all(place.group_rank != self._dead_rank for place in places.values())
+        dead = sum(1 for name in self._dead if name not in places)
+        if self._dead_rank >= 0 and self._carrier not in self._dead:
+            dead += all(place.group_rank != self._dead_rank for place in places.values())
         return len(places) + dead >= self.round.size or now >= self.ends_at
 
     def conclude(self) -> str | None:

@@ -253,7 +253,7 @@ def _passes_on(argument: ast.expr) -> bool:
     if isinstance(argument, ast.JoinedStr):  # "NAME: what it said"
         words = (part.value for part in argument.values if isinstance(part, ast.Constant))
         return not any(str(each).strip(_NO_WORDS) for each in words)
-    is_text_of = isinstance(argument, ast.Call) and _name(argument.func) == "str"
+    is_text_of = isinstance(argument, ast.Call) and _name(argument.func) in ("str", "join")
     is_number = isinstance(argument, ast.Constant) and not isinstance(argument.value, str)
     return is_text_of or is_number or isinstance(argument, ast.Name | ast.Attribute | ast.Subscript)
 

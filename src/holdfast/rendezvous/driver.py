@@ -13,7 +13,9 @@ import random
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
 
 from holdfast.coordinator.driver import EMBEDDED, Coordinator
 from holdfast.coordinator.messages import CODEC
@@ -32,7 +34,7 @@ from holdfast.rendezvous.machine import (
     RunEnded,
     Say,
 )
-from holdfast.wire.address import Endpoint
+from holdfast.wire.address import Endpoint, parse_endpoint
 from holdfast.wire.frames import Message
 from holdfast.wire.link import Link
 from holdfast.wire.tls import TlsFiles
@@ -50,6 +52,8 @@ class Host:
 
     #: How long a first attempt to connect may take; each that fails gives the next one twice as much.
     connect_s = CONNECT_TIMEOUT_S
+    #: What else the others are told of this node.
+    described: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(
         self, endpoint: Endpoint, secret: bytes, tls: TlsFiles | None, *, required: bool, owned: bool = True
@@ -100,14 +104,24 @@ class Host:
     def reached(self, endpoint: Endpoint) -> None:
         """Note which coordinator this node is connected to."""
 
+    async def revisit(self, machine: MemberMachine) -> None:
+        """Look again where all nodes begin, which may be here."""
+
+    async def lead(self, machine: MemberMachine) -> None:
+        """Carry the coordinator in this process, since the one before is gone."""
+
     async def close(self, farewell_of: str = "") -> None:
         """Close the coordinator, once it has received the last message of this node."""
-        if self._coordinator is None:
-            return
-        deadline = time.monotonic() + FAREWELL_S
-        while self._coordinator.machine.speaks_for(farewell_of) and time.monotonic() < deadline:
-            await asyncio.sleep(0.002)
+        await self._farewell(farewell_of)
         await self._drop_coordinator()
+
+    async def _farewell(self, node: str) -> None:
+        """Wait until the coordinator has received the last message of this node."""
+        deadline = time.monotonic() + FAREWELL_S
+        while self._coordinator is not None and time.monotonic() < deadline:
+            if not self._coordinator.machine.speaks_for(node):
+                return
+            await asyncio.sleep(0.002)
 
     async def _drop_coordinator(self) -> None:
         coordinator, self._coordinator = self._coordinator, None
@@ -130,7 +144,7 @@ class Member:
         explain: Callable[[PeerError], str] = str,
     ) -> None:
         self.machine = machine
-        self._endpoint = endpoint
+        self._home = self._endpoint = endpoint
         self._secret = secret
         self._on_effect = on_effect
         self._tls = tls
@@ -182,7 +196,7 @@ class Member:
         for effect in self.machine.handle(event, time.monotonic()):
             match effect:
                 case OpenLink():
-                    self._opening = self._loop.create_task(self._open())
+                    self._opening = self._loop.create_task(self._open(effect))
                 case DropLink():
                     self._drop(silent=effect.silent)
                 case Say():
@@ -192,17 +206,35 @@ class Member:
                     self._on_effect(effect)
         self._arm()
 
-    async def _open(self) -> None:
-        event = await self._connect()
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where this node is connected, or looks for the coordinator."""
+        return self._endpoint
+
+    async def _open(self, how: OpenLink) -> None:
+        event = await self._connect(how)
         self._opening = None  # before the machine hears of it: it may open the next one at once
         self.handle(event)
 
-    async def _connect(self) -> LinkUp | LinkDown:
-        """Connect; if no coordinator answers and the address is ours, host it."""
+    async def _find(self, how: OpenLink) -> None:
+        """Find out where to connect; if no coordinator answers and the address is ours, host it."""
+        if how.address:
+            self._endpoint = parse_endpoint(how.address)
+            if how.lead and self._host is not None:
+                await self._host.lead(self.machine)
+        elif self._host is not None and self.machine.has_heirs:
+            await self._host.revisit(self.machine)
+            self._endpoint = self._host.endpoint
+        elif self._host is not None and self._may_host:
+            self.machine.describe(hosts_coordinator=await self._host.try_open(), **self._host.described)
+            self._endpoint = self._host.endpoint
+        else:
+            self._endpoint = self._host.endpoint if self._host is not None else self._home
+
+    async def _connect(self, how: OpenLink) -> LinkUp | LinkDown:
+        """Connect to the coordinator."""
         try:
-            if self._host is not None and self._may_host:
-                self.machine.describe(hosts_coordinator=await self._host.try_open())
-                self._endpoint = self._host.endpoint
+            await self._find(how)
             self._link = await Link.connect(
                 self._endpoint,
                 CODEC,
@@ -210,8 +242,9 @@ class Member:
                 self._on_message,
                 self._on_lost,
                 run=self.machine.run,
-                timeout_s=self._connect_s,
+                timeout_s=self._connect_s if how.timeout_s is None else how.timeout_s,
                 tls=self._tls,
+                explains=how.timeout_s is None,
             )
         except (HandshakeError, FrameError) as error:
             return LinkDown(self._explain(error), final=True)
@@ -226,14 +259,15 @@ class Member:
         self._may_host = self._link.kind == EMBEDDED
         if self._host is not None:
             self._host.reached(self._endpoint)
-        return LinkUp()
+        return LinkUp(fixed=self._link.kind != EMBEDDED)
 
     def _on_message(self, message: Message) -> None:
         self.handle(Heard(message))
 
     def _on_lost(self, reason: str) -> None:
+        ended = self._link is not None and self._link.ended
         self._link = None
-        self.handle(LinkDown(reason))
+        self.handle(LinkDown(reason, ended=ended))
 
     def _drop(self, *, silent: bool = False) -> None:
         if self._opening is not None:

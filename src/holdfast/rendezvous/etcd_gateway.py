@@ -120,7 +120,7 @@ class Gateway:
                     return str(connection.getsockname()[0])
             except OSError as error:
                 errors.append(f"no etcd at {endpoint}: {error}")
-        raise UnavailableError("; ".join(errors))
+        raise UnavailableError(f"etcd cannot be reached: {'; '.join(errors)}")
 
     # -- questions -----------------------------------------------------------------------------------------------
 
@@ -146,7 +146,7 @@ class Gateway:
                 ) from error
             self.endpoint = endpoint
             return found
-        raise UnavailableError("; ".join(errors))
+        raise UnavailableError(f"etcd cannot be used: {'; '.join(errors)}")
 
     def _in_order(self) -> list[Endpoint]:
         return sorted(self.access.endpoints, key=lambda each: each != self.endpoint)

@@ -79,7 +79,9 @@ class PeerReply:
 
 @dataclass(frozen=True, slots=True)
 class LinkUp:
-    """The connection stands."""
+    """The connection stands; `fixed` if that coordinator never moves."""
+
+    fixed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,8 @@ class LinkDown:
 
     reason: str
     final: bool = False
+    #: Whether the other side's process ended the connection, or is not there; silence proves neither.
+    ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,13 @@ MemberEvent = Ask | Fail | Replace | Finish | Leave | Close | PeerCall | PeerRep
 @dataclass(frozen=True, slots=True)
 class OpenLink:
     """Try to connect; the outcome is reported as `LinkUp` or `LinkDown`."""
+
+    #: Where; empty for the address that the node was started with.
+    address: str = ""
+    #: Whether that is this node's own agent, which carries the coordinator from now on.
+    lead: bool = False
+    #: How long it may take; None for as long as the driver thinks right.
+    timeout_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

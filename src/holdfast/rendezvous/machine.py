@@ -30,8 +30,6 @@ import enum
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from holdfast.coordinator import messages as wire
 from holdfast.coordinator.messages import Cause, NodeSpec, Phase, Place, RunSettings, ToldFact
 from holdfast.machine import Tick
@@ -63,6 +61,7 @@ from holdfast.rendezvous.events import (
     RunEnded,
     Say,
 )
+from holdfast.rendezvous.seeking import RETRY_S_MAX, RETRY_S_MIN, Seeker
 from holdfast.wire.frames import Message
 
 __all__ = [
@@ -97,8 +96,6 @@ __all__ = [
     "State",
 ]
 
-RETRY_S_MIN = 0.05
-RETRY_S_MAX = 1.0
 #: How many beats fit into a lease; with a long lease there are more. After a link was down for two seconds the kernel
 #: may have sent the next packet three seconds late: a lease of 5 s outlives that and the time since the last beat.
 BEATS_PER_LEASE = 4
@@ -107,6 +104,8 @@ BEAT_S_MAX = 3.0
 SILENT_TOLD_S = 8.0
 #: A call this much later than asked for means that this process was asleep: what it was told lies unread.
 LATE_S = 0.5
+#: For this share of the time that a coordinator waits for nodes to come back, sure deaths count after it is lost.
+SURE_SHARE = 0.5
 #: How long a wait lasts before the node asks what it is for.
 FIRST_BEAT_S = 0.4
 
@@ -133,18 +132,18 @@ _PHASES = {
 }
 
 
-class MemberMachine:
+class MemberMachine(Seeker):
     """Decides for one node; see the module's opening. `jitter` returns a number from 0 to 1."""
 
-    def __init__(self, run: str, spec: NodeSpec, settings: RunSettings, jitter: Callable[[], float]) -> None:
+    def __init__(
+        self, run: str, spec: NodeSpec, settings: RunSettings, jitter: Callable[[], float], guide: str = ""
+    ) -> None:
+        super().__init__(spec, settings, jitter, guide)
         self.run = run
-        self.spec = spec
-        self.settings = settings
         self.state = State.IDLE
         #: The round that this node is in, or was in last.
         self.place: Place | None = None
         self.nodes_waiting = 0
-        self._jitter = jitter
         self._seq = 0
         self._ask = 0
         #: What the owner calls its latest ask.
@@ -161,26 +160,21 @@ class MemberMachine:
         #: Why the owner wants the run to end; said again until the coordinator says that it has.
         self._close: Close | None = None
         self._deadline: float | None = None
-        self._linked = False
         #: Whether a connection is wanted, and being made or waited for.
         self._wanted = False
-        self._retry_at: float | None = None
-        self._retry_s = RETRY_S_MIN
-        self._beat_at: float | None = None
         self._heard_at = 0.0
         #: When we last asked to be called.
         self._asked_wakeup: float | None = None
         self._heard_sentence = ""
-        self._link_trouble = "not connected yet"
-        self._away = Absence()
         #: How long the owner is willing to wait for a round, and so for a coordinator that took workers with it.
         self._patience_s = float("inf")
-        self._out: list[MemberEffect] = []
+        self._now = 0.0
 
     # -- the contract ----------------------------------------------------------------------------------------
 
     def handle(self, event: MemberEvent, now: float) -> list[MemberEffect]:
         """Decide what one event means."""
+        self._now = now
         if self._asked_wakeup is not None and now - self._asked_wakeup > LATE_S:
             self._heard_at = max(self._heard_at, now - self.spec.lease_s / 2)
         match event:
@@ -205,6 +199,7 @@ class MemberMachine:
             case PeerReply():
                 self._say(wire.Reply(event.caller, event.call, event.body))
             case LinkUp():
+                self._fixed = event.fixed
                 self._on_link_up(now)
             case LinkDown():
                 self._on_link_down(event, now)
@@ -257,10 +252,6 @@ class MemberMachine:
         """Whether there is a connection to the coordinator."""
         return self._linked
 
-    def describe(self, **changes: Any) -> None:
-        """Change this node's description; takes effect with its next `Join`."""
-        self.spec = msgspec.structs.replace(self.spec, **changes)
-
     def sentence(self) -> str:
         """Return what this node waits for, in the coordinator's words if it can be reached."""
         if not self._linked and self.state not in (State.IDLE, State.ENDED):
@@ -286,7 +277,7 @@ class MemberMachine:
             self._beat_soon(now)
         elif not self._wanted:
             self._wanted = True
-            self._out.append(OpenLink())
+            self._open()
 
     def _on_fail(self, event: Fail) -> None:
         if self.state is State.WAITING:
@@ -320,7 +311,8 @@ class MemberMachine:
             self._out.append(DropLink())
             return
         self._linked = True
-        self._retry_s = RETRY_S_MIN
+        if not self.search.is_elsewhere:
+            self._retry_s = RETRY_S_MIN
         self._heard_at = now
         self._end_absence(now)
         self._beat_soon(now)
@@ -339,6 +331,10 @@ class MemberMachine:
         if not self._wanted:
             return
         self._away.begin(now)
+        turned_away = event.final and not self._ever_in
+        if self.search.is_elsewhere and not turned_away:
+            self._search_on(event, now)
+            return
         if event.final and self.state is State.WAITING:
             self._fail_ask(event.reason, final=True)
             return
@@ -349,7 +345,7 @@ class MemberMachine:
     def _on_time(self, now: float) -> None:
         if self._retry_at is not None and now >= self._retry_at:
             self._retry_at = None
-            self._out.append(OpenLink())
+            self._open()
         if self._deadline is not None and now >= self._deadline:
             self._fail_ask(self.sentence() if self._linked else self._away_reason())
         self._watch_silence(now)
@@ -362,6 +358,8 @@ class MemberMachine:
             if self.state in _PHASES:
                 round_id = self.place.round if self.place is not None else None
                 seq, phase = self._next_seq(), _PHASES[self.state]
+                if self.allegiance is not None:
+                    self.allegiance.say_beat(seq, now)
                 self._say(wire.Beat(seq, phase, self._ask, round_id, self._known, self.note, self.steps))
                 self._say_close()
 
@@ -382,6 +380,11 @@ class MemberMachine:
         match message:
             case wire.Sealed():
                 self._on_sealed(message)
+            case wire.Elect():
+                if self.allegiance is not None:
+                    self._say(wire.Promise(self._next_seq(), message.poll, self.allegiance.promise(message)))
+            case wire.Out():
+                self._on_out(message, self._now)
             case wire.Broken():
                 self._on_broken(message)
             case wire.Called():
@@ -389,6 +392,9 @@ class MemberMachine:
             case wire.Replied():
                 self._out.append(PeerReplied(message.call, message.group_rank, message.body))
             case wire.Ack():
+                self._settle_in()
+                if self.allegiance is not None:
+                    self.allegiance.hear(message, self.place.round if self.place is not None else None)
                 self._heard_sentence = message.sentence
                 self._on_facts(message.facts, gaps=True)
                 self._on_newcomers(message.nodes_waiting)
@@ -409,7 +415,18 @@ class MemberMachine:
                 pass  # not meant for nodes; types that this version does not know are ignored by the link
 
     def _on_sealed(self, message: wire.Sealed) -> None:
+        succession = message.succession
+        if self.allegiance is not None and succession is not None and not self.allegiance.follows(succession.term):
+            return  # from a coordinator that another one has taken over from
         if self.state is State.WAITING and message.ask == self._ask:
+            self._settle_in()
+            if self.allegiance is not None and succession is not None:
+                self.allegiance.accept(message.place.round, succession, self._now)
+                self.search.learn(succession.heirs, self.spec)
+                if len(succession.ballots) > 1:
+                    self._beat_at = (
+                        self._now
+                    )  # earlier rounds count until all members are known to have accepted this one
             self.state = State.RUNNING
             self.place = message.place
             self._cause = None
@@ -495,6 +512,9 @@ class MemberMachine:
         return min(self.spec.lease_s, SILENT_TOLD_S)
 
     def _say_join(self) -> None:
+        pledge = None
+        if self.allegiance is not None and not self._fixed:
+            pledge = self.allegiance.pledge(self._now, self.settings.recovery_s * SURE_SHARE)
         self._say(
             wire.Join(
                 seq=self._next_seq(),
@@ -506,6 +526,7 @@ class MemberMachine:
                 place=self.place,
                 cause=self._cause,
                 known=self._known,
+                pledge=pledge,
             )
         )
 
@@ -520,35 +541,3 @@ class MemberMachine:
     def _next_seq(self) -> int:
         self._seq += 1
         return self._seq
-
-
-class Absence:
-    """A coordinator that cannot be reached: since when, whether that was told, and when to stop waiting."""
-
-    def __init__(self) -> None:
-        #: Since when the coordinator is out of reach; None while it is there.
-        self.since: float | None = None
-        #: In which state of the member it was said last; None while it was not.
-        self._told_in: str | None = None
-
-    def begin(self, now: float) -> None:
-        """Note that the coordinator is out of reach; it may have been for a while."""
-        if self.since is None:
-            self.since = now
-
-    def end(self, now: float) -> float | None:
-        """Note that the coordinator is there; returns how long it was away where that had been said."""
-        since, self.since = self.since, None
-        told_in, self._told_in = self._told_in, None
-        return now - since if since is not None and told_in is not None else None
-
-    def due(self, after_s: float) -> float | None:
-        """Say from when on an absence that lasts should be told, or None if it was."""
-        return self.since + after_s if self.since is not None and self._told_in is None else None
-
-    def tell(self, state: str, now: float, after_s: float) -> bool:
-        """Return whether the absence is to be told now: once it lasts, and again in every other state."""
-        if self.since is None or now < self.since + after_s or self._told_in == state:
-            return False
-        self._told_in = state
-        return True

@@ -57,8 +57,15 @@ from holdfast.rendezvous.machine import (
     State,
 )
 from holdfast.rendezvous.settings import NodeSettings, node_settings, run_settings
+from holdfast.rendezvous.standby import Standby
 from holdfast.store.client import StoreClient
-from holdfast.store.environ import ENDPOINT_VARIABLE, ETCD_VARIABLE, MAX_WORKERS_VARIABLE, SPACE_VARIABLE
+from holdfast.store.environ import (
+    ENDPOINT_VARIABLE,
+    ETCD_VARIABLE,
+    MAX_WORKERS_VARIABLE,
+    SPACE_VARIABLE,
+    STANDBY_VARIABLE,
+)
 from holdfast.text import clean
 from holdfast.wire.address import Endpoint, parse_endpoint
 from holdfast.wire.loop import io_thread
@@ -112,6 +119,8 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         self._left = False
         #: Whether this node has closed the run: then it is over, whether or not the answer came before this node left.
         self._closed = False
+        #: Whether another agent may carry the coordinator.
+        self._moves = run_settings(params).takeover and self.elected_by is None
         self._host = self._find_host(asked)
         self._endpoint = self._host.endpoint if self._host is not None else asked
         self._member = self._make_member(params)
@@ -180,6 +189,8 @@ class HoldfastRendezvousHandler(RendezvousHandler):
     @property
     def endpoint(self) -> Endpoint:
         """Where the coordinator is."""
+        if self._member.machine.search.is_elsewhere:
+            return self._member.endpoint
         return self._host.endpoint if self._host is not None else self._endpoint
 
     @property
@@ -330,6 +341,10 @@ class HoldfastRendezvousHandler(RendezvousHandler):
             MAX_WORKERS_VARIABLE: str(self.max_nodes * workers),
             **self._secret.as_environ(),
         }
+        standby = self._member.machine.spec.standby
+        if self._member.machine.has_heirs and standby:
+            host = place.address or "127.0.0.1"
+            variables[STANDBY_VARIABLE] = str(Endpoint(host, int(standby.removeprefix(":"))))
         if self.elected_by is not None:
             variables[ETCD_VARIABLE] = str(self.elected_by)
         return {**variables, **(self._tls.as_environ() if self._tls is not None else {})}
@@ -411,6 +426,11 @@ class HoldfastRendezvousHandler(RendezvousHandler):
     def _find_host(self, asked: Endpoint) -> Host | None:
         """Carry the coordinator where the endpoint's address is ours; port 0 is settled here, before anybody asks."""
         told, owned = self._node.is_host, owns_address(asked.host)
+        if self._moves:
+            standby = Standby(asked, self._run_id, self._secret.key, self._tls, owned=owned)
+            if asked.port == 0:
+                self._io.wait(standby.try_open())
+            return standby
         if told is False or not (told or owned):
             return None
         host = Host(asked, self._secret.key, self._tls, required=bool(told) or asked.port == 0, owned=owned)
@@ -429,7 +449,8 @@ class HoldfastRendezvousHandler(RendezvousHandler):
             node_rank=self._node.node_rank,
             lease_s=self._node.lease_s,
         )
-        machine = MemberMachine(self._run_id, spec, run_settings(params), jitter)
+        settings = msgspec.structs.replace(run_settings(params), takeover=self._moves)
+        machine = MemberMachine(self._run_id, spec, settings, jitter, str(params.get("guide", "")))
 
         async def make() -> Member:
             return Member(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from holdfast.coordinator.messages import DROP_GRACE_S, Admit, RunSettings
+from holdfast.coordinator.quorum import MAJORITY, RULES
 from holdfast.errors import UsageError
 from holdfast.quantities import parse_duration
 from holdfast.rendezvous.api import RendezvousParameters
@@ -14,13 +15,16 @@ LEASE_S = 5.0
 JOIN_TIMEOUT_S = 600.0
 #: A round that lasted this long counts as progress.
 PROGRESS_S = 60.0
+#: Whether another agent takes the coordinator over if the user does not say.
+TAKEOVER = False
 #: Every setting that has a meaning here, and those of torchrun that need none.
 SETTINGS = frozenset(
     """
     admit cacert cert crash_loop drop_grace expected fixed_ranks insecure is_host join_timeout keep_alive_interval
     keep_alive_max_attempt key last_call_timeout lease local_world_size max_restarts node_rank password_file
     progress_after protocol quiet recovery_timeout rejoin_timeout require_secret reset_restarts role secret_file spares
-    standalone timeout tls_ca tls_cert tls_key user close_timeout heartbeat_timeout rank read_timeout store_type
+    standalone timeout tls_ca tls_cert tls_key user takeover quorum guide guardian close_timeout heartbeat_timeout rank
+    read_timeout store_type
     use_libuv
     """.split()  # noqa: SIM905 - one name a line would fill the page
 )
@@ -66,6 +70,9 @@ def run_settings(params: RendezvousParameters) -> RunSettings:
         expected=params.get_as_int("expected", 0) or 0,
         drop_grace_s=_seconds(params, "drop_grace", DROP_GRACE_S),
         fixed_ranks=bool(params.get_as_bool("fixed_ranks", False)),
+        takeover=_takeover(params),
+        quorum=_quorum(params),
+        guardian=str(params.get("guardian", "")),
     )
 
 
@@ -97,6 +104,18 @@ def parse_admit(text: str) -> tuple[Admit, float]:
     if name == Admit.EVERY and period:
         return Admit.EVERY, parse_duration(period)
     raise UsageError(f"'{text}' is no admission policy: write at-once, restart, or every:TIME as in every:10m")
+
+
+def _takeover(params: RendezvousParameters) -> bool:
+    """Read whether another agent may carry the coordinator; a single node has none, and `is_host` names the one."""
+    return params.max_nodes > 1 and bool(params.get_as_bool("takeover", TAKEOVER)) and params.get("is_host") is None
+
+
+def _quorum(params: RendezvousParameters) -> str:
+    rule = str(params.get("quorum", MAJORITY))
+    if rule not in RULES:
+        raise UsageError(f"'{rule}' is no rule for a quorum: write {' or '.join(RULES)}")
+    return rule
 
 
 def _tls(params: RendezvousParameters) -> TlsFiles | None:

@@ -13,9 +13,12 @@ from holdfast.sim.election import Election, simulate_election
 from holdfast.sim.scenario import Scenario
 from holdfast.sim.shrink import SWITCHES, Keep, apply, keep_all, shrink
 from holdfast.sim.simulation import Outcome, Simulation
+from holdfast.sim.takeover import TakeoverSimulation
+from holdfast.sim.takeover_faults import make_takeover
 
 NODES_DEFAULT = (5, 64)
 WORKERS_DEFAULT = (2, 8)
+TAKEOVER_DEFAULT = (2, 7)
 #: Of a failed simulation's story, the last so many lines are printed.
 _LINES_TOLD = 120
 _PROGRESS_S = 1.0
@@ -26,17 +29,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     if options.election:
         return _elections(options)
+    if options.takeover:
+        options.nodes = options.nodes or TAKEOVER_DEFAULT
     options.nodes = options.nodes or (WORKERS_DEFAULT if options.training else NODES_DEFAULT)
+    if options.seed is not None and options.takeover:
+        return _replay_takeover(options)
     if options.seed is not None:
         return _replay(options)
     nodes_min, nodes_max = options.nodes
     seeds = range(options.start, options.start + options.seeds)
     progress = _Progress(options.seeds)
-    summary = run_seeds(seeds, nodes_min, nodes_max, options.jobs, progress, training=options.training)
-    print(summary.describe())
+    summary = run_seeds(
+        seeds, nodes_min, nodes_max, options.jobs, progress, training=options.training, takeover=options.takeover
+    )
+    print(f"seeds {seeds.start} to {seeds.stop - 1}: {summary.describe()}")
     for outcome in summary.failures:
         print(f"seed {outcome.seed} failed: {outcome.check}: {outcome.sentence}")
-    if summary.failures:
+    if options.takeover:
+        if summary.failures:
+            print(
+                f"replay the first:  python -m holdfast.sim --takeover --seed {summary.failures[0].seed} --transcript"
+            )
+    elif summary.failures:
         _explain(summary.failures[0], options)
     return 1 if summary.failed else 0
 
@@ -47,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--start", type=int, default=0, help="the first seed")
     parser.add_argument("--nodes", type=_range, metavar="MIN:MAX", help="nodes, or workers, per simulation")
     parser.add_argument("--training", action="store_true", help="workers that train in process, not nodes")
+    parser.add_argument("--takeover", action="store_true", help="nodes whose coordinator moves when its host is lost")
     parser.add_argument("--election", action="store_true", help="elections of the coordinator's node through etcd")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes to run them on")
     one = parser.add_argument_group("one seed")
@@ -85,6 +100,22 @@ def _replay(options: argparse.Namespace) -> int:
         f"seed {options.seed}: {len(scenario.nodes)} nodes, {len(scenario.faults)} faults, {outcome.events} events, "
         f"{outcome.rounds} rounds, story {simulation.story.digest()}"
     )
+    if outcome.check is not None:
+        print(f"failed: {outcome.check}: {outcome.sentence}\n{outcome.trace}")
+        return 1
+    return 0
+
+
+def _replay_takeover(options: argparse.Namespace) -> int:
+    scenario = make_takeover(options.seed, *options.nodes)
+    simulation = TakeoverSimulation(scenario, story=True)
+    outcome = simulation.run()
+    assert simulation.story is not None
+    if options.transcript:
+        print(f"{scenario.size} nodes, lease {scenario.lease_s:g} s, recovery {scenario.settings.recovery_s:g} s")
+        print("\n".join(f"{fault.at:9.3f}  {fault}" for fault in scenario.faults))
+        print("\n".join(simulation.story.lines))
+    print(f"seed {options.seed}: {outcome.events} events, {outcome.rounds} rounds, story {simulation.story.digest()}")
     if outcome.check is not None:
         print(f"failed: {outcome.check}: {outcome.sentence}\n{outcome.trace}")
         return 1

@@ -10,6 +10,8 @@ from functools import partial
 
 from holdfast.sim.scenario import Scenario, make_scenario, make_training
 from holdfast.sim.simulation import Outcome, simulate
+from holdfast.sim.takeover import TakeoverSimulation
+from holdfast.sim.takeover_faults import make_takeover
 
 #: So many failing seeds are remembered.
 FAILURES_KEPT_MAX = 20
@@ -66,6 +68,11 @@ def run_seed(seed: int, nodes_min: int, nodes_max: int, *, training: bool = Fals
     return simulate(make(seed, nodes_min, nodes_max, training=training))
 
 
+def run_takeover(seed: int, nodes_min: int, nodes_max: int) -> Outcome:
+    """Simulate one seed of nodes whose coordinator moves."""
+    return TakeoverSimulation(make_takeover(seed, nodes_min, nodes_max)).run()
+
+
 def run_seeds(
     seeds: range,
     nodes_min: int,
@@ -74,9 +81,12 @@ def run_seeds(
     progress: Callable[[Summary], None] | None = None,
     *,
     training: bool = False,
+    takeover: bool = False,
 ) -> Summary:
     """Simulate many seeds, on `jobs` processes."""
-    run = partial(run_seed, nodes_min=nodes_min, nodes_max=nodes_max, training=training)
+    run: Callable[[int], Outcome] = partial(run_seed, nodes_min=nodes_min, nodes_max=nodes_max, training=training)
+    if takeover:
+        run = partial(run_takeover, nodes_min=nodes_min, nodes_max=nodes_max)
     return sum_up(seeds, run, jobs, progress)
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 ENDPOINT_VARIABLE, SPACE_VARIABLE = "HOLDFAST_ENDPOINT", "HOLDFAST_STORE_SPACE"
 #: The etcd that elects the coordinator, if there is one: the address in `ENDPOINT_VARIABLE` may change then.
 ETCD_VARIABLE = "HOLDFAST_ETCD"
+#: Where this worker's agent listens, which knows where the coordinator is when it has moved.
+STANDBY_VARIABLE = "HOLDFAST_STANDBY"
 #: How many workers the run may have if all nodes come.
 MAX_WORKERS_VARIABLE = "HOLDFAST_MAX_WORKERS"
 

@@ -54,6 +54,10 @@ ATTEMPTS_MAX = 100
 #: How often a checkpoint may vanish while it is restored.
 RESTORES_MAX = 3
 
+HALF_BEGUN = (
+    "the worker whose state the others were taking over is gone, and no step had been done; a new worker begins in the "
+    "place of this one"
+)
 UNREADABLE = (
     "there are checkpoints, but none can be read: see `holdfast checkpoints DIR --verify`; "
     "to begin anew, move them away"
@@ -409,6 +413,11 @@ class TrainerMachine:
 
     def _on_accounts(self, accounts: Sequence[Account]) -> None:
         chosen = choose_source(accounts)
+        if chosen == 0:
+            # No step is lost: workers in the places of these begin with the state that a program begins with.
+            self._sharing, self.stage = False, Stage.OVER
+            self._out.append(t.TrainingFailed(HALF_BEGUN))
+            return
         if isinstance(chosen, int):
             self._fail(
                 f"no worker holds the whole state of step {chosen} any more, and there is no checkpoint to go back to"

@@ -23,7 +23,7 @@ from holdfast.rendezvous.machine import MemberEffect, NewcomersWait, RoundBroken
 from holdfast.rendezvous.native import HoldfastRendezvousHandler
 from holdfast.rendezvous.registry import get_rendezvous_handler
 from holdfast.store.client import StoreClient
-from holdfast.store.environ import ENDPOINT_VARIABLE, ETCD_VARIABLE, MAX_WORKERS_VARIABLE
+from holdfast.store.environ import ENDPOINT_VARIABLE, ETCD_VARIABLE, MAX_WORKERS_VARIABLE, STANDBY_VARIABLE
 from holdfast.timer.heartbeat import beats, heartbeat, pause
 from holdfast.train import events
 from holdfast.train.events import TrainerEvent
@@ -34,6 +34,8 @@ from holdfast.workers.plan import MEMBER_FILE_VARIABLE
 RUN_SUFFIX = ".workers"
 #: The first round waits this long for all expected workers.
 GATHER_S = 60.0
+#: A coordinator that is opened anew waits this long for workers that do not come back.
+RECOVERY_S = 2.5
 #: How long the end of a training waits for a coordinator that cannot be reached.
 CLOSE_TIMEOUT_S = 30.0
 #: How long it waits before it says so.
@@ -244,6 +246,9 @@ def from_environ(
         # The agents' coordinator is elected: its address is looked up for every connection.
         endpoint = etcd
         settings = {"elected_for": run, **settings}
+    elif standby := environ.get(STANDBY_VARIABLE):
+        # The coordinator may move: the agent knows where to, and its run has the votes that a round of workers needs.
+        settings = {"guide": standby, "guardian": run, **settings}
     return Membership(
         RendezvousParameters(
             backend="etcd" if etcd else "holdfast",
@@ -272,6 +277,9 @@ def worker_settings(expected: int, most: int = 0, **settings: Any) -> dict[str, 
         "last_call_timeout": GATHER_S,
         "quiet": GATHER_S,
         "drop_grace": 0,
+        # Workers that are there come back to a new coordinator within moments. To go on without one of them costs
+        # little: it joins again between two steps.
+        "recovery_timeout": RECOVERY_S,
         # The agent handles a worker that fails; the run of the workers only regroups.
         "max_restarts": 1_000_000,
         **settings,

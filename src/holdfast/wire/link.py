@@ -48,6 +48,8 @@ class Link(asyncio.Protocol, Generic[M]):
         self._unknown = UnknownTags()
         #: This side's address, by which it reaches the coordinator.
         self.local_address = ""
+        #: Whether the other side's process ended the connection; a host that cannot be reached proves nothing.
+        self.ended = False
 
     @property
     def kind(self) -> str:
@@ -66,8 +68,12 @@ class Link(asyncio.Protocol, Generic[M]):
         run: str = "",
         timeout_s: float = 10.0,
         tls: ssl.SSLContext | None = None,
+        explains: bool = True,
     ) -> Link[M]:
-        """Connect and complete the handshake; raises `ConnectionLostError` or `HandshakeError` with the reason."""
+        """Connect and complete the handshake; raises `ConnectionLostError` or `HandshakeError` with the reason.
+
+        With `explains` it looks whether a side that was silent waits for TLS.
+        """
         loop = asyncio.get_running_loop()
         purpose = Purpose.of(endpoint, codec.service, run)
         link = cls(codec, ClientHandshake(secret, purpose, secrets.token_bytes(NONCE_BYTES)), on_message, on_lost)
@@ -83,7 +89,8 @@ class Link(asyncio.Protocol, Generic[M]):
                 await link._opened
         except TimeoutError:
             link.close("it took too long")
-            await link._ask_for_tls(endpoint, tls)
+            if explains:
+                await link._ask_for_tls(endpoint, tls)
             raise ConnectionLostError(f"{endpoint} did not answer within {timeout_s:g} s") from None
         except ssl.SSLError as error:
             raise HandshakeError(tls_trouble(endpoint, error)) from None
@@ -92,7 +99,7 @@ class Link(asyncio.Protocol, Generic[M]):
             silent = not link._handshake.is_greeted and isinstance(error, ConnectionResetError | ConnectionLostError)
             if tls is not None and silent:
                 raise ConnectionLostError(tls_trouble(endpoint, error)) from None
-            if isinstance(error, ConnectionLostError):
+            if explains and isinstance(error, ConnectionLostError):
                 await link._ask_for_tls(endpoint, tls)
             raise ConnectionLostError(f"cannot reach {endpoint}: {error.strerror or error}") from None
         except BaseException:
@@ -148,6 +155,7 @@ class Link(asyncio.Protocol, Generic[M]):
         """Tell the owner, once."""
         let_go(self._descriptor)
         self._transport = None
+        self.ended = error is None or isinstance(error, ConnectionResetError | BrokenPipeError)
         reason = f"the connection broke ({error})" if error else self._reason
         if self._reader.is_midway and not error:
             reason += " in the middle of a message"

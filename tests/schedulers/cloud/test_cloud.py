@@ -173,7 +173,7 @@ def test_an_answer_of_sagemaker_is_read():
 
 
 @pytest.fixture
-def batch():
+def batch(tmp_path):
     """Return a scheduler whose AWS is botocore's own stub: it checks what it gets and what it answers."""
     pytest.importorskip("botocore")
     from botocore.session import get_session
@@ -185,7 +185,7 @@ def batch():
     stubs = {name: Stubber(client) for name, client in made.items()}
     for stub in stubs.values():
         stub.activate()
-    yield CloudScheduler("aws_batch", "s", clients.AwsBatch(made.__getitem__), 0.0), stubs
+    yield CloudScheduler("aws_batch", "s", clients.AwsBatch(made.__getitem__), 0.0, tmp_path), stubs
     for stub in stubs.values():
         stub.assert_no_pending_responses()
 
@@ -333,7 +333,9 @@ class Commands:
 
 def test_a_job_of_lsf_from_its_submission_to_its_end(tmp_path):
     commands = Commands()
-    scheduler = CloudScheduler("lsf", "s", clients.Lsf(commands, tmp_path), 0.0)
+    scheduler = CloudScheduler("lsf", "s", clients.Lsf(commands, tmp_path), 0.0, tmp_path)
+    assert scheduler.list() == []
+    assert commands.asked == [], "a service that is not in use is not asked"
     app_id = scheduler.submit(app(role(count=2)), {"lsf_queue": "gpu"})
     words, script = commands.asked[0]
     (folder,) = (tmp_path / "lsf").iterdir()

@@ -144,6 +144,43 @@ MODULES: Table = {
         },
     ),
     "torchx.schedulers.devices": f"{_ADAPTERS}.devices",
+    "torchx.schedulers.docker_scheduler": View(
+        (f"{_ADAPTERS}.docker_scheduler",),
+        {
+            **_of(f"{_ADAPTERS}.lines", "filter_regex split_lines"),
+            **_of(f"{_ADAPTERS}.ids", "make_unique"),
+            **_of(f"{_ADAPTERS}.devices", "get_device_mounts"),
+            **_of("holdfast.schedulers", "DescribeAppResponse ListAppResponse Scheduler Stream"),
+            **_of(
+                "holdfast.specs",
+                "AppDef AppDryRunInfo AppState BindMount DeviceMount ReplicaStatus Role RoleStatus VolumeMount "
+                "is_terminal macros runopts",
+            ),
+        },
+    ),
+    **{
+        f"torchx.schedulers.{module}_scheduler": View(
+            names={
+                name: f"{_ADAPTERS}.cloud_schedulers:{name}",
+                "create_scheduler": f"{_ADAPTERS}.cloud_schedulers:create_{factory}",
+                **_of("holdfast.schedulers", "DescribeAppResponse ListAppResponse Scheduler Stream"),
+                **_of("holdfast.specs", "AppDef AppDryRunInfo AppState Role macros runopts"),
+                **more,
+            }
+        )
+        for module, name, factory, more in (
+            (
+                "aws_batch",
+                "AWSBatchScheduler",
+                "aws_batch",
+                {"JOB_STATE": "holdfast.schedulers.cloud.aws_batch:STATES"},
+            ),
+            ("aws_sagemaker", "AWSSageMakerScheduler", "sagemaker", {}),
+            ("gcp_batch", "GCPBatchScheduler", "gcp_batch", {}),
+            ("lsf", "LsfScheduler", "lsf", {"JOB_STATE": "holdfast.schedulers.cloud.lsf:STATES"}),
+            ("ray", "RayScheduler", "ray", _of(f"{_ADAPTERS}.cloud_schedulers", "has_ray")),
+        )
+    },
     "torchx.schedulers.ids": f"{_ADAPTERS}.ids",
     "torchx.schedulers.kubernetes_scheduler": View(
         (f"{_ADAPTERS}.kubernetes_scheduler",),
@@ -206,6 +243,14 @@ MODULES: Table = {
     "torchx.workspace": view("holdfast.workspace"),
     "torchx.workspace.api": View(
         ("holdfast.workspace.api", "holdfast.workspace.dir_workspace"), _of("holdfast.specs", "AppDef Role runopts")
+    ),
+    "torchx.workspace.docker_workspace": View(
+        (f"{_ADAPTERS}.docker_workspace",),
+        {
+            **_of("holdfast.specs", "AppDef Role runopts"),
+            **_of("holdfast.workspace.api", "WorkspaceMixin"),
+            "walk_workspace": "holdfast.workspace:walk_workspace",
+        },
     ),
     "torchx.workspace.dir_workspace": View(("holdfast.workspace.dir_workspace",), _of("holdfast.specs", "Role")),
 }

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import UsageError
+from holdfast.facts import facts
+from holdfast.filenames import file_name
+from holdfast.home import make_folders, state_folder
 from holdfast.schedulers.api import LogQuery, Scheduler
 from holdfast.schedulers.cloud.common import JobInfo, Service, Site
 from holdfast.schedulers.local.render import make_id
@@ -35,10 +39,19 @@ ASK_EVERY_S = 5.0
 class CloudScheduler(Scheduler[dict[str, Any]]):
     """Runs jobs on a job service; see `holdfast.schedulers.cloud`."""
 
-    def __init__(self, backend: str, session_name: str, service: Service, ask_every_s: float = ASK_EVERY_S) -> None:
+    def __init__(
+        self,
+        backend: str,
+        session_name: str,
+        service: Service,
+        ask_every_s: float = ASK_EVERY_S,
+        home: Path | None = None,
+    ) -> None:
         super().__init__(backend, session_name)
         self._service = service
         self._ask_every_s = ask_every_s
+        #: There once a job was submitted from here: before, no command asks a service that may not even be in use.
+        self._used = (home or state_folder()).absolute() / "cloud" / backend / file_name(session_name)
 
     def _run_opts(self) -> runopts:
         options = runopts()
@@ -55,7 +68,12 @@ class CloudScheduler(Scheduler[dict[str, Any]]):
 
     def schedule(self, dryrun_info: AppDryRunInfo[dict[str, Any]]) -> str:
         """Submit the request."""
-        return self._service.submit(dryrun_info.request)
+        app_id = self._service.submit(dryrun_info.request)
+        try:
+            make_folders(self._used)
+        except OSError as error:
+            facts.warn("cloud_record", f"`holdfast list` will not show {app_id}: {error}")
+        return app_id
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         """Say how a job is doing, or None where there is none of that id."""
@@ -81,9 +99,11 @@ class CloudScheduler(Scheduler[dict[str, Any]]):
         )
 
     def list(self, cfg: Mapping[str, CfgVal] | None = None) -> builtins.list[ListAppResponse]:
-        """List the jobs of this session that the service still knows."""
+        """List the jobs of this session that the service still knows; none where none was submitted from here."""
         from holdfast.schedulers.replies import ListAppResponse
 
+        if not cfg and not self._used.exists():
+            return []
         return [
             ListAppResponse(
                 info.id,

@@ -88,6 +88,7 @@ class Driver:
         self._places: dict[int, Place] = {}
         self._waiting: dict[int, Waiting] = {}
         self._running: set[int] = set()
+        self._lost: set[int] = set()
         self._secret = make_key()
         self._first, self._port = "", 0
         self._group: Any = None
@@ -210,10 +211,13 @@ class Driver:
                 used.add(found["NodeID"])
             elif waiting.was_lost and self._is_needed(number) and time.monotonic() - waiting.since > LOST_S:
                 self._give_up(number, "its node was lost, and there is no other")
-        if self._waiting and not self._running and not self._events:
-            for number in list(self._waiting):  # the others have ended, so these are not needed any more
-                del self._waiting[number]
-                self._events.append(ReplicaEnded(number, 0, "", False, time.time()))
+        if self._waiting and not self._running and not self._events and self._machine.wakeup() is None:
+            for number, waiting in list(self._waiting.items()):  # the others have ended
+                if waiting.was_lost:
+                    self._give_up(number, "its node was lost, and no other was found before the others had ended")
+                else:  # it never ran, and is not needed any more
+                    del self._waiting[number]
+                    self._events.append(ReplicaEnded(number, 0, "", False, time.time()))
 
     def _look_at(self, number: int, waiting: Waiting) -> None:
         assert waiting.asked is not None
@@ -226,6 +230,7 @@ class Driver:
             waiting.asked = None  # that node is gone too
             return
         del self._waiting[number]
+        self._lost.discard(number)
         self._places[number] = Place(actor, node, address)
         self._start(number)
 
@@ -258,7 +263,7 @@ class Driver:
     def _start(self, number: int) -> None:
         place = self._places.get(number)
         if place is None:
-            self._waiting.setdefault(number, Waiting(time.monotonic()))
+            self._waiting.setdefault(number, Waiting(time.monotonic(), was_lost=number in self._lost))
             return
         plan = self._job.replicas[number]
         part = cluster.portion(self._job, plan.role, plan.id)
@@ -325,6 +330,7 @@ class Driver:
         """A replica's node was lost: it waits for another, unless the job is ending."""
         place = self._places.pop(number)
         self._running.discard(number)
+        self._lost.add(number)
         plan = self._job.replicas[number]
         note = f"{time.time():.6f} h [holdfast: the node {place.address} was lost]"
         print(record(of=[plan.role, plan.id], line=note), flush=True)

@@ -131,9 +131,12 @@ class RayScheduler(WorkspaceMixin[None], Scheduler[RayRequest]):
         return info is not None and info.metadata.get(SESSION_KEY) == self.session_name
 
     def list(self, cfg: Mapping[str, CfgVal] | None = None) -> builtins.list[ListAppResponse]:
-        """List the jobs of this session on the cluster, the oldest first."""
+        """List the jobs of this session on the cluster, the oldest first; none where no cluster is in use here."""
         from holdfast.schedulers.replies import ListAppResponse
 
+        in_use = any(os.environ.get(name, "").startswith("http") for name in ADDRESS_VARIABLES)
+        if not cfg and not in_use and not any(self._record("x").parent.glob("*.json")):
+            return []
         address = address_of(str((cfg or {}).get("dashboard_address") or self._default_address()))
         mine = [each for each in self._client(address).all() if each.metadata.get(SESSION_KEY) == self.session_name]
         return [

@@ -1,0 +1,278 @@
+"""Whether a coordinator may seal a round: its term, and which nodes have promised to follow it. Pure.
+
+Only where the coordinator can move (`RunSettings.takeover`). The rules:
+
+1. A member that accepted a round, or answered an `Elect`, follows that term and nothing older; it follows one
+   coordinator in a term.
+2. A coordinator seals with the votes of a quorum of the rounds that count (see `quorum`), all of them promised to its
+   term. One that has no term yet asks for a new one once a quorum is connected to it, never before: so a node that was
+   cut off does not disturb the others when it is back.
+3. A coordinator that hears of a higher term, or of the same term under another coordinator, is deposed: it seals
+   nothing any more, and its nodes look for the other one.
+4. A round that all its members have accepted is firm. Until then the rounds before it count as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import msgspec
+
+from holdfast.coordinator.messages import Ballot, Claim, Elect, Heir, Pledge, RoundId, Succession, Term
+from holdfast.coordinator.quorum import MAJORITY, NAMES_MAX, counting, has_quorum
+from holdfast.coordinator.state import Node, Round
+from holdfast.wire.address import Endpoint
+
+#: So many agents are told to every node as those that may carry the coordinator next.
+HEIRS_MAX = 16
+
+
+class Standing:
+    """One coordinator's standing in one run."""
+
+    def __init__(self, leader: str, rule: str = MAJORITY) -> None:
+        #: The name of this coordinator.
+        self.leader = leader
+        self.rule = rule
+        #: The term in which this coordinator acts; number 0 while it has none.
+        self.term = Term()
+        #: The highest number of a term that was heard of.
+        self.highest = 0
+        #: Whether another coordinator has taken over.
+        self.deposed = False
+        #: Whether the run's first round was sealed here.
+        self.begun_here = False
+        #: How many nodes the largest round had that was sealed here.
+        self._size = 0
+        self._ballots: dict[RoundId, Ballot] = {}
+        #: Rounds of another launch that has more nodes than this one: they count as long as none of both is firm.
+        self._foreign: dict[RoundId, Ballot] = {}
+        #: The members of each round, as far as they are known.
+        self._members: dict[RoundId, dict[str, None]] = {}
+        #: The term that each live node has promised.
+        self._promised: dict[str, Term] = {}
+        #: Live nodes that were not in touch with their last coordinator until it ended.
+        self._unsure: dict[str, None] = {}
+        #: Nodes that are surely gone: they left, or their host says that their process is not there.
+        self.dead: dict[str, None] = {}
+        #: Nodes that fell silent while they were members here: they may follow another coordinator.
+        self._silent: dict[str, None] = {}
+        #: Whether sure deaths count here: this coordinator sealed the last round and was never late since.
+        self._sure_here = False
+        #: Until when sure deaths count for a coordinator that took over; later, another one may have sealed.
+        self.sure_until = float("-inf")
+        #: Which members of the last round have accepted it.
+        self._accepted: dict[str, None] = {}
+        self._poll = 0
+        #: The term that is asked for, and which nodes have answered the present poll.
+        self._candidate: Term | None = None
+        self._answered: dict[str, None] = {}
+        #: Where the agents of the last round may carry the coordinator, in the order of succession.
+        self.addresses: dict[str, str] = {}
+
+    # -- what is heard ----------------------------------------------------------------------------------------------
+
+    def hear(self, name: str, pledge: Pledge) -> None:
+        """Take in what a node says when it joins."""
+        self._silent.pop(name, None)
+        self.dead.pop(name, None)
+        self._promised[name] = pledge.term
+        for ballot in pledge.ballots:
+            known = self._ballots.get(ballot.round)
+            if known is None and self.begun_here:
+                if ballot.size <= self._size:
+                    continue  # from an earlier launch, which this one has replaced
+                self._foreign[ballot.round] = msgspec.structs.replace(ballot, mine=False)
+            elif known is None or (ballot.firm and not known.firm):
+                self._ballots[ballot.round] = msgspec.structs.replace(ballot, mine=False)
+            members = self._members.setdefault(ballot.round, {})
+            # A member that has not heard yet of its round has a vote in it all the same.
+            members.update(dict.fromkeys(ballot.names))
+            if ballot.mine:
+                members[name] = None
+        if pledge.sure or any(ballot.term == self.term.number for ballot in pledge.ballots):
+            self._unsure.pop(name, None)
+        else:
+            self._unsure[name] = None
+        self.dead.update(dict.fromkeys(pledge.gone))
+        self._hear_term(pledge.term)
+
+    def hear_promise(self, name: str, poll: int, term: Term) -> None:
+        """Take in the answer to a poll."""
+        self._promised[name] = term
+        self._hear_term(term)
+        if poll == self._poll and self._candidate is not None and term == self._candidate:
+            self._answered[name] = None
+
+    def accept(self, name: str, round_: Round) -> bool:
+        """Note that a member has accepted the present round; return whether others must hear that it is firm now."""
+        if name in self._accepted or round_.id not in self._ballots:
+            return False
+        self._accepted[name] = None
+        if len(self._accepted) != round_.size or not all(each in self._accepted for each in round_.places):
+            return False
+        had_others = len(self.ballots) > 1
+        self._ballots = {round_.id: msgspec.structs.replace(self._ballots[round_.id], firm=True)}
+        self._members = {round_.id: self._members.get(round_.id, {})}
+        self._foreign = {}
+        return had_others
+
+    def is_firm(self, round_id: RoundId | None) -> bool:
+        """Return whether all members are known to have accepted a round."""
+        return round_id in self._ballots and self._ballots[round_id].firm
+
+    def lose(self, name: str, *, silent: bool) -> None:
+        """Forget a node that is not live any more; one that fell silent may follow another coordinator."""
+        self._promised.pop(name, None)
+        self._unsure.pop(name, None)
+        self._answered.pop(name, None)
+        if silent:
+            self._silent[name] = None
+
+    def leave(self, name: str) -> None:
+        """Note that a node has left for good."""
+        self.dead[name] = None
+
+    def is_late(self) -> None:
+        """Note that this coordinator was stopped for so long that its nodes may have followed another one."""
+        self._sure_here = False
+
+    def _hear_term(self, term: Term) -> None:
+        self.highest = max(self.highest, term.number)
+        if self._candidate is not None and term != self._candidate and term.number >= self._candidate.number:
+            self._candidate = None  # asked for again, with a higher number
+        if 0 < self.term.number < term.number:
+            self.deposed = True
+
+    @property
+    def polls(self) -> int:
+        """How many polls there were."""
+        return self._poll
+
+    # -- what follows -----------------------------------------------------------------------------------------------
+
+    @property
+    def ballots(self) -> list[Ballot]:
+        """The rounds that count."""
+        return [*self._foreign.values(), *counting(self._ballots.values())]
+
+    def may_seal(self, chosen: Collection[str], now: float) -> bool:
+        """Return whether a round with these nodes may be sealed now."""
+        if self.deposed:
+            return False
+        if any(self._is_another_s(name) for name in chosen):
+            return False
+        if not self._ballots:
+            return True
+        votes = [name for name in chosen if self._promised.get(name) == self.term]
+        return self.term.number > 0 and self._is_quorum(votes, now)
+
+    def poll(self, present: Collection[str], now: float) -> Elect | None:
+        """Ask for the term that a seal needs, if those who are present would be a quorum; None if they are not."""
+        if self.deposed or not self._is_quorum(present, now):
+            return None
+        if self._candidate is None:
+            mine = self.term.number >= max(self.highest, 1) and not any(self._is_another_s(name) for name in present)
+            self._candidate = self.term if mine else Term(self.highest + 1, self.leader)
+            self._poll += 1
+            self._answered = {}
+        return Elect(self._poll, self._candidate)
+
+    def _is_another_s(self, name: str) -> bool:
+        """Whether a node follows another coordinator in a term that is not older than ours."""
+        term = self._promised.get(name, Term())
+        return term.leader not in ("", self.leader) and term.number >= max(self.term.number, 1)
+
+    def poll_again(self) -> None:
+        """Begin another poll, for a permission that must be newer than the last one."""
+        self._candidate = None
+
+    def is_polling(self, name: str) -> Elect | None:
+        """Return what a node has not answered yet."""
+        if self._candidate is None or name in self._answered or self.deposed:
+            return None
+        return Elect(self._poll, self._candidate)
+
+    def concluded(self, present: Collection[str], now: float) -> bool:
+        """Return whether the present poll has a quorum; its term is ours then."""
+        if self._candidate is None or self.deposed:
+            return False
+        if not self._is_quorum([name for name in present if name in self._answered], now):
+            return False
+        self.term, self._candidate = self._candidate, None
+        return True
+
+    def missing(self, present: Collection[str]) -> dict[str, str]:
+        """Return the members whose fate would help to know, and where they listened."""
+        named = {name: None for ballot in self.ballots for name in ballot.names}
+        return {
+            name: self.addresses[name]
+            for name in named
+            if name not in present and name not in self.dead and name not in self._silent and name in self.addresses
+        }
+
+    def dead_of(self, round_id: RoundId) -> tuple[list[str], str]:
+        """Return the members of a round that are surely gone, and which one carried the coordinator."""
+        ballot = self._ballots.get(round_id)
+        if ballot is None:
+            return [], ""
+        return [name for name in ballot.names if name in self.dead], ballot.tie
+
+    def is_settled(self, present: Collection[str], now: float) -> bool:
+        """Return whether this coordinator has a term and a quorum of live nodes that follow it."""
+        if self.deposed or not self.term.number:
+            return False
+        return self._is_quorum([name for name in present if self._promised.get(name) == self.term], now)
+
+    def claim(self, present: Collection[str], now: float) -> Claim:
+        """Say how good the claim of this coordinator is."""
+        last = self.ballots[-1:]
+        members = self._members.get(last[0].round, {}) if last else {}
+        here = sum(1 for name in present if name in members)
+        return Claim(self.term.number, self.is_settled(present, now), here, self.leader)
+
+    def _is_quorum(self, votes: Collection[str], now: float) -> bool:
+        sure = self._sure_here or (now <= self.sure_until and not any(name in self._unsure for name in votes))
+        dead = [name for name in self.dead if name not in self._silent]
+        return has_quorum(self.ballots, self._members, votes, dead, sure=sure, rule=self.rule)
+
+    # -- a new round ------------------------------------------------------------------------------------------------
+
+    def seal(self, round_id: RoundId, nodes: Iterable[Node], address_of: dict[str, str]) -> Succession:
+        """Note a round that is sealed now, and return what its members are told."""
+        members = list(nodes)
+        self.begun_here = self.begun_here or not self._ballots
+        if not self.term.number:
+            self.term = Term(self.highest + 1, self.leader)
+        self.highest = self.term.number
+        names = tuple(node.spec.node for node in members)
+        carrier = next((node.spec.node for node in members if node.spec.hosts_coordinator), "")
+        ballot = Ballot(
+            round_id, self.term.number, len(names), carrier, names if len(names) <= NAMES_MAX else (), firm=False
+        )
+        self._size = max(self._size, len(names))
+        basis = self.ballots
+        self._ballots = {each.round: each for each in (*basis, ballot) if each.round not in self._foreign}
+        self._members = {each.round: self._members.get(each.round, {}) for each in basis}
+        self._members[round_id] = dict.fromkeys(names)
+        for name in names:
+            self._promised[name] = self.term
+            self._unsure.pop(name, None)
+        named = {name: None for each in (*basis, ballot) for name in each.names}
+        self.dead = {name: None for name in self.dead if name in named}
+        self._silent = {name: None for name in self._silent if name in named}
+        self._accepted, self._sure_here, self.sure_until, self._candidate = {}, True, float("-inf"), None
+        heirs = [Heir(name, address_of[name]) for name in names if name in address_of and name != carrier]
+        if carrier in address_of:
+            heirs.append(Heir(carrier, address_of[carrier]))
+        told = tuple(heirs[:HEIRS_MAX])
+        self.addresses = {heir.node: heir.address for heir in (*told, *heirs[-1:])}
+        return Succession(self.term, (*basis, ballot), told, tuple(self.dead))
+
+
+def standby_address(node: Node, address: str) -> str:
+    """Return where a node's agent would carry the coordinator; empty if it would not."""
+    standby = node.spec.standby
+    if not standby.startswith(":"):
+        return standby
+    return str(Endpoint(address, int(standby[1:])))

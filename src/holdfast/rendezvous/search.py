@@ -1,0 +1,72 @@
+"""Where a member looks for the coordinator, and in which order. Pure.
+
+It begins where it last found one, unless that one fell silent; then come the agents that take over, in their order, and
+at last this node's own. An agent that does not carry the coordinator answers where it follows one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.coordinator.messages import Heir, NodeSpec
+
+#: The address that this node was started with; its driver knows it.
+HOME = ""
+#: How long a connection may take to be made while there are other places to look.
+CONNECT_S = 1.0
+
+
+class Search:
+    """The places that one member has still to try."""
+
+    def __init__(self, guide: str = HOME) -> None:
+        #: This node's own agent, which knows where the coordinator is, or carries it.
+        self.guide = guide
+        #: Where the member looks at present, or is connected to.
+        self.at = HOME
+        self._left: list[str] = []
+        self._heirs: tuple[str, ...] = ()
+        #: Whether all places were tried in vain since the last connection.
+        self.exhausted = False
+
+    def learn(self, heirs: Sequence[Heir], own: NodeSpec) -> None:
+        """Take over the order of succession; one of the heirs may be this node's own agent."""
+        self._heirs = tuple(heir.address for heir in heirs)
+        self.guide = next((heir.address for heir in heirs if heir.node == own.node), own.standby)
+
+    @property
+    def leads(self) -> bool:
+        """Whether the place where the member looks is its own agent."""
+        return self.at != HOME and self.at == self.guide
+
+    def begin(self, *, silent: bool) -> None:
+        """Look for the coordinator: it is gone, or has fallen silent."""
+        self.exhausted = False
+        self._left = self._places(here_first=not silent)
+        self.at = self._left.pop(0)
+
+    def go(self, address: str) -> None:
+        """Look at an address first, then everywhere."""
+        self.exhausted = False
+        self._left = [place for place in self._places(here_first=False) if place != address]
+        self.at = address
+
+    def fail(self) -> bool:
+        """Note that no coordinator is where the member looked; return whether another place is left in this pass."""
+        if self._left:
+            self.at = self._left.pop(0)
+            return True
+        self.exhausted = True
+        self._left = self._places(here_first=False)
+        self.at = self._left.pop(0)
+        return False
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether there is more than one place to look."""
+        return bool(self._heirs or self.guide) or self.at != HOME
+
+    def _places(self, *, here_first: bool) -> list[str]:
+        others = [each for each in (*self._heirs, self.guide or self.at, HOME) if each != self.at]
+        places = [self.at, *others] if here_first else [*others, self.at]
+        return list(dict.fromkeys(places))

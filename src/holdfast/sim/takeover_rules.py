@@ -1,0 +1,202 @@
+"""What must hold while the coordinator moves, whatever goes wrong, and what must come about afterwards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.coordinator.messages import RoundId, Sealed, Succession, Term
+from holdfast.coordinator.state import Hold
+from holdfast.rendezvous.machine import State
+from holdfast.sim.violation import Violation
+
+if TYPE_CHECKING:
+    from holdfast.sim.takeover import Carrier, TakeoverNode, TakeoverSimulation
+
+RUN = "sim"
+
+
+class TakeoverRules:
+    """Watches one simulation and raises `Violation` at the first thing that is wrong."""
+
+    def __init__(self, sim: TakeoverSimulation) -> None:
+        self._sim = sim
+        #: The members of every round that was sealed, and the term in which it was.
+        self.rounds: dict[RoundId, tuple[str, ...]] = {}
+        self._terms: dict[RoundId, int] = {}
+        #: Which process sealed in a term.
+        self._sealers: dict[int, str] = {}
+        self._promises: dict[str, Term] = {}
+        #: The last round whose members could all train together.
+        self._trained: RoundId | None = None
+        #: To which launch each round belongs, and which one is watched.
+        self._launches: dict[RoundId, int] = {}
+        self._launch = 0
+
+    # -- what coordinators and nodes do --------------------------------------------------------------------------------
+
+    def sealed(self, carrier: TakeoverNode, node: TakeoverNode, message: Sealed) -> None:
+        """Look at a place as it is sent to its node."""
+        succession = message.succession
+        if succession is None:
+            raise Violation("every round brings the order of succession", f"{node.id} was sent {message}")
+        term, round_id = succession.term.number, message.place.round
+        if round_id not in self.rounds:
+            self._note_launch(round_id, succession)
+        if self._launches[round_id] != self._launch:
+            self.rounds.setdefault(round_id, tuple(carrier.carrier.machine.runs[RUN].round.places))  # type: ignore[union-attr]
+            self._terms.setdefault(round_id, term)
+            return
+        before = self._sealers.setdefault(term, carrier.id)
+        if before != carrier.id and term > 1:
+            raise Violation("a term has one coordinator", f"{before} and {carrier.id} both seal in term {term}")
+        if round_id not in self.rounds:
+            run = carrier.carrier.machine.runs[RUN]
+            assert run.round is not None
+            self.rounds[round_id] = tuple(run.round.places)
+            self._terms[round_id] = term
+        if node.id not in self.rounds[round_id]:
+            raise Violation("one membership per round", f"{node.id} has no place in {round_id}")
+
+    def promised(self, node: TakeoverNode, term: Term) -> None:
+        """Look at a promise as it is given."""
+        before = self._promises.get(node.id, Term())
+        if term.number < before.number or (term.number == before.number and term != before):
+            raise Violation("a promise is given once in a term", f"{node.id} promised {before}, then {term}")
+        self._promises[node.id] = term
+
+    def accepted(self, node: TakeoverNode, term: Term) -> None:
+        """Look at the term of a round that a node takes its place in."""
+        self.promised(node, term)
+
+    # -- what trains ---------------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Look which rounds can make a step now: those whose members all run them and can reach each other."""
+        found: dict[RoundId, None] = {}
+        for node in self._sim.current.values():
+            if node.workers is not None and node.alive:
+                found[node.workers] = None
+        training = [each for each in found if self._can_step(each) and not self._is_another_launch(each)]
+        if len(training) > 1:
+            raise Violation("never two halves", f"{[self._describe(each) for each in training]} all train")
+        for round_id in training:
+            self._check_history(round_id)
+
+    def _note_launch(self, round_id: RoundId, succession: Succession) -> None:
+        """Find out to which launch a round belongs.
+
+        Nodes that know of no round begin a launch of their own, since they cannot tell that the run goes on elsewhere.
+        It is the one that is watched if all nodes of the others are dead.
+        """
+        first = succession.ballots[0].round
+        if first != round_id and first in self._launches:
+            self._launches[round_id] = self._launches[first]
+            return
+        alive = any(
+            self._sim.nodes[name].alive
+            for known, members in self.rounds.items()
+            if self._launches[known] == self._launch
+            for name in members
+        )
+        self._launches[round_id] = len(self._launches)
+        if not alive:
+            self._launch = self._launches[round_id]
+            self._sealers.clear()
+            self._trained = None
+
+    def _is_another_launch(self, round_id: RoundId) -> bool:
+        return self._launches[round_id] != self._launch
+
+    def _can_step(self, round_id: RoundId) -> bool:
+        members = [self._sim.nodes[name] for name in self.rounds[round_id]]
+        return all(node.alive and not node.leaving and node.workers == round_id for node in members) and all(
+            self._sim.reach(one.index, other.index) for one in members for other in members
+        )
+
+    def _check_history(self, round_id: RoundId) -> None:
+        """A round that trains continues what the last one did: it has one of its members, unless all are dead."""
+        last = self._trained
+        if last is not None and self._terms[last] > self._terms[round_id]:
+            raise Violation(
+                "a coordinator that was deposed seals nothing",
+                f"{self._describe(round_id)} trains after {self._describe(last)}",
+            )
+        if last is not None and last != round_id:
+            members = self.rounds[last]
+            here = self.rounds[round_id]
+            alive = [name for name in members if self._sim.nodes[name].alive and not self._sim.nodes[name].leaving]
+            if alive and not any(name in here for name in members):
+                raise Violation(
+                    "what was trained is not forgotten",
+                    f"{self._describe(round_id)} trains, but {alive} of {self._describe(last)} live",
+                )
+        self._trained = round_id
+
+    def before_mend(self, number: int) -> None:
+        """Look at a cut that ends: nodes that could not train with the rest of their round have stopped long ago."""
+        scenario = self._sim.scenario
+        fault = next(
+            (each for each in scenario.faults if each.hosts == self._sim.cuts[number] and each.kind == "cut"), None
+        )
+        if fault is None or self._sim.world.now < fault.at + scenario.stop_bound_s() or len(self._sim.cuts) > 1:
+            return
+        for node in self._sim.current.values():
+            if node.workers is None or not node.alive or node._pauses:
+                continue
+            members = [self._sim.nodes[name] for name in self.rounds[node.workers]]
+            if any((node.index in fault.hosts) != (other.index in fault.hosts) for other in members):
+                recent = [each for each in scenario.faults if each.at > self._sim.world.now - scenario.stop_bound_s()]
+                if not recent:
+                    raise Violation("a minority stops", f"{node.id} still runs {self._describe(node.workers)}")
+
+    def _describe(self, round_id: RoundId) -> str:
+        return f"round {round_id} of term {self._terms[round_id]} with {' '.join(self.rounds[round_id])}"
+
+    # -- what must come about ------------------------------------------------------------------------------------------
+
+    def unsettled(self) -> str | None:
+        """Say what is missing until all that can be together are, or None."""
+        self.look()
+        nodes = [node for node in self._sim.current.values() if node.alive and node.ended is None]
+        if not nodes:
+            return None
+        home = self._sim.current.get(0)
+        if home is None or not home.alive:
+            # A node that was never in a round knows no other address than that where no agent listens any more.
+            nodes = [node for node in nodes if node.machine.place is not None]
+        carriers = [node.carrier for node in nodes if self._carries(node.carrier)]
+        if not nodes:
+            return None
+        if not carriers:
+            return "no agent carries the coordinator"
+        if len(carriers) > 1:
+            return f"{[each.node.id for each in carriers]} all carry the coordinator"
+        [carrier] = carriers
+        run = carrier.machine.runs[RUN]
+        if run.stage == "sealed" and run.recovery is None and run.round is not None:
+            for node in nodes:
+                if node.workers != run.round.id:
+                    return f"{node.id} runs {node.workers}, not {run.round.id}"
+            return None
+        holdup = run.holdup(carrier.local())
+        away = [node.id for node in nodes if node.machine.state is not State.WAITING or node.id not in run.nodes]
+        if away:
+            return f"{away} do not wait at {carrier.node.id}"
+        if holdup is None or holdup.why is not Hold.QUORUM:
+            return f"the next round waits for {holdup}"
+        return self._unjust(carrier)
+
+    def _carries(self, carrier: Carrier) -> bool:
+        run = carrier.machine.runs.get(RUN)
+        return run is not None and bool(run.nodes)
+
+    def _unjust(self, carrier: Carrier) -> str | None:
+        """Say why a wait for a quorum is wrong: enough members of a round that counts are there."""
+        run = carrier.machine.runs[RUN]
+        assert run.standing is not None
+        for ballot in run.standing.ballots:
+            members = self.rounds[ballot.round]
+            alive = [name for name in members if self._sim.nodes[name].alive and self._sim.nodes[name].ended is None]
+            if 2 * len(alive) <= len(members):
+                return None
+        return f"a quorum lives, but {carrier.node.id} does not go on"

@@ -1,0 +1,91 @@
+"""The coordinator moves under faults: nothing is wrong, and bugs that are planted in the election are caught."""
+
+import pytest
+
+from holdfast.coordinator import run as run_module
+from holdfast.coordinator.messages import Elect, Pledge, Term
+from holdfast.coordinator.standing import Standing
+from holdfast.rendezvous import seeking as member_module
+from holdfast.rendezvous.allegiance import Allegiance
+from holdfast.sim.batch import run_seeds, run_takeover
+from holdfast.sim.simulation import Outcome
+
+SEEDS_MAX = 300
+NODES = (2, 7)
+
+
+@pytest.mark.parametrize("start", range(0, 120, 30))
+def test_nothing_is_wrong_while_the_coordinator_moves(start: int) -> None:
+    summary = run_seeds(range(start, start + 30), *NODES, jobs=1, takeover=True)
+
+    assert summary.failures == []
+    assert summary.rounds > 60
+
+
+class VotesTwice(Allegiance):
+    """Does not remember its promises, and so gives them again."""
+
+    def promise(self, elect: Elect) -> Term:
+        return elect.term
+
+
+class ForgetsItsRounds(Allegiance):
+    """Does not tell the next coordinator which rounds there were: what only the last one knew is lost with it."""
+
+    def pledge(self, now: float, sure_s: float) -> Pledge:
+        pledge = super().pledge(now, sure_s)
+        return Pledge(pledge.term, (), pledge.sure, pledge.gone, pledge.spent)
+
+
+class SealsAlways(Standing):
+    """Seals although it was deposed, or has no quorum."""
+
+    def may_seal(self, chosen: object, now: float) -> bool:
+        return True
+
+
+class CountsTheSilent(Standing):
+    """Takes nodes that fell silent for dead."""
+
+    def _is_quorum(self, votes: object, now: float) -> bool:
+        return True
+
+
+#: Each with the checks that may notice.
+MEMBERS = [
+    (VotesTwice, ("a promise is given once in a term", "a term has one coordinator")),
+    (ForgetsItsRounds, ("never two halves", "what was trained is not forgotten", "liveness")),
+]
+COORDINATORS = [
+    (SealsAlways, ("never two halves", "a term has one coordinator", "a coordinator that was deposed seals nothing")),
+    (CountsTheSilent, ("never two halves", "a term has one coordinator")),
+]
+
+
+def first_failure() -> Outcome | None:
+    outcomes = (run_takeover(seed, *NODES) for seed in range(SEEDS_MAX))
+    return next((outcome for outcome in outcomes if outcome.check is not None), None)
+
+
+@pytest.mark.parametrize(("planted", "checks"), MEMBERS, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_planted_bug_of_the_voter_is_caught(
+    monkeypatch: pytest.MonkeyPatch, planted: type[Allegiance], checks: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(member_module, "Allegiance", planted)
+
+    outcome = first_failure()
+
+    assert outcome is not None, f"{SEEDS_MAX} seeds did not notice: {planted.__doc__}"
+    assert outcome.check in checks, outcome
+
+
+@pytest.mark.parametrize(("planted", "checks"), COORDINATORS, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_planted_bug_of_the_candidate_is_caught(
+    monkeypatch: pytest.MonkeyPatch, planted: type[Standing], checks: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(run_module, "Standing", planted)
+
+    outcome = first_failure()
+
+    assert outcome is not None, f"{SEEDS_MAX} seeds did not notice: {planted.__doc__}"
+    assert outcome.check in checks, outcome
