@@ -122,24 +122,27 @@ def survives_a_killed_node(shell: Shell, kill) -> None:
     ended_without_losing_a_step(shell, handle)
 
 
-def survives_a_killed_coordinator(shell: Shell, kill) -> None:
-    """The node with the coordinator is killed; it comes back at its place, and the others have lost nothing."""
+def survives_a_killed_coordinator(shell: Shell, kill, *, lines_die: bool = False) -> None:
+    """The node with the coordinator is killed; it comes back at its place, and the others have lost nothing.
+
+    It prints the steps; `lines_die` says that its last lines may be lost with it, as where nodes share no disk.
+    """
     words = "dist.elastic -j 2:3x1 --max_retries 2 --last_call 5s --lease 3s --script train.py 0.2"
     handle = shell.submit(*words.split())
     shell.wait_lines(handle, "step 5 of 3")
     kill(shell.hostname(handle, 0))
-    ended_without_losing_a_step(shell, handle)
+    ended_without_losing_a_step(shell, handle, lines_die=lines_die)
 
 
-def ended_without_losing_a_step(shell: Shell, handle: str) -> None:
-    """Wait for the end of a training, and compare it with one that nothing disturbed."""
+def ended_without_losing_a_step(shell: Shell, handle: str, *, lines_die: bool = False) -> None:
+    """Wait for the end of a training, and compare it with one that nothing disturbed: to the last bit."""
     status = shell.wait_end(handle)
     lines = shell.holdfast("log", handle)
     steps = sorted({int(number) for number in re.findall(r"step (\d+) of", lines)})
     finished = re.findall(r"finished (\d+) ([0-9a-f]+)", lines)
 
     assert status["state"] == "SUCCEEDED", (status, lines[-5000:])
-    assert steps == list(range(100)), "a step was lost"
+    assert lines_die or steps == list(range(100)), "a step was lost"
     assert len(finished) == 1
     assert finished[0][0] == "100"
     assert finished[0][1] == quiet_weights(shell), "the result is that of a run that nothing disturbed"

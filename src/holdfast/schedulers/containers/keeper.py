@@ -137,7 +137,9 @@ class Replica:
         if not self._request.own_network:
             return
         name = self._request.network
-        said = self._engine.attempt(*network_words(self._request))
+        with (self._folder / "network.making").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # Docker makes two of one name where it is asked twice at once
+            said = self._engine.attempt(*network_words(self._request))
         if said and "exist" not in said.lower():
             raise UnavailableError(f"the network {name} cannot be made: {said.splitlines()[-1]}")
 
