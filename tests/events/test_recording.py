@@ -44,7 +44,9 @@ def test_the_documented_launcher_with_an_event_handler_of_its_own_is_told_what_i
 
             class MyEventHandler(events.EventHandler):
                 def record(self, event: events.Event):
-                    print("got", event.name, event.source, event.timestamp > 0, event.metadata["run_id"], flush=True)
+                    # Several threads record events; one write to a line keeps their lines apart.
+                    run_id = event.metadata["run_id"]
+                    sys.stdout.write(f"got {event.name} {event.source} {event.timestamp > 0} {run_id}\\n")
 
             def main():
                 events.configure(MyEventHandler())

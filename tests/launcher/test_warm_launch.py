@@ -8,8 +8,10 @@ import os
 import select
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -89,14 +91,21 @@ def test_the_second_launch_forks_its_first_workers_from_what_the_first_has_kept(
         command = [sys.executable, "-m", "holdfast", "warm", *words]
         return subprocess.run(command, env=environ, capture_output=True, text=True, check=True, timeout=60).stdout
 
+    def wait_kept() -> dict[str, Any]:
+        """What is kept, once it answers and could serve the next launch."""
+        until = time.monotonic() + 120
+        while time.monotonic() < until:
+            for kept in json.loads(warm("list", "--json")):
+                if not (kept["importing"] or kept["busy"]):
+                    return dict(kept)
+        raise AssertionError(f"nothing is ready: {warm('list')}")
+
     said = []
     for _ in range(2):
         code, out, err = launch("--keep-warm", "10m", "train.py").end()
         assert code == 0, err
         said.append(out)
-        [kept] = json.loads(warm("list", "--json"))
-        while kept["importing"] or kept["busy"]:
-            [kept] = json.loads(warm("list", "--json"))
+        kept = wait_kept()
     assert "in use" not in warm("list")
     assert "stopped" in warm("stop")
     pidfd = None
