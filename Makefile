@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 JOBS ?= 4
 
-.PHONY: help setup demo docs test test-all test-clusters test-etcd test-frameworks lint format bench sim soak campaign clean
+.PHONY: help setup demo docs test test-all test-clusters test-etcd test-takeover test-frameworks lint format bench sim soak campaign clean
 
 help:
 	@echo "make demo      watch a job survive a killed worker and a killed node"
@@ -15,6 +15,7 @@ help:
 	@echo "make test-frameworks  Hugging Face's Trainer, Accelerate and Lightning; installs them into the environment"
 	@echo "make test-clusters  jobs on a real Slurm, SSH hosts, Docker, Podman, Kubernetes and Ray; needs root on Debian, says what it installs"
 	@echo "make test-etcd  elections through real etcd servers; needs root on Debian, says what it installs"
+	@echo "make test-takeover  agents that carry the coordinator on, with real processes; experimental"
 	@echo "make docs      build the documentation site into site/; it needs no network to be viewed"
 	@echo "make sim       10,000 seeds of simulated faults against the real machines"
 	@echo "make bench     comparisons with torchrun and others, side by side"
@@ -77,6 +78,9 @@ test-frameworks: setup
 	$(BIN)/python -m pip install --quiet --editable '.[accelerate,lightning]' '$(TORCH)'
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/integrations
 	$(BIN)/python -m pytest -n 2 tests/torch/test_examples.py -k 'trainer or accelerate or lightning'
+
+test-takeover: setup
+	HOLDFAST_TEST_TAKEOVER=1 $(BIN)/python -m pytest -n 2 tests/rendezvous/test_takeover.py
 
 docs: setup
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'

@@ -82,6 +82,16 @@ class Job:
                 found[notes[0]["rank"]] = pid
         return found
 
+    def wait_step(self, pid: int, after: float, copies: int) -> float | None:
+        """Return when a worker finished its first step after a moment with so many copies; None if it does not."""
+        deadline = time.monotonic() + CAP_S
+        while time.monotonic() < deadline and self.process.poll() is None:
+            for at, _, count in self.steps(pid):
+                if at > after and count == copies:
+                    return at
+            time.sleep(0.01)
+        return None
+
     def wait_full(self, after: float, cap_s: float) -> dict[int, int] | None:
         """Wait for a step of both copies on all workers; returns their pids, None if it does not come."""
         deadline = time.monotonic() + cap_s
@@ -126,12 +136,12 @@ def strike(mib: int, trials: int) -> tuple[list[float], list[float], int]:
             at = time.monotonic()
             os.kill(pids[random.randrange(REPLICA, WORKERS)], signal.SIGKILL)
             survivor = pids[0]
-            pids = job.wait_full(at, CAP_S)
-            steps = job.steps(survivor)
-            alone = next((when for when, _, copies in steps if when > at and copies == 1), None)
-            together = next((when for when, _, copies in steps if alone and when > alone and copies > 1), None)
+            alone = job.wait_step(survivor, at, 1)
+            together = job.wait_step(survivor, alone, WORKERS // REPLICA) if alone is not None else None
             if alone is None or together is None:
                 raise RuntimeError(f"the copies did not separate and come together again: {job.said()}")
+            pids = job.wait_full(together, CAP_S)
+            steps = job.steps(survivor)
             stalls.append(alone - at)
             fulls.append(together - at)
             numbers = [number for _, number, _ in steps]

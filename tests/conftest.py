@@ -28,6 +28,16 @@ settings.register_profile("holdfast", deadline=None, suppress_health_check=[Heal
 settings.load_profile("holdfast")
 
 
+@pytest.fixture(autouse=True)
+def own_signals() -> Iterator[None]:
+    """Give each test the handlers that it began with: a command that runs in this process sets those of its own."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        if signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
+
+
 @pytest.fixture(scope="session")
 def fork_server() -> Iterator[ForkServer]:
     """Runs scripts that need torch without each of them importing it."""

@@ -16,7 +16,7 @@ from pathlib import Path
 PAGE = Path(__file__).parent.parent / "docs" / "SCHEDULERS.md"
 BEGIN, END = "<!-- made by tests/schedulers_page.py -->\n", "<!-- end -->\n"
 SCHEDULERS = ("local", "slurm", "ssh", "docker", "podman", "kubernetes", "ray")
-MARKS = {"passed": "yes", "skipped": "not run", "failed": "NO"}
+MARKS = {"passed": "yes", "cannot": "no", "skipped": "not run", "failed": "NO"}
 
 
 def results(text: str) -> dict[str, dict[str, str]]:
@@ -31,7 +31,8 @@ def results(text: str) -> dict[str, dict[str, str]]:
         scheduler = module if module in SCHEDULERS else next((word for word in words if word in SCHEDULERS), "")
         name = next(word for word in words if "_" in word)
         outcome = "failed" if case.find("failure") is not None or case.find("error") is not None else "passed"
-        outcome = "skipped" if case.find("skipped") is not None else outcome
+        if (skipped := case.find("skipped")) is not None:
+            outcome = "cannot" if skipped.get("message", "").startswith("cannot") else "skipped"
         if scheduler:
             found.setdefault(name, {})[scheduler] = outcome
     return found

@@ -158,7 +158,8 @@ def test_while_a_job_is_cancelled(terminals: list[Terminal], invoke: Invoke) -> 
     assert said.code == 130
     assert "was killed" in said.out
     assert "Traceback" not in said.out
-    assert invoke("list", "--json").data[0]["state"] == "CANCELLED"
+    states = (invoke("list", "--json").data[0]["state"] for _ in range(100))
+    assert "CANCELLED" in states  # its supervisor may still be writing that down
 
 
 def test_a_coordinator_says_goodbye(terminals: list[Terminal]) -> None:

@@ -199,4 +199,4 @@ def test_the_command_line_sums_up_many_seeds(capsys: pytest.CaptureFixture[str])
     status = main(["--seeds", "3", "--nodes", "5:6", "--jobs", "1"])
 
     assert status == 0
-    assert capsys.readouterr().out.startswith("3 seeds, 0 failed; ")
+    assert capsys.readouterr().out.startswith("seeds 0 to 2: 3 seeds, 0 failed; ")
