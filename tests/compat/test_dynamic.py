@@ -153,6 +153,10 @@ def test_a_late_node_is_seen_and_the_next_round_has_all(make: Make, threads: Thr
         threading.Event().wait(0.01)
 
     after = first.next_rendezvous()
+    while after.world_size == 1:  # its last call was over before the other one had looked
+        while first.num_nodes_waiting() == 0:
+            threading.Event().wait(0.01)
+        after = first.next_rendezvous()
 
     assert (before.world_size, after.world_size, waiting.result(60).world_size) == (1, 2, 2)
     before.store.set("key", b"old")
