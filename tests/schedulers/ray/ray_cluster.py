@@ -190,6 +190,9 @@ class RayCluster:
             ours = mark in str(each.info["cmdline"]) or mark in str(each.info["environ"])
             if each.pid not in self._before and each.pid != os.getpid() and ours:
                 left.append(each)
+        for each in list(left):  # agents of the head have other names, and would keep their ports
+            with contextlib.suppress(psutil.NoSuchProcess):
+                left += each.children(recursive=True)
         for each in left:
             with contextlib.suppress(psutil.NoSuchProcess):
                 each.send_signal(signal.SIGKILL)
