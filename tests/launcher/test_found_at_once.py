@@ -94,7 +94,9 @@ def test_a_run_that_never_came_together_has_a_journal(launch: StartLaunch, tmp_p
 
 def test_modules_are_named_once_however_often_they_are_imported(launch: StartLaunch, tmp_path: Path) -> None:
     ready: list[dict[str, Any]] = []
-    while not ready:  # on a busy machine the job may be over before the imports are
+    for _ in range(20):  # on a busy machine the job may be over before the imports are
+        if ready:
+            break
         code, _, err = launch("--json", "--preload", "decimal,json,decimal", script="pass").end()
         assert code == 0, err
         told = [json.loads(line) for line in err.splitlines()]

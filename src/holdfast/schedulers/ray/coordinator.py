@@ -14,6 +14,9 @@ import sys
 from holdfast.wire.secret import SECRET_VARIABLE, VARIABLES
 from holdfast.workers.linux import set_parent_death_signal
 
+#: How long the coordinator may take to end before it is killed.
+END_S = 10.0
+
 
 def main(folder: str, port: str) -> None:
     """Serve until standard input, whose first line is the secret, is closed."""
@@ -28,7 +31,11 @@ def main(folder: str, port: str) -> None:
         while sys.stdin.buffer.read(4096):
             pass
         serving.terminate()
-        serving.wait()
+        try:
+            serving.wait(END_S)
+        except subprocess.TimeoutExpired:
+            serving.kill()
+            serving.wait()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
