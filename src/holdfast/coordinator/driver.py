@@ -22,6 +22,7 @@ from holdfast.coordinator.machine import (
     Disconnected,
     ForgetRun,
     Found,
+    KeepSuccession,
     Probed,
     ProbeNode,
     Received,
@@ -29,7 +30,7 @@ from holdfast.coordinator.machine import (
     SaveRun,
     Send,
 )
-from holdfast.coordinator.messages import CODEC, Seen
+from holdfast.coordinator.messages import CODEC, Seen, Succession
 from holdfast.coordinator.records import Records
 from holdfast.coordinator.state import RunRecord
 from holdfast.errors import HoldfastError, UnavailableError
@@ -65,10 +66,12 @@ class Coordinator:
         awaits_carrier: bool = False,
         home: str = "",
         peer_tls: Callable[[], ssl.SSLContext | None] = lambda: None,
+        keep: Callable[[str, Succession], None] = lambda _run, _succession: None,
     ) -> None:
         self._records = records
         self._secret = secret
         self._peer_tls = peer_tls
+        self._keep = keep
         self.machine = CoordinatorMachine(
             make_nonce=lambda: secrets.token_hex(4),
             records=records.load() if records else None,
@@ -178,6 +181,8 @@ class Coordinator:
                     facts.publish(effect.fact)
             elif type(effect) is SaveRun:
                 self._save(effect)
+            elif type(effect) is KeepSuccession:
+                self._keep(effect.run, effect.succession)
             elif type(effect) is AskSeal:
                 self._begin(self._ask_seal(effect))
             elif type(effect) is ProbeNode:

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.coordinator.messages import Beat, Close, Fail, Finish, Heir, Join, Leave, Promise, Replace, RoundId
+from holdfast.coordinator.messages import (
+    Beat,
+    Close,
+    Fail,
+    Finish,
+    Heir,
+    Join,
+    Leave,
+    Memory,
+    Promise,
+    Replace,
+    RoundId,
+    Succession,
+)
 from holdfast.coordinator.state import RunRecord
 from holdfast.facts import Fact
 from holdfast.machine import Tick
@@ -48,6 +61,8 @@ class Leads:
     """This coordinator takes over; these are the agents of the last round, as its own agent knows them."""
 
     heirs: tuple[Heir, ...] = ()
+    #: What the process before this one knew of the run, if it was in it.
+    memory: Memory | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +102,13 @@ class Save:
 
 
 @dataclass(frozen=True, slots=True)
+class Keep:
+    """Make what the members of a new round are told durable before any effect behind this one is carried out."""
+
+    succession: Succession
+
+
+@dataclass(frozen=True, slots=True)
 class DropRound:
     """Forget the store keys of a round that is over."""
 
@@ -123,4 +145,4 @@ class Deposed:
     reason: str
 
 
-RunEffect = Tell | Note | Save | DropRound | WantSeal | Probe | Confirmed | Deposed
+RunEffect = Tell | Note | Save | Keep | DropRound | WantSeal | Probe | Confirmed | Deposed

@@ -15,6 +15,7 @@ from holdfast.coordinator.events import (
     Confirmed,
     Deposed,
     DropRound,
+    Keep,
     Leads,
     NodeDropped,
     NodeJoined,
@@ -41,6 +42,7 @@ from holdfast.coordinator.messages import (
     Heir,
     Join,
     Leave,
+    Memory,
     Out,
     Promise,
     Query,
@@ -53,6 +55,7 @@ from holdfast.coordinator.messages import (
     RoundId,
     Seek,
     Seen,
+    Succession,
 )
 from holdfast.coordinator.run import RunMachine
 from holdfast.coordinator.state import RunRecord
@@ -109,6 +112,8 @@ class Lead:
 
     run: str
     heirs: tuple[Heir, ...] = ()
+    #: What the process before this one knew of the run, if it was in it.
+    memory: Memory | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +170,14 @@ class SaveRun:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepSuccession:
+    """Make what the members of a new round are told durable before any effect behind this one is carried out."""
+
+    run: str
+    succession: Succession
+
+
+@dataclass(frozen=True, slots=True)
 class ForgetRun:
     """Remove the record of a run that was removed for another."""
 
@@ -196,7 +209,7 @@ class AskOther:
     seek: Seek
 
 
-CoordinatorEffect = Send | SaveRun | ForgetRun | AskSeal | ProbeNode | AskOther | Note
+CoordinatorEffect = Send | SaveRun | KeepSuccession | ForgetRun | AskSeal | ProbeNode | AskOther | Note
 
 
 @dataclass(slots=True)
@@ -392,8 +405,8 @@ class CoordinatorMachine:
         match event:
             case Lead():
                 moved = self.takeover.elsewhere.pop(event.run, None) is not None
-                if event.heirs and (moved or event.run not in self.runs):
-                    self._run(event.run, Leads(event.heirs), now)
+                if (event.heirs or event.memory) and (moved or event.run not in self.runs):
+                    self._run(event.run, Leads(event.heirs, event.memory), now)
             case Follow():
                 if event.run in self.runs:
                     self._step_down(event.run, event.address, OUT_REASON)
@@ -510,6 +523,8 @@ class CoordinatorMachine:
                         self._from_store(self.store.handle(SpaceDropped(run_space(run)), now))
                 case Save():
                     self._out.append(SaveRun(run, effect.record))
+                case Keep():
+                    self._out.append(KeepSuccession(run, effect.succession))
                 case DropRound():
                     self._from_store(self.store.handle(SpaceDropped(round_space(run, effect.round)), now))
                 case WantSeal():

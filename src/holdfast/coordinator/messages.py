@@ -152,6 +152,10 @@ class Ballot(Record, frozen=True):
     mine: bool = False
     #: Whether all its members are known to have accepted it: then no earlier round counts any more.
     firm: bool = False
+    #: From which launches it descends, each by the nonce of its first round; rounds of one launch are a chain.
+    launches: tuple[str, ...] = ()
+    #: How many nodes stood by when it was sealed.
+    spares: int = 0
 
 
 class Heir(Record, frozen=True):
@@ -183,6 +187,20 @@ class Pledge(Record, frozen=True):
     gone: tuple[str, ...] = ()
     #: Restarts used, and failures in a row without progress, as last told.
     spent: tuple[int, int] = (0, 0)
+    #: Earlier processes in this node's place, which are surely gone; the pledge says all that they knew.
+    replaces: tuple[str, ...] = ()
+    #: Only where it replaces others: where the agents were that could carry the coordinator.
+    heirs: tuple[Heir, ...] = ()
+
+
+class Memory(Record, frozen=True):
+    """What a node keeps on disk for the process that is started in its place: what it knew, and has promised."""
+
+    #: The processes that this is the memory of: the last one, and those whose place it took.
+    nodes: tuple[str, ...]
+    term: Term
+    ballots: tuple[Ballot, ...] = ()
+    heirs: tuple[Heir, ...] = ()
 
 
 class Claim(Record, frozen=True, order=True):

@@ -8,9 +8,12 @@ There is a quorum in a round if
 
 1. more than half of its members vote; or
 2. exactly half of them do, and the one that carried the coordinator is among them; or
-3. every member either votes or is surely dead, and all that vote were in touch with the coordinator until its process
-   ended. A member is surely dead if its host is alive and says that no process listens where the member did; or if it
-   left. Silence proves nothing.
+3. every member votes, has been *replaced*, or is surely dead. A member is replaced if its process ended and an agent in
+   its place, which knows what the member knew, votes. It is surely dead if its host is alive and says that no process
+   listens where the member did, or if it left; silence proves nothing. Sure deaths count only if all that vote were in
+   touch with the coordinator until its process ended, or if a member that was replaced tells what it knew; or
+4. so many nodes of any kind are there that the others cannot be a round: MIN of them if MIN is more than half of MAX,
+   else MAX. This counts on no more than MAX nodes being started, besides the spares that stood by.
 
 With the rule `any` all survivors go on: that is for those who know that their network does not fall apart.
 """
@@ -18,6 +21,7 @@ With the rule `any` all survivors go on: that is for those who know that their n
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
 from holdfast.coordinator.messages import Ballot, RoundId
 
@@ -25,6 +29,22 @@ MAJORITY, ANY = "majority", "any"
 RULES = (MAJORITY, ANY)
 #: The members of a round are named up to this many; of larger rounds only a majority can go on.
 NAMES_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Votes:
+    """Those that would go on, and what became of the others."""
+
+    #: The nodes that vote, members or not.
+    nodes: Collection[str]
+    #: Members whose place one of them has taken.
+    replaced: Collection[str] = ()
+    #: Members that are surely dead.
+    dead: Collection[str] = ()
+    #: Whether all that vote were in touch with their coordinator until its process ended.
+    sure: bool = False
+    #: Whether refused connections had the time to be disproved by a coordinator that works.
+    tried: bool = False
 
 
 def order(ballot: Ballot) -> tuple[int, int]:
@@ -42,22 +62,28 @@ def counting(ballots: Iterable[Ballot]) -> list[Ballot]:
 def has_quorum(
     ballots: Iterable[Ballot],
     members: Mapping[RoundId, Collection[str]],
-    votes: Collection[str],
-    dead: Collection[str],
-    *,
-    sure: bool,
+    votes: Votes,
+    limits: tuple[int, int],
     rule: str = MAJORITY,
 ) -> bool:
-    """Return whether these votes are a quorum in every round that counts; `sure` if the third way is open."""
+    """Return whether these votes are a quorum in every round that counts; `limits` are MIN and MAX."""
     return rule == ANY or all(
-        _is_enough(ballot, members.get(ballot.round, ()), votes, dead if sure else None) for ballot in ballots
+        _leaves_too_few(ballot, votes, *limits) or _is_enough(ballot, members.get(ballot.round, ()), votes)
+        for ballot in ballots
     )
 
 
-def _is_enough(ballot: Ballot, members: Collection[str], votes: Collection[str], dead: Collection[str] | None) -> bool:
-    voting = [name for name in votes if name in members]
+def _leaves_too_few(ballot: Ballot, votes: Votes, min_nodes: int, max_nodes: int) -> bool:
+    most = max(max_nodes, ballot.size + ballot.spares)
+    return len(votes.nodes) >= (min_nodes if 2 * min_nodes > most else most)
+
+
+def _is_enough(ballot: Ballot, members: Collection[str], votes: Votes) -> bool:
+    voting = [name for name in votes.nodes if name in members]
     if 2 * len(voting) > ballot.size or (2 * len(voting) == ballot.size and ballot.tie in voting):
         return True
-    if dead is None or len(ballot.names) != ballot.size:
+    replaced = [name for name in votes.replaced if name in ballot.names]
+    if len(ballot.names) != ballot.size or not (voting or replaced):
         return False
-    return all(name in voting or name in dead for name in ballot.names)
+    counts_dead = votes.sure or (bool(replaced) and votes.tried)
+    return all(name in voting or name in replaced or (counts_dead and name in votes.dead) for name in ballot.names)

@@ -29,7 +29,7 @@ import msgspec
 from holdfast.coordinator import history, sentences
 from holdfast.coordinator.admission import LEFT_OVER, left_over
 from holdfast.coordinator.budget import Ruling, Spent, charge
-from holdfast.coordinator.events import DropRound, Note, RunEffect, Save, Tell, WantSeal
+from holdfast.coordinator.events import DropRound, Keep, Note, RunEffect, Save, Tell, WantSeal
 from holdfast.coordinator.history import History, News
 from holdfast.coordinator.messages import (
     Admit,
@@ -386,6 +386,8 @@ class Rounds(Voting):
         self._out.append(Save(self.record()))
         latest = self.history.latest()
         self.succession = self._succession(order)
+        if self.succession is not None:
+            self._out.append(Keep(self.succession))
         for candidate, place in zip(order, made, strict=True):
             node = self.nodes[candidate.spec.node]
             self._set_phase(node, Phase.RUNNING, now)
@@ -398,7 +400,8 @@ class Rounds(Voting):
             return None
         members = [self.nodes[candidate.spec.node] for candidate in order]
         found = {each.spec.node: standby_address(each, self._address(each)) for each in members}
-        return self.standing.seal(self.round.id, members, {name: where for name, where in found.items() if where})
+        addresses = {name: where for name, where in found.items() if where}
+        return self.standing.seal(self.round.id, members, addresses, len(self.nodes) - len(members))
 
     def _next_number(self) -> int:
         return max(self.last_number, self._reserved) + 1

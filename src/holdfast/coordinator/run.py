@@ -84,7 +84,7 @@ class RunMachine(Rounds):
             case SealAllowed():
                 self.seal_asked, self._seal_allowed = False, True
             case Leads():
-                self._on_lead(event)
+                self._on_lead(event, now)
             case NodeProbed():
                 if event.gone and self.standing is not None and event.node not in self.nodes:
                     self.standing.leave(event.node)
@@ -129,10 +129,12 @@ class RunMachine(Rounds):
             told = Ack(self.sentence(now), self.nodes_waiting, firm=True, spent=spent)
             self._tell(tuple(each for each in round_.places if each in self.nodes), told)
 
-    def _on_lead(self, event: Leads) -> None:
+    def _on_lead(self, event: Leads, now: float) -> None:
         if self.standing is None:
             self.standing = Standing(self._make_nonce())
         self.standing.addresses.update({heir.node: heir.address for heir in event.heirs})
+        if event.memory is not None:
+            self.standing.recall(event.memory, now)
 
     def _hear_pledge(self, join: Join, now: float) -> None:
         """Take in what a node has promised, and what it was told by the coordinator before this one."""
@@ -142,10 +144,10 @@ class RunMachine(Rounds):
         if self.standing is None:
             self.standing = Standing(self._make_nonce())
         standing = self.standing
-        standing.rule = join.settings.quorum
+        standing.rule, standing.limits = join.settings.quorum, (join.settings.min_nodes, join.settings.max_nodes)
         if standing.sure_until == float("-inf") and pledge.ballots:
             standing.sure_until = now + join.settings.recovery_s * SURE_SHARE
-        standing.hear(join.spec.node, pledge)
+        standing.hear(join.spec.node, pledge, now)
         if not standing.begun_here and self.recovery is not None and self.settings is not None:
             restarts, in_a_row = pledge.spent
             restarts = min(max(self.spent.restarts, restarts), self.settings.max_restarts)
@@ -275,7 +277,8 @@ class RunMachine(Rounds):
         if (elect := self.standing.is_polling(name)) is not None:
             self._tell((name,), elect)
         spent = (self.spent.restarts, self.spent.failures_without_progress)
-        firm = self.standing.is_firm(beat.round)
+        # What was firm before is not said of the round that the node may have been told of meanwhile.
+        firm = self.round is not None and beat.round == self.round.id and self.standing.is_firm(beat.round)
         self._tell((name,), Ack(sentence, self.nodes_waiting, missed, beat.seq, firm, spent))
 
     def _on_fail(self, name: str, fail: Fail, now: float) -> None:

@@ -10,6 +10,10 @@ Only where the coordinator can move (`RunSettings.takeover`). The rules:
 3. A coordinator that hears of a higher term, or of the same term under another coordinator, is deposed: it seals
    nothing any more, and its nodes look for the other one.
 4. A round that all its members have accepted is firm. Until then the rounds before it count as well.
+5. An agent that was started again is no member of its predecessor's rounds, but it tells them, and stands for its
+   predecessor where every member must be accounted for.
+6. Rounds of another launch of the run count as well if a live member tells of them, unless this launch is larger. They
+   count on until a round that was sealed with a quorum of them, too, is firm.
 """
 
 from __future__ import annotations
@@ -18,13 +22,18 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from holdfast.coordinator.messages import Ballot, Claim, Elect, Heir, Pledge, RoundId, Succession, Term
-from holdfast.coordinator.quorum import MAJORITY, NAMES_MAX, counting, has_quorum
+from holdfast.coordinator.messages import Ballot, Claim, Elect, Heir, Memory, Pledge, RoundId, Succession, Term
+from holdfast.coordinator.quorum import MAJORITY, NAMES_MAX, Votes, counting, has_quorum
 from holdfast.coordinator.state import Node, Round
 from holdfast.wire.address import Endpoint
 
 #: So many agents are told to every node as those that may carry the coordinator next.
 HEIRS_MAX = 16
+#: So many launches that a round descends from are told.
+LAUNCHES_MAX = 16
+#: A coordinator of agents that were started again waits for so long before it believes that no process of the run is
+#: left where connections are refused: another that carries the run asks here several times meanwhile.
+TRIED_S = 1.5
 
 
 class Standing:
@@ -34,6 +43,8 @@ class Standing:
         #: The name of this coordinator.
         self.leader = leader
         self.rule = rule
+        #: The least and the most nodes of the run.
+        self.limits = (1, 1 << 30)
         #: The term in which this coordinator acts; number 0 while it has none.
         self.term = Term()
         #: The highest number of a term that was heard of.
@@ -45,14 +56,19 @@ class Standing:
         #: How many nodes the largest round had that was sealed here.
         self._size = 0
         self._ballots: dict[RoundId, Ballot] = {}
-        #: Rounds of another launch that has more nodes than this one: they count as long as none of both is firm.
+        #: Rounds of another launch, and those of them that the last seal had a quorum of.
         self._foreign: dict[RoundId, Ballot] = {}
+        self._absorbed: dict[RoundId, None] = {}
         #: The members of each round, as far as they are known.
         self._members: dict[RoundId, dict[str, None]] = {}
         #: The term that each live node has promised.
         self._promised: dict[str, Term] = {}
         #: Live nodes that were not in touch with their last coordinator until it ended.
         self._unsure: dict[str, None] = {}
+        #: By live node, the processes whose place it has taken.
+        self._replaces: dict[str, tuple[str, ...]] = {}
+        #: From when on refused connections count for agents that were started again.
+        self._tried_at = float("inf")
         #: Nodes that are surely gone: they left, or their host says that their process is not there.
         self.dead: dict[str, None] = {}
         #: Nodes that fell silent while they were members here: they may follow another coordinator.
@@ -72,30 +88,51 @@ class Standing:
 
     # -- what is heard ----------------------------------------------------------------------------------------------
 
-    def hear(self, name: str, pledge: Pledge) -> None:
+    def recall(self, memory: Memory, now: float) -> None:
+        """Take in what the process before this one knew."""
+        self._take_in(memory.ballots)
+        self._tried_at = now + TRIED_S
+        self._hear_term(memory.term)
+
+    def hear(self, name: str, pledge: Pledge, now: float) -> None:
         """Take in what a node says when it joins."""
         self._silent.pop(name, None)
         self.dead.pop(name, None)
         self._promised[name] = pledge.term
-        for ballot in pledge.ballots:
-            known = self._ballots.get(ballot.round)
-            if known is None and self.begun_here:
-                if ballot.size <= self._size:
-                    continue  # from an earlier launch, which this one has replaced
-                self._foreign[ballot.round] = msgspec.structs.replace(ballot, mine=False)
-            elif known is None or (ballot.firm and not known.firm):
-                self._ballots[ballot.round] = msgspec.structs.replace(ballot, mine=False)
-            members = self._members.setdefault(ballot.round, {})
-            # A member that has not heard yet of its round has a vote in it all the same.
-            members.update(dict.fromkeys(ballot.names))
-            if ballot.mine:
-                members[name] = None
-        if pledge.sure or any(ballot.term == self.term.number for ballot in pledge.ballots):
+        mine = [ballot for ballot in pledge.ballots if ballot.mine]
+        if pledge.ballots:
+            self._tried_at = min(self._tried_at, now + TRIED_S)
+        if pledge.replaces:
+            self._replaces[name] = pledge.replaces
+            for heir in pledge.heirs:
+                self.addresses.setdefault(heir.node, heir.address)
+        # What an agent that was started again knows of another launch does not hold up one that has begun.
+        self._take_in(pledge.ballots if mine or not self._size else self._related(pledge.ballots))
+        for ballot in mine:
+            if ballot.round in self._members:
+                self._members[ballot.round][name] = None
+        if not mine or pledge.sure or any(ballot.term == self.term.number for ballot in mine):
             self._unsure.pop(name, None)
         else:
             self._unsure[name] = None
         self.dead.update(dict.fromkeys(pledge.gone))
         self._hear_term(pledge.term)
+
+    def _take_in(self, ballots: Iterable[Ballot]) -> None:
+        related = dict.fromkeys(ballot.round for ballot in self._related(ballots))
+        for ballot in ballots:
+            if ballot.round not in related and self.begun_here and ballot.size <= self._size:
+                continue  # from an earlier launch, which this one has replaced
+            known = self._ballots if ballot.round in related else self._foreign
+            if ballot.round not in known or (ballot.firm and not known[ballot.round].firm):
+                known[ballot.round] = msgspec.structs.replace(ballot, mine=False)
+            # A member that has not heard yet of its round has a vote in it all the same.
+            self._members.setdefault(ballot.round, {}).update(dict.fromkeys(ballot.names))
+
+    def _related(self, ballots: Iterable[Ballot]) -> list[Ballot]:
+        """Return the rounds of this launch."""
+        own = {launch: None for ballot in self._ballots.values() for launch in ballot.launches}
+        return [ballot for ballot in ballots if not own or any(launch in own for launch in ballot.launches)]
 
     def hear_promise(self, name: str, poll: int, term: Term) -> None:
         """Take in the answer to a poll."""
@@ -113,8 +150,8 @@ class Standing:
             return False
         had_others = len(self.ballots) > 1
         self._ballots = {round_.id: msgspec.structs.replace(self._ballots[round_.id], firm=True)}
-        self._members = {round_.id: self._members.get(round_.id, {})}
-        self._foreign = {}
+        self._foreign = {each: ballot for each, ballot in self._foreign.items() if each not in self._absorbed}
+        self._members = {each: self._members.get(each, {}) for each in (round_.id, *self._foreign)}
         return had_others
 
     def is_firm(self, round_id: RoundId | None) -> bool:
@@ -125,6 +162,7 @@ class Standing:
         """Forget a node that is not live any more; one that fell silent may follow another coordinator."""
         self._promised.pop(name, None)
         self._unsure.pop(name, None)
+        self._replaces.pop(name, None)
         self._answered.pop(name, None)
         if silent:
             self._silent[name] = None
@@ -141,7 +179,7 @@ class Standing:
         self.highest = max(self.highest, term.number)
         if self._candidate is not None and term != self._candidate and term.number >= self._candidate.number:
             self._candidate = None  # asked for again, with a higher number
-        if 0 < self.term.number < term.number:
+        if 0 < self.term.number < term.number and term.leader != self.leader:
             self.deposed = True
 
     @property
@@ -231,14 +269,19 @@ class Standing:
         here = sum(1 for name in present if name in members)
         return Claim(self.term.number, self.is_settled(present, now), here, self.leader)
 
-    def _is_quorum(self, votes: Collection[str], now: float) -> bool:
-        sure = self._sure_here or (now <= self.sure_until and not any(name in self._unsure for name in votes))
-        dead = [name for name in self.dead if name not in self._silent]
-        return has_quorum(self.ballots, self._members, votes, dead, sure=sure, rule=self.rule)
+    def _is_quorum(self, nodes: Collection[str], now: float) -> bool:
+        votes = Votes(
+            nodes,
+            [each for name in nodes for each in self._replaces.get(name, ())],
+            [name for name in self.dead if name not in self._silent],
+            self._sure_here or (now <= self.sure_until and not any(name in self._unsure for name in nodes)),
+            now >= self._tried_at,
+        )
+        return has_quorum(self.ballots, self._members, votes, self.limits, self.rule)
 
     # -- a new round ------------------------------------------------------------------------------------------------
 
-    def seal(self, round_id: RoundId, nodes: Iterable[Node], address_of: dict[str, str]) -> Succession:
+    def seal(self, round_id: RoundId, nodes: Iterable[Node], address_of: dict[str, str], spares: int = 0) -> Succession:
         """Note a round that is sealed now, and return what its members are told."""
         members = list(nodes)
         self.begun_here = self.begun_here or not self._ballots
@@ -247,12 +290,20 @@ class Standing:
         self.highest = self.term.number
         names = tuple(node.spec.node for node in members)
         carrier = next((node.spec.node for node in members if node.spec.hosts_coordinator), "")
-        ballot = Ballot(
-            round_id, self.term.number, len(names), carrier, names if len(names) <= NAMES_MAX else (), firm=False
-        )
         self._size = max(self._size, len(names))
         basis = self.ballots
+        launches = dict.fromkeys(launch for each in reversed(basis) for launch in each.launches)
+        ballot = Ballot(
+            round_id,
+            self.term.number,
+            len(names),
+            carrier,
+            names if len(names) <= NAMES_MAX else (),
+            launches=tuple(launches)[:LAUNCHES_MAX] or (round_id.nonce,),
+            spares=spares,
+        )
         self._ballots = {each.round: each for each in (*basis, ballot) if each.round not in self._foreign}
+        self._absorbed = dict.fromkeys(self._foreign)
         self._members = {each.round: self._members.get(each.round, {}) for each in basis}
         self._members[round_id] = dict.fromkeys(names)
         for name in names:

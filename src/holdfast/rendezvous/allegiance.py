@@ -1,27 +1,33 @@
 """What a member has promised, and what its vote counts for when the coordinator moves. Pure.
 
 A member follows one coordinator in a term, and none of an older term. It accepts a term with the round that a
-coordinator of that term seals, or by answering that coordinator's `Elect`.
+coordinator of that term seals, or by answering that coordinator's `Elect`. Both are kept on disk: an agent that is
+started again in the same place knows what the one before it has promised.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from holdfast.coordinator.messages import Ack, Ballot, Elect, Heir, Pledge, RoundId, Succession, Term
+from holdfast.coordinator.messages import Ack, Ballot, Elect, Heir, Memory, Pledge, RoundId, Succession, Term
 
 #: A member counts as in touch with its coordinator if a beat that it sent less than this share of a lease ago was
 #: answered: the coordinator cannot have given it up by then.
 _FRESH_LEASES = 0.8
+#: So many processes that were in this node's place are remembered.
+_REPLACED_MAX = 16
 
 
 class Allegiance:
-    """One member's promises."""
+    """One member's promises; `memory` is that of the process in whose place this one was started."""
 
-    def __init__(self) -> None:
-        self.term = Term()
+    def __init__(self, memory: Memory | None = None) -> None:
+        self.term = memory.term if memory is not None else Term()
         self.heirs: tuple[Heir, ...] = ()
-        self._ballots: tuple[Ballot, ...] = ()
+        self._ballots: tuple[Ballot, ...] = memory.ballots if memory is not None else ()
+        #: The processes that this one replaces, as long as their votes are missed, and the agents that they knew.
+        self._replaces: tuple[str, ...] = memory.nodes if memory is not None else ()
+        self._known_heirs: tuple[Heir, ...] = memory.heirs if memory is not None else ()
         #: Rounds that this member was in.
         self._mine: dict[RoundId, None] = {}
         #: When the coordinator of the last round was lost; None while it was not.
@@ -39,7 +45,12 @@ class Allegiance:
         """Return what a coordinator is told when this node joins; sure deaths count for `sure_s` after a loss."""
         sure = self._lost_at is not None and not self._doubts and now <= self._lost_at + sure_s
         ballots = tuple(msgspec.structs.replace(each, mine=each.round in self._mine) for each in self._ballots)
-        return Pledge(self.term, ballots, sure, self.gone, self._spent)
+        return Pledge(self.term, ballots, sure, self.gone, self._spent, self._replaces, self._known_heirs)
+
+    def memory(self, node: str) -> Memory:
+        """Return what must outlive this process, which is known by this name."""
+        heirs = self.heirs or self._known_heirs
+        return Memory((node, *self._replaces)[:_REPLACED_MAX], self.term, self._ballots, heirs)
 
     def follows(self, term: Term) -> bool:
         """Return whether this node may follow a coordinator of this term."""
@@ -57,6 +68,9 @@ class Allegiance:
         self.heirs, self._ballots = succession.heirs, succession.ballots
         known = {ballot.round for ballot in succession.ballots}
         self._mine = {each: None for each in (*self._mine, round_id) if each in known}
+        named = {name for ballot in succession.ballots for name in ballot.names}
+        self._replaces = tuple(name for name in self._replaces if name in named)
+        self._known_heirs = succession.heirs if self._replaces else ()
         self._lost_at, self._doubts, self.gone = None, False, succession.gone
         self._answered_at = now
 
@@ -64,16 +78,16 @@ class Allegiance:
         """Note when a beat was sent."""
         self._sent[seq] = now
 
-    def hear(self, ack: Ack, round_id: RoundId | None) -> None:
-        """Take in the answer to a beat."""
+    def hear(self, ack: Ack, round_id: RoundId | None) -> bool:
+        """Take in the answer to a beat; return whether it changes what must outlive this process."""
         if (sent := self._sent.get(ack.seq)) is not None:
             self._answered_at = max(self._answered_at, sent)
             self._sent = {seq: when for seq, when in self._sent.items() if seq > ack.seq}
         self._spent = ack.spent
-        if ack.firm:
-            self._ballots = tuple(
-                msgspec.structs.replace(each, firm=True) for each in self._ballots if each.round == round_id
-            )
+        before = self._ballots
+        if ack.firm and any(each.round == round_id for each in before):
+            self._ballots = tuple(msgspec.structs.replace(each, firm=True) for each in before if each.round == round_id)
+        return self._ballots != before
 
     def lose(self, now: float, lease_s: float, *, ended: bool) -> None:
         """Note that the connection is gone; `ended` if the coordinator's process ended it."""

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from holdfast.coordinator.driver import EMBEDDED, Coordinator
-from holdfast.coordinator.messages import CODEC
+from holdfast.coordinator.messages import CODEC, Memory
 from holdfast.errors import FrameError, HandshakeError, HoldfastError, PeerError, UnavailableError
 from holdfast.facts import facts
 from holdfast.machine import Tick
@@ -31,6 +31,7 @@ from holdfast.rendezvous.machine import (
     MemberEvent,
     MemberMachine,
     OpenLink,
+    Remember,
     RunEnded,
     Say,
 )
@@ -103,6 +104,12 @@ class Host:
 
     def reached(self, endpoint: Endpoint) -> None:
         """Note which coordinator this node is connected to."""
+
+    def remember(self, memory: Memory | None) -> None:
+        """Keep what the process that is started in this one's place must know; None if there is no such thing."""
+
+    def touch(self) -> None:
+        """Say that this process is alive to the one that may be started in its place; called often."""
 
     async def revisit(self, machine: MemberMachine) -> None:
         """Look again where all nodes begin, which may be here."""
@@ -202,8 +209,13 @@ class Member:
                 case Say():
                     if self._link is not None:
                         self._link.send(effect.message)
+                case Remember():
+                    if self._host is not None:
+                        self._host.remember(effect.memory)
                 case _:
                     self._on_effect(effect)
+        if self._host is not None:
+            self._host.touch()
         self._arm()
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.coordinator.messages import Cause, Place, ToldFact
+from holdfast.coordinator.messages import Cause, Memory, Place, ToldFact
 from holdfast.machine import Tick
 from holdfast.wire.frames import Message
 
@@ -136,6 +136,13 @@ class Say:
 
 
 @dataclass(frozen=True, slots=True)
+class Remember:
+    """Keep this on disk before any effect behind this one is carried out; None once the run is over."""
+
+    memory: Memory | None
+
+
+@dataclass(frozen=True, slots=True)
 class RoundSealed:
     """The answer to the latest ask, told by its number: this node's place."""
 
@@ -222,6 +229,7 @@ MemberEffect = (
     OpenLink
     | DropLink
     | Say
+    | Remember
     | RoundSealed
     | RoundBroken
     | RunEnded

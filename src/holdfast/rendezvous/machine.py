@@ -31,7 +31,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.coordinator import messages as wire
-from holdfast.coordinator.messages import Cause, NodeSpec, Phase, Place, RunSettings, ToldFact
+from holdfast.coordinator.messages import Cause, Memory, NodeSpec, Phase, Place, RunSettings, ToldFact
 from holdfast.machine import Tick
 from holdfast.rendezvous.events import (
     Ask,
@@ -55,6 +55,7 @@ from holdfast.rendezvous.events import (
     PeerCalled,
     PeerReplied,
     PeerReply,
+    Remember,
     Replace,
     RoundBroken,
     RoundSealed,
@@ -88,6 +89,7 @@ __all__ = [
     "PeerCalled",
     "PeerReplied",
     "PeerReply",
+    "Remember",
     "Replace",
     "RoundBroken",
     "RoundSealed",
@@ -136,9 +138,15 @@ class MemberMachine(Seeker):
     """Decides for one node; see the module's opening. `jitter` returns a number from 0 to 1."""
 
     def __init__(
-        self, run: str, spec: NodeSpec, settings: RunSettings, jitter: Callable[[], float], guide: str = ""
+        self,
+        run: str,
+        spec: NodeSpec,
+        settings: RunSettings,
+        jitter: Callable[[], float],
+        guide: str = "",
+        memory: Memory | None = None,
     ) -> None:
-        super().__init__(spec, settings, jitter, guide)
+        super().__init__(spec, settings, jitter, guide, memory)
         self.run = run
         self.state = State.IDLE
         #: The round that this node is in, or was in last.
@@ -381,8 +389,7 @@ class MemberMachine(Seeker):
             case wire.Sealed():
                 self._on_sealed(message)
             case wire.Elect():
-                if self.allegiance is not None:
-                    self._say(wire.Promise(self._next_seq(), message.poll, self.allegiance.promise(message)))
+                self._on_elect(message)
             case wire.Out():
                 self._on_out(message, self._now)
             case wire.Broken():
@@ -393,8 +400,9 @@ class MemberMachine(Seeker):
                 self._out.append(PeerReplied(message.call, message.group_rank, message.body))
             case wire.Ack():
                 self._settle_in()
-                if self.allegiance is not None:
-                    self.allegiance.hear(message, self.place.round if self.place is not None else None)
+                round_id = self.place.round if self.place is not None else None
+                if self.allegiance is not None and self.allegiance.hear(message, round_id):
+                    self._remember()
                 self._heard_sentence = message.sentence
                 self._on_facts(message.facts, gaps=True)
                 self._on_newcomers(message.nodes_waiting)
@@ -406,6 +414,8 @@ class MemberMachine(Seeker):
                 if self.state in _PHASES:
                     self._say_join()
             case wire.Closed():
+                if self.allegiance is not None:
+                    self._out.append(Remember(None))
                 self._on_ended(
                     RunEnded(message.reason, message.failed, cause=message.cause, crash_loop=message.crash_loop)
                 )
@@ -413,6 +423,14 @@ class MemberMachine(Seeker):
                 self._on_ended(RunEnded(message.reason, failed=True, rejected=True))
             case _:
                 pass  # not meant for nodes; types that this version does not know are ignored by the link
+
+    def _on_elect(self, elect: wire.Elect) -> None:
+        if self.allegiance is not None:
+            before = self.allegiance.term
+            promised = self.allegiance.promise(elect)
+            if promised != before:
+                self._remember()
+            self._say(wire.Promise(self._next_seq(), elect.poll, promised))
 
     def _on_sealed(self, message: wire.Sealed) -> None:
         succession = message.succession
@@ -422,6 +440,7 @@ class MemberMachine(Seeker):
             self._settle_in()
             if self.allegiance is not None and succession is not None:
                 self.allegiance.accept(message.place.round, succession, self._now)
+                self._remember()
                 self.search.learn(succession.heirs, self.spec)
                 if len(succession.ballots) > 1:
                     self._beat_at = (

@@ -56,6 +56,7 @@ from holdfast.rendezvous.machine import (
     RunEnded,
     State,
 )
+from holdfast.rendezvous.memory import MemoryFile
 from holdfast.rendezvous.settings import NodeSettings, node_settings, run_settings
 from holdfast.rendezvous.standby import Standby
 from holdfast.store.client import StoreClient
@@ -121,6 +122,8 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         self._closed = False
         #: Whether another agent may carry the coordinator.
         self._moves = run_settings(params).takeover and self.elected_by is None
+        self._name = secrets.token_hex(8)
+        self._file = MemoryFile(self._run_id, str(asked), socket.gethostname()) if self._moves and asked.port else None
         self._host = self._find_host(asked)
         self._endpoint = self._host.endpoint if self._host is not None else asked
         self._member = self._make_member(params)
@@ -427,7 +430,9 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         """Carry the coordinator where the endpoint's address is ours; port 0 is settled here, before anybody asks."""
         told, owned = self._node.is_host, owns_address(asked.host)
         if self._moves:
-            standby = Standby(asked, self._run_id, self._secret.key, self._tls, owned=owned)
+            standby = Standby(
+                asked, self._run_id, self._secret.key, self._tls, owned=owned, node=self._name, file=self._file
+            )
             if asked.port == 0:
                 self._io.wait(standby.try_open())
             return standby
@@ -440,7 +445,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
 
     def _make_member(self, params: RendezvousParameters) -> Member:
         spec = NodeSpec(
-            node=secrets.token_hex(8),
+            node=self._name,
             host=clean(socket.gethostname()),
             role=self._node.role,
             local_world_size=self._node.local_world_size,
@@ -450,7 +455,8 @@ class HoldfastRendezvousHandler(RendezvousHandler):
             lease_s=self._node.lease_s,
         )
         settings = msgspec.structs.replace(run_settings(params), takeover=self._moves)
-        machine = MemberMachine(self._run_id, spec, settings, jitter, str(params.get("guide", "")))
+        found = self._file.found if self._file is not None else None
+        machine = MemberMachine(self._run_id, spec, settings, jitter, str(params.get("guide", "")), found)
 
         async def make() -> Member:
             return Member(

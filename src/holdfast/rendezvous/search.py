@@ -1,7 +1,8 @@
 """Where a member looks for the coordinator, and in which order. Pure.
 
-It begins where it last found one, unless that one fell silent; then come the agents that take over, in their order, and
-at last this node's own. An agent that does not carry the coordinator answers where it follows one.
+It begins where it last found one, unless that one fell silent; then come the agents that take over, in their order. One
+that fell silent is tried once more before this node's own agent carries the coordinator. An agent that does not carry
+it answers where it follows one.
 """
 
 from __future__ import annotations
@@ -14,18 +15,23 @@ from holdfast.coordinator.messages import Heir, NodeSpec
 HOME = ""
 #: How long a connection may take to be made while there are other places to look.
 CONNECT_S = 1.0
+#: The same for a coordinator that fell silent: where it is only this node that slept, it answers at once.
+AGAIN_S = 0.4
 
 
 class Search:
     """The places that one member has still to try."""
 
-    def __init__(self, guide: str = HOME) -> None:
+    def __init__(self, guide: str = HOME, known: tuple[str, ...] = ()) -> None:
         #: This node's own agent, which knows where the coordinator is, or carries it.
         self.guide = guide
         #: Where the member looks at present, or is connected to.
         self.at = HOME
         self._left: list[str] = []
-        self._heirs: tuple[str, ...] = ()
+        #: The agents that take over; those of the process before this one until there are others.
+        self._heirs = known
+        #: The place of the coordinator that fell silent last; it is not waited for long.
+        self._again: str | None = None
         #: Whether all places were tried in vain since the last connection.
         self.exhausted = False
 
@@ -43,7 +49,19 @@ class Search:
         """Look for the coordinator: it is gone, or has fallen silent."""
         self.exhausted = False
         self._left = self._places(here_first=not silent)
+        self._again = None
+        if silent and self.guide in self._left and self.guide != self.at:
+            self._again = self.at
+            self._left.remove(self.at)
+            self._left.insert(self._left.index(self.guide), self.at)
         self.at = self._left.pop(0)
+
+    @property
+    def connect_s(self) -> float | None:
+        """How long a connection may take to be made; None for as long as the driver thinks right."""
+        if not self.is_elsewhere:
+            return None
+        return AGAIN_S if self.at == self._again else CONNECT_S
 
     def go(self, address: str) -> None:
         """Look at an address first, then everywhere."""

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 
 from holdfast.coordinator import messages as wire
-from holdfast.coordinator.messages import NodeSpec, RunSettings
+from holdfast.coordinator.messages import Memory, NodeSpec, RunSettings
 from holdfast.rendezvous.absence import Absence
 from holdfast.rendezvous.allegiance import Allegiance
-from holdfast.rendezvous.events import DropLink, LinkDown, MemberEffect, OpenLink
-from holdfast.rendezvous.search import CONNECT_S, HOME, Search
+from holdfast.rendezvous.events import DropLink, LinkDown, MemberEffect, OpenLink, Remember
+from holdfast.rendezvous.search import HOME, Search
 
 RETRY_S_MIN = 0.05
 RETRY_S_MAX = 1.0
@@ -23,7 +23,14 @@ LOST_LEASES = 2.0
 class Seeker:
     """What a member knows of its connection, and where it looks when that is gone."""
 
-    def __init__(self, spec: NodeSpec, settings: RunSettings, jitter: Callable[[], float], guide: str) -> None:
+    def __init__(
+        self,
+        spec: NodeSpec,
+        settings: RunSettings,
+        jitter: Callable[[], float],
+        guide: str,
+        memory: Memory | None = None,
+    ) -> None:
         self.spec = spec
         self.settings = settings
         self._jitter = jitter
@@ -41,8 +48,9 @@ class Seeker:
         #: Whether any coordinator has, ever.
         self._ever_in = False
         #: Where the coordinator is looked for, and what this node has promised; only where it can move.
-        self.search = Search(guide)
-        self.allegiance = Allegiance() if settings.takeover else None
+        known = memory.heirs if memory is not None and settings.takeover else ()
+        self.search = Search(guide, tuple(heir.address for heir in known))
+        self.allegiance = Allegiance(memory) if settings.takeover else None
 
     def describe(self, **changes: Any) -> None:
         """Change this node's description; takes effect with its next `Join`."""
@@ -52,6 +60,11 @@ class Seeker:
     def has_heirs(self) -> bool:
         """Whether this node knows which agents may carry the coordinator."""
         return self.allegiance is not None and bool(self.allegiance.heirs)
+
+    def _remember(self) -> None:
+        """Keep what must be known to the process that is started in this one's place."""
+        if self.allegiance is not None:
+            self._out.append(Remember(self.allegiance.memory(self.spec.node)))
 
     def _search_on(self, event: LinkDown, now: float) -> None:
         """Look elsewhere for a coordinator that is gone, or was not found where this node looked last."""
@@ -99,4 +112,4 @@ class Seeker:
         if self.allegiance is not None and search.at != HOME:
             self.describe(hosts_coordinator=search.leads)
         leads = self.allegiance is not None and search.leads
-        self._out.append(OpenLink(search.at, leads, CONNECT_S if search.is_elsewhere else None))
+        self._out.append(OpenLink(search.at, leads, search.connect_s))

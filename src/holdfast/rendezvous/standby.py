@@ -2,7 +2,8 @@
 
 There is one coordinator in the process. The agent whose host owns the endpoint's address listens there if no other
 process does, and carries the run from its beginning; every other agent listens on a port of its own, and answers where
-it follows a coordinator. One that takes over listens at the endpoint's address as well if that is free and ours.
+it follows a coordinator. One that takes over listens at the endpoint's address as well if that is free and ours. What
+the agent has promised is kept on disk.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from typing import Any
 
 from holdfast.coordinator.driver import EMBEDDED, Coordinator
 from holdfast.coordinator.machine import Follow, HandOver, Lead
+from holdfast.coordinator.messages import Memory, Succession, Term
 from holdfast.errors import UnavailableError
 from holdfast.facts import facts
 from holdfast.rendezvous.driver import Host
 from holdfast.rendezvous.machine import MemberMachine
+from holdfast.rendezvous.memory import MemoryFile, after_seal
 from holdfast.wire.address import Endpoint
 from holdfast.wire.tls import TlsFiles
 
@@ -27,9 +30,24 @@ HAND_OVER_S = 0.2
 class Standby(Host):
     """The coordinator of one agent that may take over from another."""
 
-    def __init__(self, endpoint: Endpoint, run: str, secret: bytes, tls: TlsFiles | None, *, owned: bool) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        run: str,
+        secret: bytes,
+        tls: TlsFiles | None,
+        *,
+        owned: bool,
+        node: str,
+        file: MemoryFile | None = None,
+    ) -> None:
         super().__init__(endpoint, secret, tls, required=False, owned=owned)
         self._run = run
+        self._file = file
+        found = file.found if file is not None else None
+        #: What the agent before this one knew.
+        self._recalled = found
+        self._memory = Memory((node, *(found.nodes if found else ())), found.term if found else Term())
         self._owned = owned
         self._asked = endpoint
         if not owned:
@@ -63,8 +81,12 @@ class Standby(Host):
 
     async def _open_home(self) -> bool:
         if self._coordinator is not None:
-            return await self._coordinator.open_also(self._bound, self._context())
+            opened_also = await self._coordinator.open_also(self._bound, self._context())
+            if opened_also:
+                self._recall(self._coordinator)
+            return opened_also
         coordinator = self._make("")
+        self._recall(coordinator)
         try:
             opened = await coordinator.open(self._bound, self._context())
         except UnavailableError:
@@ -74,6 +96,11 @@ class Standby(Host):
         self._coordinator, self._port = coordinator, opened.port
         return True
 
+    def _recall(self, coordinator: Coordinator) -> None:
+        """Tell the coordinator here what the agent before this one knew; what was heard of another one is void."""
+        heirs = self._recalled.heirs if self._recalled is not None else ()
+        coordinator.tell(Lead(self._run, heirs, self._recalled))
+
     def _make(self, home: str) -> Coordinator:
         tls = self._tls
         return Coordinator(
@@ -82,7 +109,24 @@ class Standby(Host):
             on_crash=self._on_crash,
             home=home,
             peer_tls=lambda: tls.client_context() if tls else None,
+            keep=self._keep,
         )
+
+    def remember(self, memory: Memory | None) -> None:
+        """Keep what the agent that is started in this one's place must know."""
+        if memory is not None:
+            self._memory = memory
+        if self._file is not None:
+            self._file.forget() if memory is None else self._file.keep(memory)
+
+    def touch(self) -> None:
+        """Say that this agent is alive."""
+        if self._file is not None:
+            self._file.touch()
+
+    def _keep(self, run: str, succession: Succession) -> None:
+        if run == self._run:
+            self.remember(after_seal(self._memory, succession))
 
     def _context(self) -> Any:
         return self._tls.server_context() if self._tls else None
@@ -126,3 +170,5 @@ class Standby(Host):
             self._coordinator.tell(HandOver("its agent has ended"))
             await asyncio.sleep(HAND_OVER_S)
         await self._drop_coordinator()
+        if self._file is not None:
+            self._file.close()

@@ -15,20 +15,20 @@ from typing import Any
 from holdfast.coordinator import machine as c
 from holdfast.coordinator.messages import (
     Cause,
-    Elect,
+    Memory,
     NodeSpec,
-    Out,
     Place,
     Promise,
     RoundId,
-    Sealed,
     Seen,
-    Term,
+    Succession,
 )
 from holdfast.rendezvous import machine as m
+from holdfast.rendezvous.memory import after_seal
 from holdfast.sim.process import Process
 from holdfast.sim.simulation import Outcome
-from holdfast.sim.story import Story, words
+from holdfast.sim.story import Story
+from holdfast.sim.takeover_carrier import HOME, Carrier, Wire, told
 from holdfast.sim.takeover_faults import TakeoverFault, TakeoverKind, TakeoverScenario
 from holdfast.sim.takeover_rules import TakeoverRules
 from holdfast.sim.violation import Violation
@@ -36,79 +36,9 @@ from holdfast.sim.world import Clock, World
 from holdfast.wire.frames import Message
 
 RUN = "sim"
-#: Where all nodes look for the coordinator first.
-HOME = "home"
 _CAUSE = Cause("exit code 1")
 _LOOK_S = 0.5
 _CONNECT_S = 10.0
-
-
-class Wire:
-    """One connection between a member and a coordinator."""
-
-    __slots__ = ("id", "last_down", "last_up", "node", "node_open", "server", "server_open")
-
-    def __init__(self, number: int, node: TakeoverNode) -> None:
-        self.id = number
-        self.node = node
-        self.server: Carrier | None = None
-        self.node_open = True
-        self.server_open = False
-        self.last_up = self.last_down = 0.0
-
-
-class Carrier(Process):
-    """The coordinator of one agent's process: it carries a run, or only says where that is carried."""
-
-    def __init__(self, sim: TakeoverSimulation, node: TakeoverNode, clock: Clock, address: str) -> None:
-        super().__init__(sim.world, clock, node.rng, timers_first=node.index % 2 == 0)
-        self.sim, self.node, self.address = sim, node, address
-        self.machine: c.CoordinatorMachine = c.CoordinatorMachine(
-            lambda: f"{self.rng.getrandbits(32):08x}",
-            now=self.local(),
-            address=address,
-            home=HOME if node.index else "",
-        )
-        self.wires: dict[int, Wire] = {}
-
-    def connected(self, wire: Wire) -> None:
-        """Take a connection in."""
-        self.wires[wire.id] = wire
-        self.handle(c.Connected(wire.id, wire.node.host))
-
-    def received(self, wire: Wire, message: Message) -> None:
-        """Hear a message."""
-        if wire.id in self.wires:
-            self.handle(c.Received(wire.id, message))
-
-    def disconnected(self, wire: Wire, reason: str) -> None:
-        """Notice the end of a connection."""
-        if self.wires.pop(wire.id, None) is not None:
-            self.handle(c.Disconnected(wire.id, reason))
-
-    def carry_out(self, effects: list[Any]) -> None:
-        for effect in effects:
-            match effect:
-                case c.Send():
-                    for peer in effect.peers:
-                        self._send(peer, effect.message)
-                case c.ProbeNode():
-                    self.sim.probe(self, effect)
-                case c.AskOther():
-                    self.sim.ask_other(self, effect)
-                case _:
-                    pass
-        self.machine.check()
-
-    def _send(self, peer: Any, message: Message) -> None:
-        wire = self.wires.get(peer)
-        if wire is None:
-            return
-        if isinstance(message, Sealed):
-            self.sim.rules.sealed(self.node, wire.node, message)
-        if isinstance(message, Sealed | Elect | Out):
-            self.sim.tell(f"c@{self.node.id}", f"to {wire.node.id}: {_words(message)}")
-        self.sim.send(wire, message, up=False)
 
 
 class TakeoverNode(Process):
@@ -126,8 +56,12 @@ class TakeoverNode(Process):
         spec = NodeSpec(
             self.id, self.host, "trainer", 1, 0, lease_s=scenario.lease_s, standby=address, hosts_coordinator=index == 0
         )
-        self.machine: m.MemberMachine = m.MemberMachine(RUN, spec, scenario.settings, rng.random)
+        #: What the life before this one has left on the host's disk.
+        self.memory = sim.disks.get(index)
+        self.machine: m.MemberMachine = m.MemberMachine(RUN, spec, scenario.settings, rng.random, memory=self.memory)
         self.carrier = Carrier(sim, self, clock, address)
+        if self.memory is not None and index == 0:
+            self.carrier.handle(c.Lead(RUN, self.memory.heirs, self.memory))
         #: The round whose workers run here.
         self.workers: RoundId | None = None
         self.place: Place | None = None
@@ -162,6 +96,11 @@ class TakeoverNode(Process):
 
     # -- the member --------------------------------------------------------------------------------------------------
 
+    def keep(self, succession: Succession) -> None:
+        """Write down what the coordinator here tells the members of a new round."""
+        assert self.machine.allegiance is not None
+        self.sim.disks[self.index] = after_seal(self.machine.allegiance.memory(self.id), succession)
+
     def ask(self) -> None:
         """Ask for a round."""
         self.handle(m.Ask(1, self.local() + self.sim.scenario.ask_timeout_s))
@@ -174,7 +113,7 @@ class TakeoverNode(Process):
                         if isinstance(effect.message, Promise):
                             self.sim.rules.promised(self, effect.message.term)
                         if type(effect.message).__name__ != "Beat":
-                            self.sim.tell(self.id, f"says {_words(effect.message)}")
+                            self.sim.tell(self.id, f"says {told(effect.message)}")
                         self.sim.send(self.wire, effect.message, up=True)
                 case m.OpenLink():
                     self._open(effect)
@@ -182,6 +121,9 @@ class TakeoverNode(Process):
                     if self.wire is not None:
                         self.sim.hang_up(self.wire)
                     self.wire, self.linked = None, False
+                case m.Remember():
+                    if effect.memory is not None:
+                        self.sim.disks[self.index] = effect.memory
                 case m.RoundSealed():
                     self._on_sealed(effect.place)
                 case m.RoundBroken():
@@ -278,6 +220,8 @@ class TakeoverSimulation:
         self._wires = 0
         #: Hosts without power, and the groups of hosts that are cut off from the rest.
         self.dark: dict[int, None] = {}
+        #: What the agents of each host have written down.
+        self.disks: dict[int, Memory] = {}
         self.cuts: dict[int, tuple[int, ...]] = {}
         self._cut_number = 0
         self._paused: list[TakeoverNode] = []
@@ -580,19 +524,3 @@ class TakeoverSimulation:
                 carrier.post(carrier.handle, c.Found(effect.address, seen))
 
         self.world.after(self._delay(), arrive)
-
-
-def _words(message: Message) -> str:
-    match message:
-        case Promise():
-            return f"Promise of term {_term(message.term)}"
-        case Elect():
-            return f"Elect, term {_term(message.term)}"
-        case Out():
-            return f"Out, to {message.address or 'anywhere'}: {message.reason}"
-        case _:
-            return words(message)
-
-
-def _term(term: Term) -> str:
-    return f"{term.number} of {term.leader}"

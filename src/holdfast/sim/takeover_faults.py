@@ -78,7 +78,7 @@ def make_takeover(seed: int, nodes_min: int = 2, nodes_max: int = 7) -> Takeover
         seed=seed,
         size=size,
         settings=RunSettings(
-            min_nodes=1,
+            min_nodes=_draw_min(seed, size),
             max_nodes=size,
             max_restarts=1000,
             last_call_s=3.0,
@@ -96,6 +96,12 @@ def make_takeover(seed: int, nodes_min: int = 2, nodes_max: int = 7) -> Takeover
         start_s=rng.choice([0.0, 0.2, 1.0]),
         stop_s=rng.choice([0.0, 0.2, 1.0]),
     )
+
+
+def _draw_min(seed: int, size: int) -> int:
+    """Draw how few nodes may go on; mostly one, which allows the most halves."""
+    rng = Random(f"takeover min {seed}")
+    return 1 if rng.random() < 0.7 else rng.randint(1, size)
 
 
 def _draw_faults(rng: Random, size: int, lease_s: float, heal_at: float) -> tuple[TakeoverFault, ...]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.coordinator.messages import RoundId, Sealed, Succession, Term
+from holdfast.coordinator.messages import RoundId, Sealed, Term
 from holdfast.coordinator.state import Hold
 from holdfast.rendezvous.machine import State
 from holdfast.sim.violation import Violation
 
 if TYPE_CHECKING:
-    from holdfast.sim.takeover import Carrier, TakeoverNode, TakeoverSimulation
+    from holdfast.sim.takeover import TakeoverNode, TakeoverSimulation
+    from holdfast.sim.takeover_carrier import Carrier
 
 RUN = "sim"
 
@@ -28,9 +29,6 @@ class TakeoverRules:
         self._promises: dict[str, Term] = {}
         #: The last round whose members could all train together.
         self._trained: RoundId | None = None
-        #: To which launch each round belongs, and which one is watched.
-        self._launches: dict[RoundId, int] = {}
-        self._launch = 0
 
     # -- what coordinators and nodes do --------------------------------------------------------------------------------
 
@@ -40,14 +38,11 @@ class TakeoverRules:
         if succession is None:
             raise Violation("every round brings the order of succession", f"{node.id} was sent {message}")
         term, round_id = succession.term.number, message.place.round
-        if round_id not in self.rounds:
-            self._note_launch(round_id, succession)
-        if self._launches[round_id] != self._launch:
-            self.rounds.setdefault(round_id, tuple(carrier.carrier.machine.runs[RUN].round.places))  # type: ignore[union-attr]
-            self._terms.setdefault(round_id, term)
-            return
+        if round_id not in self.rounds and not self._is_remembered():
+            self._sealers.clear()  # no process lives that was ever in a round: this is another launch
+            self._trained = None
         before = self._sealers.setdefault(term, carrier.id)
-        if before != carrier.id and term > 1:
+        if before != carrier.id:
             raise Violation("a term has one coordinator", f"{before} and {carrier.id} both seal in term {term}")
         if round_id not in self.rounds:
             run = carrier.carrier.machine.runs[RUN]
@@ -76,36 +71,14 @@ class TakeoverRules:
         for node in self._sim.current.values():
             if node.workers is not None and node.alive:
                 found[node.workers] = None
-        training = [each for each in found if self._can_step(each) and not self._is_another_launch(each)]
+        training = [each for each in found if self._can_step(each)]
         if len(training) > 1:
             raise Violation("never two halves", f"{[self._describe(each) for each in training]} all train")
         for round_id in training:
             self._check_history(round_id)
 
-    def _note_launch(self, round_id: RoundId, succession: Succession) -> None:
-        """Find out to which launch a round belongs.
-
-        Nodes that know of no round begin a launch of their own, since they cannot tell that the run goes on elsewhere.
-        It is the one that is watched if all nodes of the others are dead.
-        """
-        first = succession.ballots[0].round
-        if first != round_id and first in self._launches:
-            self._launches[round_id] = self._launches[first]
-            return
-        alive = any(
-            self._sim.nodes[name].alive
-            for known, members in self.rounds.items()
-            if self._launches[known] == self._launch
-            for name in members
-        )
-        self._launches[round_id] = len(self._launches)
-        if not alive:
-            self._launch = self._launches[round_id]
-            self._sealers.clear()
-            self._trained = None
-
-    def _is_another_launch(self, round_id: RoundId) -> bool:
-        return self._launches[round_id] != self._launch
+    def _is_remembered(self) -> bool:
+        return any(node.alive and node.ended is None and node.machine.place for node in self._sim.nodes.values())
 
     def _can_step(self, round_id: RoundId) -> bool:
         members = [self._sim.nodes[name] for name in self.rounds[round_id]]
@@ -179,6 +152,8 @@ class TakeoverRules:
                     return f"{node.id} runs {node.workers}, not {run.round.id}"
             return None
         holdup = run.holdup(carrier.local())
+        if holdup is not None and holdup.why is Hold.MORE and len(nodes) < self._sim.scenario.settings.min_nodes:
+            return None
         away = [node.id for node in nodes if node.machine.state is not State.WAITING or node.id not in run.nodes]
         if away:
             return f"{away} do not wait at {carrier.node.id}"
@@ -194,9 +169,13 @@ class TakeoverRules:
         """Say why a wait for a quorum is wrong: enough members of a round that counts are there."""
         run = carrier.machine.runs[RUN]
         assert run.standing is not None
-        for ballot in run.standing.ballots:
-            members = self.rounds[ballot.round]
-            alive = [name for name in members if self._sim.nodes[name].alive and self._sim.nodes[name].ended is None]
-            if 2 * len(alive) <= len(members):
-                return None
-        return f"a quorum lives, but {carrier.node.id} does not go on"
+        if all(self._is_just(ballot.round) for ballot in run.standing.ballots):
+            return f"a quorum lives, but {carrier.node.id} does not go on"
+        return None
+
+    def _is_just(self, round_id: RoundId) -> bool:
+        """Whether the members of a round that live, or whose hosts have an agent again, are a quorum for certain."""
+        members = [self._sim.nodes[name] for name in self.rounds[round_id]]
+        alive = [node for node in members if node.alive and node.ended is None]
+        hosts = [self._sim.current[node.index] for node in members]
+        return 2 * len(alive) > len(members) or all(node.alive and node.ended is None for node in hosts)

@@ -282,5 +282,7 @@ def worker_settings(expected: int, most: int = 0, **settings: Any) -> dict[str, 
         "recovery_timeout": RECOVERY_S,
         # The agent handles a worker that fails; the run of the workers only regroups.
         "max_restarts": 1_000_000,
+        # Agents carry the coordinator on; workers without agents need no quorum to leave those behind that are stuck.
+        "takeover": False,
         **settings,
     }

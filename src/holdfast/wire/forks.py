@@ -30,6 +30,12 @@ def keep_transport(transport: object) -> int:
     return descriptor
 
 
+def keep_descriptor(descriptor: int) -> int:
+    """Make forked children close their copy of a descriptor, until `let_go`; return it."""
+    _descriptors.add(descriptor)
+    return descriptor
+
+
 def let_go(descriptor: int) -> None:
     """Forget a connection that is about to be closed: its number may soon be reused."""
     _descriptors.discard(descriptor)
