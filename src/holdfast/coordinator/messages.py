@@ -174,6 +174,8 @@ class Succession(Record, frozen=True):
     heirs: tuple[Heir, ...] = ()
     #: Members of earlier rounds that count which are surely gone.
     gone: tuple[str, ...] = ()
+    #: Where the other members of earlier rounds that count were: their fate may have to be found out.
+    former: tuple[Heir, ...] = ()
 
 
 class Pledge(Record, frozen=True):

@@ -95,6 +95,8 @@ class RunMachine(Rounds):
         if self.standing is not None and self.standing.deposed:
             self._out.append(Deposed("another coordinator has taken over"))
         else:
+            if self.standing is not None:
+                self._watch_deaths(self.standing, now)
             self._settle(now)
         if self._probe_at is not None and now >= self._probe_at:
             self._probe_at = None

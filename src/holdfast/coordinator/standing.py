@@ -73,7 +73,8 @@ class Standing:
         self.dead: dict[str, None] = {}
         #: Nodes that fell silent while they were members here: they may follow another coordinator.
         self._silent: dict[str, None] = {}
-        #: Whether sure deaths count here: this coordinator sealed the last round and was never late since.
+        #: Whether sure deaths count here, and this coordinator was never late since: it sealed the last round, or found
+        #: every member here or dead in time.
         self._sure_here = False
         #: Until when sure deaths count for a coordinator that took over; later, another one may have sealed.
         self.sure_until = float("-inf")
@@ -85,6 +86,8 @@ class Standing:
         self._answered: dict[str, None] = {}
         #: Where the agents of the last round may carry the coordinator, in the order of succession.
         self.addresses: dict[str, str] = {}
+        #: Those of them that were in earlier rounds only, which still count.
+        self._former: dict[str, None] = {}
 
     # -- what is heard ----------------------------------------------------------------------------------------------
 
@@ -152,6 +155,8 @@ class Standing:
         self._ballots = {round_.id: msgspec.structs.replace(self._ballots[round_.id], firm=True)}
         self._foreign = {each: ballot for each, ballot in self._foreign.items() if each not in self._absorbed}
         self._members = {each: self._members.get(each, {}) for each in (round_.id, *self._foreign)}
+        self.addresses = {name: where for name, where in self.addresses.items() if name not in self._former}
+        self._former = {}
         return had_others
 
     def is_firm(self, round_id: RoundId | None) -> bool:
@@ -240,6 +245,28 @@ class Standing:
         self.term, self._candidate = self._candidate, None
         return True
 
+    def awaits_proof(self, present: Collection[str], now: float) -> bool:
+        """Return whether the fate of missing members is to be found out while it counts; it counts on if all is known.
+
+        Workers may take longer to stop than another coordinator takes to seal a round without their node. But once all
+        that live are here, and none of them follows another coordinator, no other can: the dead stay dead.
+        """
+        if self._sure_here or self.deposed or now > self.sure_until or not self._ballots:
+            return False
+        ballots = self.ballots
+        if any(len(each.names) != each.size for each in ballots):
+            return False
+        named = {name: None for each in ballots for name in each.names}
+        here = [name for name in named if name in present]
+        latest = max(each.term for each in ballots)
+        promised = [self._promised.get(name, Term()) for name in here]
+        if any(term.number > latest and term.leader != self.leader for term in promised):
+            return False  # to a coordinator that may have sealed a round with others
+        if not here or any(name in self._unsure for name in here):
+            return False
+        self._sure_here = all(name in present or (name in self.dead and name not in self._silent) for name in named)
+        return not self._sure_here
+
     def missing(self, present: Collection[str]) -> dict[str, str]:
         """Return the members whose fate would help to know, and where they listened."""
         named = {name: None for ballot in self.ballots for name in ballot.names}
@@ -317,8 +344,11 @@ class Standing:
         if carrier in address_of:
             heirs.append(Heir(carrier, address_of[carrier]))
         told = tuple(heirs[:HEIRS_MAX])
-        self.addresses = {heir.node: heir.address for heir in (*told, *heirs[-1:])}
-        return Succession(self.term, (*basis, ballot), told, tuple(self.dead))
+        missed = [name for each in basis for name in each.names if name not in names and name not in self.dead]
+        former = tuple(Heir(name, self.addresses[name]) for name in dict.fromkeys(missed) if name in self.addresses)
+        self._former = dict.fromkeys(heir.node for heir in former)
+        self.addresses = {heir.node: heir.address for heir in (*told, *heirs[-1:], *former)}
+        return Succession(self.term, (*basis, ballot), told, tuple(self.dead), former)
 
 
 def standby_address(node: Node, address: str) -> str:

@@ -49,6 +49,11 @@ class Voting:
         effects, self._out = self._out, []
         return effects
 
+    def _watch_deaths(self, standing: Standing, now: float) -> None:
+        """Find out which members are surely dead while that counts, though the others may still stop their workers."""
+        if standing.awaits_proof(self.nodes, now):
+            self._probe(standing, now)
+
     def _settle_confirmation(self, standing: Standing, now: float) -> None:
         if not standing.ballots or standing.concluded(self.nodes, now):
             self._confirming = False

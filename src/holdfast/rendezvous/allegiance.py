@@ -25,6 +25,8 @@ class Allegiance:
         self.term = memory.term if memory is not None else Term()
         self.heirs: tuple[Heir, ...] = ()
         self._ballots: tuple[Ballot, ...] = memory.ballots if memory is not None else ()
+        #: Members of earlier rounds that count, and where they were.
+        self._former: tuple[Heir, ...] = ()
         #: The processes that this one replaces, as long as their votes are missed, and the agents that they knew.
         self._replaces: tuple[str, ...] = memory.nodes if memory is not None else ()
         self._known_heirs: tuple[Heir, ...] = memory.heirs if memory is not None else ()
@@ -49,8 +51,13 @@ class Allegiance:
 
     def memory(self, node: str) -> Memory:
         """Return what must outlive this process, which is known by this name."""
-        heirs = self.heirs or self._known_heirs
-        return Memory((node, *self._replaces)[:_REPLACED_MAX], self.term, self._ballots, heirs)
+        agents = self.agents or self._known_heirs
+        return Memory((node, *self._replaces)[:_REPLACED_MAX], self.term, self._ballots, agents)
+
+    @property
+    def agents(self) -> tuple[Heir, ...]:
+        """Where the members of all rounds that count are, or were."""
+        return (*self.heirs, *self._former)
 
     def follows(self, term: Term) -> bool:
         """Return whether this node may follow a coordinator of this term."""
@@ -65,12 +72,12 @@ class Allegiance:
     def accept(self, round_id: RoundId, succession: Succession, now: float) -> None:
         """Accept a round, and with it its coordinator's term."""
         self.term = succession.term
-        self.heirs, self._ballots = succession.heirs, succession.ballots
+        self.heirs, self._former, self._ballots = succession.heirs, succession.former, succession.ballots
         known = {ballot.round for ballot in succession.ballots}
         self._mine = {each: None for each in (*self._mine, round_id) if each in known}
         named = {name for ballot in succession.ballots for name in ballot.names}
         self._replaces = tuple(name for name in self._replaces if name in named)
-        self._known_heirs = succession.heirs if self._replaces else ()
+        self._known_heirs = self.agents if self._replaces else ()
         self._lost_at, self._doubts, self.gone = None, False, succession.gone
         self._answered_at = now
 
@@ -87,6 +94,7 @@ class Allegiance:
         before = self._ballots
         if ack.firm and any(each.round == round_id for each in before):
             self._ballots = tuple(msgspec.structs.replace(each, firm=True) for each in before if each.round == round_id)
+            self._former = ()
         return self._ballots != before
 
     def lose(self, now: float, lease_s: float, *, ended: bool) -> None:

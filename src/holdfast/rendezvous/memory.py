@@ -115,4 +115,5 @@ class MemoryFile:
 def after_seal(memory: Memory, succession: Succession) -> Memory:
     """Return what an agent knows that carries the coordinator and seals a round, before its own node hears of it."""
     term = max(succession.term, memory.term, key=lambda each: each.number)
-    return Memory(memory.nodes, term, succession.ballots, succession.heirs)
+    agents = (*succession.heirs, *succession.former)
+    return Memory(memory.nodes, term, succession.ballots, agents)

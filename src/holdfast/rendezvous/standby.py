@@ -154,7 +154,7 @@ class Standby(Host):
                 f"this node carries the coordinator of run '{self._run}' from now on",
             )
         self._leads = True
-        heirs = machine.allegiance.heirs if machine.allegiance is not None else ()
+        heirs = machine.allegiance.agents if machine.allegiance is not None else ()
         self._coordinator.tell(Lead(self._run, heirs))
         if self._owned and not self._at_home:
             self._at_home = await self._coordinator.open_also(self._bound, self._context())

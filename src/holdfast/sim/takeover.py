@@ -139,7 +139,7 @@ class TakeoverNode(Process):
     def _open(self, effect: m.OpenLink) -> None:
         if effect.lead and self.machine.allegiance is not None:
             self.sim.tell(self.id, "carries the coordinator")
-            self.carrier.handle(c.Lead(RUN, self.machine.allegiance.heirs))
+            self.carrier.handle(c.Lead(RUN, self.machine.allegiance.agents))
         elif not effect.address and self.index == 0:
             self.carrier.handle(c.Lead(RUN))  # no other address answers: what was heard of another is void
         address = effect.address or HOME

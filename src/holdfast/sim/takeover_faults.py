@@ -94,7 +94,7 @@ def make_takeover(seed: int, nodes_min: int = 2, nodes_max: int = 7) -> Takeover
         delay_s=rng.choice([0.0005, 0.005, 0.05]),
         straggle=rng.choice([0.0, 0.0, 0.02]),
         start_s=rng.choice([0.0, 0.2, 1.0]),
-        stop_s=rng.choice([0.0, 0.2, 1.0]),
+        stop_s=rng.choice([0.0, 0.2, 1.0, 6.0]),
     )
 
 

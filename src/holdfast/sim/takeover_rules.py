@@ -133,10 +133,7 @@ class TakeoverRules:
         nodes = [node for node in self._sim.current.values() if node.alive and node.ended is None]
         if not nodes:
             return None
-        home = self._sim.current.get(0)
-        if home is None or not home.alive:
-            # A node that was never in a round knows no other address than that where no agent listens any more.
-            nodes = [node for node in nodes if node.machine.place is not None]
+        nodes = [node for node in nodes if self._knows_others(node)]
         carriers = [node.carrier for node in nodes if self._carries(node.carrier)]
         if not nodes:
             return None
@@ -160,6 +157,19 @@ class TakeoverRules:
         if holdup is None or holdup.why is not Hold.QUORUM:
             return f"the next round waits for {holdup}"
         return self._unjust(carrier)
+
+    def _knows_others(self, node: TakeoverNode) -> bool:
+        """Whether a node can find the others: it knows an address where an agent listens, its own aside.
+
+        Agents that were started again listen elsewhere than before; where all began, perhaps none does any more.
+        """
+        home = self._sim.current.get(0)
+        if home is not None and home.alive:
+            return True
+        agents = node.machine.allegiance.agents if node.machine.allegiance is not None else ()
+        known = [self._sim.at(agent.address)[1] for agent in agents if agent.node != node.id]
+        others = [each for each in self._sim.current.values() if each is not node and each.alive]
+        return any(known) or (bool(agents) and not others)
 
     def _carries(self, carrier: Carrier) -> bool:
         run = carrier.machine.runs.get(RUN)
