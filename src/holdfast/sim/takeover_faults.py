@@ -94,7 +94,7 @@ def make_takeover(seed: int, nodes_min: int = 2, nodes_max: int = 7) -> Takeover
         delay_s=rng.choice([0.0005, 0.005, 0.05]),
         straggle=rng.choice([0.0, 0.0, 0.02]),
         start_s=rng.choice([0.0, 0.2, 1.0]),
-        stop_s=rng.choice([0.0, 0.2, 1.0, 6.0]),
+        stop_s=_draw_stop(seed, rng.choice([0.0, 0.2, 1.0])),
     )
 
 
@@ -102,6 +102,11 @@ def _draw_min(seed: int, size: int) -> int:
     """Draw how few nodes may go on; mostly one, which allows the most halves."""
     rng = Random(f"takeover min {seed}")
     return 1 if rng.random() < 0.7 else rng.randint(1, size)
+
+
+def _draw_stop(seed: int, usual_s: float) -> float:
+    """Draw how long workers take to stop; sometimes longer than sure deaths count."""
+    return 6.0 if Random(f"takeover stop {seed}").random() < 0.2 else usual_s
 
 
 def _draw_faults(rng: Random, size: int, lease_s: float, heal_at: float) -> tuple[TakeoverFault, ...]:
