@@ -126,6 +126,23 @@ def test_a_lost_node_costs_the_others_a_step_and_a_new_one_takes_the_state_over(
     assert len(pids(ends[0][1])) == 1, "the worker of the first node has never left its process"
 
 
+def test_the_agent_that_carries_the_coordinator_is_killed_and_no_step_is_lost(
+    launch: StartLaunch, tmp_path: Path, undisturbed: str
+) -> None:
+    port = HeldPort()
+    flags = ["--nnodes", "1:3", "--last-call", "10m", "--rdzv-conf", "quiet=10m", *COMMON]
+    flags += ["--rdzv-endpoint", f"127.0.0.1:{port.port}", "--rdzv-id", "moves", SCRIPT, str(tmp_path)]
+    # The agent that carries the coordinator is the first that joins, and so has rank 0.
+    ends = [job.end() for job in [launch(*flags, FATE="killagent:0:10") for _ in range(3)]]
+    port.close()
+
+    left = [(out, err) for code, out, err in ends if code == 0]
+    assert len(left) == 2, ends
+    assert sum("carries the coordinator" in err for _, err in left) == 1, left
+    assert {each for out, _ in left for each in finals(out)} == {undisturbed}
+    assert [len(pids(out)) for out, _ in left] == [1, 1], "no worker has left its process"
+
+
 def test_a_coordinator_that_is_restarted_costs_nothing(launch: StartLaunch, tmp_path: Path, undisturbed: str) -> None:
     port = HeldPort()
     serve = [sys.executable, "-m", "holdfast", "serve", f"127.0.0.1:{port.port}", "--state-dir", str(tmp_path / "st")]

@@ -16,7 +16,7 @@ JOIN_TIMEOUT_S = 600.0
 #: A round that lasted this long counts as progress.
 PROGRESS_S = 60.0
 #: Whether another agent takes the coordinator over if the user does not say.
-TAKEOVER = False
+TAKEOVER = True
 #: Every setting that has a meaning here, and those of torchrun that need none.
 SETTINGS = frozenset(
     """

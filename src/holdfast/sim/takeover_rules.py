@@ -87,7 +87,10 @@ class TakeoverRules:
         )
 
     def _check_history(self, round_id: RoundId) -> None:
-        """A round that trains continues what the last one did: it has one of its members, unless all are dead."""
+        """A round that trains continues what the last one did: with a member of it, or an agent in the place of one.
+
+        That agent knows what the member knew, so it goes on only if the others could not have. Else all must be dead.
+        """
         last = self._trained
         if last is not None and self._terms[last] > self._terms[round_id]:
             raise Violation(
@@ -96,9 +99,9 @@ class TakeoverRules:
             )
         if last is not None and last != round_id:
             members = self.rounds[last]
-            here = self.rounds[round_id]
+            here = [self._sim.nodes[name].index for name in self.rounds[round_id]]
             alive = [name for name in members if self._sim.nodes[name].alive and not self._sim.nodes[name].leaving]
-            if alive and not any(name in here for name in members):
+            if alive and not any(self._sim.nodes[name].index in here for name in members):
                 raise Violation(
                     "what was trained is not forgotten",
                     f"{self._describe(round_id)} trains, but {alive} of {self._describe(last)} live",
@@ -159,17 +162,19 @@ class TakeoverRules:
         return self._unjust(carrier)
 
     def _knows_others(self, node: TakeoverNode) -> bool:
-        """Whether a node can find the others: it knows an address where an agent listens, its own aside.
+        """Whether a node and others can find each other: one knows the address of the other.
 
         Agents that were started again listen elsewhere than before; where all began, perhaps none does any more.
         """
         home = self._sim.current.get(0)
         if home is not None and home.alive:
             return True
-        agents = node.machine.allegiance.agents if node.machine.allegiance is not None else ()
-        known = [self._sim.at(agent.address)[1] for agent in agents if agent.node != node.id]
         others = [each for each in self._sim.current.values() if each is not node and each.alive]
-        return any(known) or (bool(agents) and not others)
+        return self._is_known(node, others) or any(self._is_known(each, [node]) for each in others) or not others
+
+    def _is_known(self, node: TakeoverNode, others: list[TakeoverNode]) -> bool:
+        agents = node.machine.allegiance.agents if node.machine.allegiance is not None else ()
+        return any(agent.node == each.id for agent in agents for each in others)
 
     def _carries(self, carrier: Carrier) -> bool:
         run = carrier.machine.runs.get(RUN)
