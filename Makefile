@@ -15,7 +15,7 @@ help:
 	@echo "make test-frameworks  Hugging Face's Trainer, Accelerate and Lightning; installs them into the environment"
 	@echo "make test-clusters  jobs on a real Slurm, SSH hosts, Docker, Podman, Kubernetes and Ray; needs root on Debian, says what it installs"
 	@echo "make test-etcd  elections through real etcd servers; needs root on Debian, says what it installs"
-	@echo "make test-takeover  agents that carry the coordinator on, with real processes; experimental"
+	@echo "make test-takeover  agents that carry the coordinator on, with real processes and networks that fall apart"
 	@echo "make docs      build the documentation site into site/; it needs no network to be viewed"
 	@echo "make sim       10,000 seeds of simulated faults against the real machines"
 	@echo "make bench     comparisons with torchrun and others, side by side"

@@ -20,7 +20,7 @@ by that script from `bench/reliability.json`, which holds every trial.
 Network namespaces of one machine are the hosts, three or four of them with one worker each, in steps of 50 ms over
 gloo, `--nnodes 2:3` or `2:4`. *Plain* is a script as for torchrun that saves its state every ten steps on storage that
 all hosts share; *in process* is the same training in `holdfast.torch.elastic`, without checkpoints; *torchrun* runs the
-plain script. All settings are the defaults, so no agent takes the coordinator over (`takeover` is off). Trials are kept
+plain script. The trials were made before an agent on another host took the coordinator over by default, and are kept
 from one version of the code to the next until they are made again with `--fresh`.
 
 - **pause**: the longest time in which a host that was not itself struck made no step, from the fault to the end of the

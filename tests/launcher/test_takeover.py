@@ -1,4 +1,4 @@
-"""The agent that carries the coordinator is lost: another one carries it, and the job goes on; nothing is set for it."""
+"""The agent that carries the coordinator is lost: another one carries it, and the job goes on. No flag is needed."""
 
 from __future__ import annotations
 

@@ -25,6 +25,8 @@ from holdfast.wire.forks import keep_descriptor, let_go
 
 #: For how long a memory counts after its agent was last alive, and how often an agent says that it is.
 VALID_S, TOUCH_S = 600.0, 60.0
+#: After so long a memory is removed, whichever run it is of.
+KEPT_S = 86_400.0
 #: So many agents of one run on one host have a memory.
 AGENTS_MAX = 64
 FOLDER = "members"
@@ -72,7 +74,10 @@ class MemoryFile:
                 self._path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let the next agent have the memory."""
+        """Let the next agent have the memory; where there is none, nothing is left."""
+        if self._path is not None and not self._path.exists():
+            with contextlib.suppress(OSError):
+                self._path.with_suffix(".lock").unlink()
         self._path = None
         if self._lock >= 0:
             let_go(self._lock)
@@ -80,17 +85,14 @@ class MemoryFile:
             self._lock = -1
 
     def _take(self, folder: Path, name: str) -> None:
+        _sweep(folder)
         for number in range(AGENTS_MAX):
-            lock = os.open(folder / f"{name}.{number}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                os.close(lock)
-                continue
-            self._lock = keep_descriptor(lock)
-            self._path = folder / f"{name}.{number}.json"
-            self.found = self._read(self._path)
-            return
+            path = folder / f"{name}.{number}.json"
+            lock = _lock(path)
+            if lock is not None:
+                self._lock, self._path = keep_descriptor(lock), path
+                self.found = self._read(path)
+                return
 
     def _read(self, path: Path) -> Memory | None:
         try:
@@ -110,6 +112,30 @@ class MemoryFile:
             "memory_not_kept",
             f"an agent that is started again in this one's place will not know that it was in the run: {error}",
         )
+
+
+def _lock(path: Path) -> int | None:
+    """Take the lock of a memory; None while its agent lives."""
+    beside = path.with_suffix(".lock")
+    lock = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(lock).st_ino == beside.stat().st_ino:  # else its owner has removed it meanwhile
+            return lock
+    except OSError:
+        pass
+    os.close(lock)
+    return None
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what agents have left that no one started again."""
+    for path in folder.glob("*.json"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > KEPT_S and (lock := _lock(path)) is not None:
+                path.unlink()
+                path.with_suffix(".lock").unlink()
+                os.close(lock)
 
 
 def after_seal(memory: Memory, succession: Succession) -> Memory:
