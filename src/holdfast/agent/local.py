@@ -39,6 +39,7 @@ from holdfast.wire.address import Endpoint
 from holdfast.workers import DefaultLogsSpecs, Gang, LogsDest, LogsSpecs, WorkerExited
 from holdfast.workers.gangs import Gangs, stopped_by_signal
 from holdfast.workers.logs import SYS_STREAM
+from holdfast.workers.standbys import Opened
 
 if TYPE_CHECKING:
     from holdfast.agent.vault_host import VaultHost
@@ -58,8 +59,8 @@ class LocalOptions:
     keep_warm_s: float | None = None
     #: How many processes stand by on this node to take the place of workers, forked from the template.
     standbys: int = 0
-    #: Whether they may open a GPU: nothing that the program sets afterwards must count only before that.
-    standbys_open_gpu: bool = True
+    #: What they may open beforehand: nothing that the program sets afterwards must count only before that.
+    standbys_open: frozenset[Opened] = frozenset({"gpu", "nccl"})
     backoff_s: float = 0.0
     backoff_s_max: float = 60.0
     forward_signals: tuple[signal.Signals, ...] = ()
@@ -134,7 +135,7 @@ class LocalWorkers:
             first=options.preload_first,
             keep_s=options.keep_warm_s,
             standbys=options.standbys,
-            cuda=options.standbys_open_gpu,
+            standbys_open=options.standbys_open,
         )
         self._vault: VaultHost | None = None
         self._hangs = Hangs(options.hang, self._gather_stacks, lambda: ask_others_still(agent.calls, group))
