@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
+from holdfast.agent.machine import AgentEffect, AgentEvent, AgentMachine, WorkerFailed
+from holdfast.sim import nodes as nodes_module
 from holdfast.sim import workers as workers_module
 from holdfast.sim.scenario import make_training
 from holdfast.sim.simulation import Outcome, Simulation
@@ -120,6 +123,41 @@ def test_a_planted_bug_of_the_trainer_is_caught(
 
     assert outcome is not None, f"{SEEDS_MAX} seeds did not notice: {machine.__doc__}"
     assert outcome.check in checks, outcome
+
+
+class ReplacesInVain(AgentMachine):
+    """Answers every failure with a new worker, also one that no new worker can mend."""
+
+    def handle(self, event: AgentEvent, now: float) -> list[AgentEffect]:
+        if isinstance(event, WorkerFailed):
+            event = WorkerFailed(msgspec.structs.replace(event.cause, ends_job=False))
+        return super().handle(event, now)
+
+
+#: Seeds whose training loses its state.
+LOST = (164, 183, 304, 413, 554)
+
+
+@pytest.mark.parametrize("seed", LOST[:2])
+def test_a_training_whose_state_is_lost_ends_its_job(seed: int) -> None:
+    simulation = Simulation(make_training(seed))
+
+    assert simulation.run().check is None
+    assert simulation.training is not None
+    assert simulation.training.failed_for is not None
+    ends = [node.outcome for node in simulation.current.values() if node.alive and node.outcome is not None]
+    assert ends
+    assert not any(outcome.succeeded for outcome in ends)
+
+
+def test_a_worker_that_is_replaced_in_vain_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodes_module, "AgentMachine", ReplacesInVain)
+
+    outcomes = (Simulation(make_training(seed)).run() for seed in (*LOST, *range(SEEDS_MAX)))
+    found = next((outcome for outcome in outcomes if outcome.check is not None), None)
+
+    assert found is not None
+    assert found.check == "no worker is started for a training that is lost"
 
 
 def takes_any(accounts: Sequence[Account]) -> Plan:

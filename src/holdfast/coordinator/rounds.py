@@ -28,7 +28,7 @@ import msgspec
 
 from holdfast.coordinator import history, sentences
 from holdfast.coordinator.admission import LEFT_OVER, left_over
-from holdfast.coordinator.budget import Ruling, Spent, charge
+from holdfast.coordinator.budget import Ruling, Spent, charge, charge_failure
 from holdfast.coordinator.events import DropRound, Note, RunEffect, Save, Tell, WantSeal
 from holdfast.coordinator.history import History, News
 from holdfast.coordinator.messages import (
@@ -251,11 +251,16 @@ class Rounds(Voting):
             self._set_broken(f"{node.name} asked for a new round", now)
             return
         self._note_failure(node, cause)
-        self._set_broken(sentences.said_by(node.name, cause), now, cause)
+        if self.closed is None:
+            self._set_broken(sentences.said_by(node.name, cause), now, cause)
 
     def _note_failure(self, node: Node, cause: Cause) -> None:
+        """Remember a failure until its round is charged; one that no restart can mend ends the run at once."""
         assert self.round is not None
+        assert self.settings is not None
         self.round.note_failure(node.spec.node, cause)
+        if cause.ends_job:
+            self._obey(charge_failure(cause, 0.0, self.spent, self.settings))
 
     def _charge(self) -> bool:
         """Charge the broken round to the budget, once; return whether the run may continue."""

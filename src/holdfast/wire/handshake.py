@@ -32,6 +32,8 @@ from holdfast.wire.frames import PROTOCOL_VERSION, Message
 from holdfast.wire.session import KEY_BYTES, Session
 
 NONCE_BYTES = 16
+#: How long a client waits for a connection and its handshake, and a server for the client's proof.
+CONNECT_TIMEOUT_S = 10.0
 #: A reason that is longer than this is cut: it must fit into what an unproven peer may send.
 REASON_CHARACTERS_MAX = 240
 
