@@ -214,9 +214,10 @@ def test_a_default_stands_once() -> None:
     assert dict(defaults_in(ast.parse("def f(a, lease_s=5.0): ...\nLEASE_S = 5.0"))) == {"lease_s": 5.0}
 
 
-def test_an_agent_knows_handlers_by_what_they_can_do() -> None:
-    """A handler of ours is known by the protocol of a source of rounds, never by its class."""
-    for path in [*(SOURCE / "agent").glob("*.py"), *(SOURCE / "launcher").glob("*.py")]:
+@pytest.mark.parametrize("room", ["agent", "launcher", "train", "torch"])
+def test_handlers_are_known_by_what_they_can_do(room: str) -> None:
+    """A handler of ours is known by the protocol of a source of rounds or of a meeting, never by its class."""
+    for path in (SOURCE / room).glob("*.py"):
         assert "HoldfastRendezvousHandler" not in path.read_text(), path
 
 

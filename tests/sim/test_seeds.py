@@ -196,7 +196,9 @@ def test_a_failure_that_the_agent_learns_of_in_the_next_round_is_charged_to_that
 
 
 def test_the_command_line_sums_up_many_seeds(capsys: pytest.CaptureFixture[str]) -> None:
-    status = main(["--seeds", "3", "--nodes", "5:6", "--jobs", "1"])
+    status = main(["--seeds", "3", "--first", "5", "--nodes", "5:6", "--jobs", "1"])
 
     assert status == 0
-    assert capsys.readouterr().out.startswith("seeds 0 to 2: 3 seeds, 0 failed; ")
+    out, err = capsys.readouterr()
+    assert out.startswith("seeds 5 to 7: 3 seeds, 0 failed; ")
+    assert err.startswith("nodes: seeds 5 to 7 on 1 process\n")

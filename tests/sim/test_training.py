@@ -27,7 +27,8 @@ from holdfast.train.events import (
     TrainerEffect,
     TrainerEvent,
 )
-from holdfast.train.machine import UNEXPLAINED_MAX, Plan, TrainerMachine
+from holdfast.train.machine import UNEXPLAINED_MAX, TrainerMachine
+from holdfast.train.source import Plan
 
 SEEDS_MAX = 300
 #: A seed that notices what few do. It is tried first; where the simulator has changed and it does not, all follow.
@@ -158,6 +159,20 @@ def test_a_worker_that_is_replaced_in_vain_is_noticed(monkeypatch: pytest.Monkey
 
     assert found is not None
     assert found.check == "no worker is started for a training that is lost"
+
+
+#: The first seed that shows what 0.1.0 did when a worker and the coordinator died together: the survivors took the
+#: error for their own, ended, and all progress was lost.
+DEFECT_SEED = 0
+
+
+def test_the_seed_that_finds_the_worst_defect_of_0_1_0_finds_it_on_its_logic_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert Simulation(make_training(DEFECT_SEED)).run().check is None
+    monkeypatch.setattr(workers_module, "TrainerMachine", BlamesItself)
+
+    assert Simulation(make_training(DEFECT_SEED)).run().check == "no error is taken for the worker's own that is not"
 
 
 def takes_any(accounts: Sequence[Account]) -> Plan:

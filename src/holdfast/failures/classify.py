@@ -102,6 +102,16 @@ def reason(kind: Kind, evidence: Evidence) -> str:
     return ""
 
 
+def describe_exit(exit_code: int | None) -> str:
+    """Return what an exit code means, as a noun phrase; a shell's 128+n is a signal too."""
+    if exit_code is None:
+        return "no exit code is known"
+    if exit_code < 0:
+        return how_it_ended(exit_code)
+    name = signal_name(128 - exit_code) if 128 < exit_code < 128 + signal.NSIG else ""
+    return f"exit code {exit_code}, {name}" if name in signal.Signals.__members__ else f"exit code {exit_code}"
+
+
 def how_it_ended(exit_code: int) -> str:
     """Return what an exit code says in words."""
     name = signal_name(exit_code)

@@ -14,6 +14,7 @@ from holdfast.errors import ConnectionLostError, FrameError, HandshakeError, Pee
 from holdfast.facts import facts
 from holdfast.wire.address import Endpoint
 from holdfast.wire.frames import FRAME_BYTES_MAX, HELLO_BYTES_MAX, Codec, FrameReader, Message, UnknownTags
+from holdfast.wire.gmac import find_gmac
 from holdfast.wire.handshake import (
     CONNECT_TIMEOUT_S,
     NONCE_BYTES,
@@ -84,7 +85,7 @@ class Channel(Generic[M]):
                 sock = tls.wrap_socket(sock, server_hostname=endpoint.host)
             channel = cls(sock, codec)
             purpose = Purpose.of(endpoint, codec.service, run)
-            channel._shake(ClientHandshake(secret, purpose, secrets.token_bytes(NONCE_BYTES)), deadline)
+            channel._shake(ClientHandshake(secret, purpose, secrets.token_bytes(NONCE_BYTES), find_gmac()), deadline)
         except BaseException as error:
             if sock is not None:
                 sock.close()
