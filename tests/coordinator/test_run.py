@@ -801,3 +801,24 @@ def test_such_a_failure_closes_the_run_where_only_the_next_ask_brings_it() -> No
     run.ask("a", Cause("the state is lost", ends_job=True))
 
     assert run.machine.stage is Stage.CLOSED
+
+
+@pytest.mark.parametrize(("settings", "ends_job"), [({"crash_loop": 1}, False), ({}, True)])
+def test_a_coordinator_that_comes_back_knows_what_a_run_failed_for(settings: dict[str, Any], ends_job: bool) -> None:
+    """A node that asks later ends with the same exit code as those that heard it at once."""
+    run = Run(1, 1, **settings)
+    run.ask("a")
+    cause = Cause("exit code 1", detail={"traceback": "long"}, ends_job=ends_job)
+    run.tell(NodeSaid("a", Fail(run.seq("a"), run.held["a"].round, cause)))
+    run.ask("a")
+    told = run.machine.closed
+    assert told is not None
+    run.boot(run.machine.record())
+
+    [again] = [effect.message for effect in run.ask("b") if isinstance(effect, Tell)]
+    assert isinstance(again, Closed)
+    assert (again.reason, again.crash_loop, again.cause) == (
+        told.reason,
+        not ends_job,
+        Cause("exit code 1", ends_job=ends_job),
+    )

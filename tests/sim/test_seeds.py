@@ -43,6 +43,13 @@ def test_the_answer_to_an_ask_that_was_given_up_starts_no_workers() -> None:
     assert outcome.check is None, outcome.sentence
 
 
+def test_a_coordinator_that_dies_as_it_closes_a_run_knows_why_when_it_is_back() -> None:
+    # A crash loop ends the run; the coordinator has written that down, and dies before it has told a node.
+    outcome = Simulation(make_scenario(910309)).run()
+
+    assert outcome.check is None, outcome.sentence
+
+
 def test_every_kind_of_fault_is_drawn() -> None:
     makers = (make_scenario, make_training)
     drawn = {fault.kind for make in makers for seed in range(60) for fault in make(seed).faults}

@@ -178,6 +178,8 @@ class Rounds(Voting):
             charged=round_.charged if round_ else False,
             facts=self.history.last,
             reserved=self._reserved,
+            cause=_briefly(self.closed.cause) if self.closed else None,
+            crash_loop=self.closed is not None and self.closed.crash_loop,
         )
 
     @property
@@ -476,7 +478,7 @@ class Rounds(Voting):
         self.settings = record.settings
         self.history.catch_up(record.facts)
         if record.closed is not None:
-            self.closed = Closed(record.closed, record.failed)
+            self.closed = Closed(record.closed, record.failed, record.cause, record.crash_loop)
             self.stage = Stage.CLOSED
         elif record.round is not None and record.settings is not None:
             self._line = list(record.seats)
@@ -577,3 +579,8 @@ class Rounds(Voting):
         if is_loopback(node.address) and self._reached_as and not node.spec.address:
             return self._reached_as
         return node.address
+
+
+def _briefly(cause: Cause | None) -> Cause | None:
+    """Leave out what makes a cause long: tracebacks and log lines."""
+    return None if cause is None else msgspec.structs.replace(cause, detail={})
