@@ -13,7 +13,7 @@ from pathlib import Path
 
 from holdfast import plugins
 from holdfast.agent.health import HEALTH_TIMEOUT_S
-from holdfast.agent.local import LocalOptions
+from holdfast.agent.options import LocalOptions
 from holdfast.agent.signals import parse_signals
 from holdfast.errors import UsageError
 from holdfast.events.recording import spec_from

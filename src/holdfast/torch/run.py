@@ -33,10 +33,10 @@ from holdfast.torch.groups import TIMEOUT_S, RoundGroups
 from holdfast.torch.handover import DeviceCarrier
 from holdfast.torch.state import TorchState
 from holdfast.train.ledger import MicroBatch, Portion
+from holdfast.train.machine import NEWS_WAIT_S
 from holdfast.train.membership import Membership, RoundView, from_environ
 from holdfast.train.run import Run, Step
 from holdfast.train.state import State
-from holdfast.train.trainer import NEWS_WAIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

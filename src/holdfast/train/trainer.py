@@ -24,13 +24,14 @@ from holdfast.errors import (
     RendezvousError,
     RoundOverError,
     StopTrainingError,
+    TrainingLostError,
     UsageError,
 )
 from holdfast.facts import Fact, facts
 from holdfast.timer.heartbeat import heartbeat
 from holdfast.train import events as t
 from holdfast.train.given import Backend, Decider, NoBackend, Position, Rounds, StepCount
-from holdfast.train.machine import VOTE_EVERY_S, TrainerMachine
+from holdfast.train.machine import NEWS_WAIT_S, VOTE_EVERY_S, TrainerMachine
 from holdfast.train.membership import RoundView
 from holdfast.train.ring import Ring
 from holdfast.train.state import State
@@ -38,8 +39,6 @@ from holdfast.train.state import State
 if TYPE_CHECKING:
     from holdfast.checkpoint import Checkpointer, Notices
 
-#: How long the driver waits after an error for news that explains it.
-NEWS_WAIT_S = 2.0
 #: How often it looks for such news.
 LOOK_S = 0.02
 #: How long a worker that leaves the loop waits for the others to do the same.
@@ -163,8 +162,8 @@ class Trainer:
                 sentence = f"the replacement started after training had finished; exiting normally ({reason})"
                 facts.warn("too_late", sentence)
                 raise SystemExit(0)
-            case t.TrainingFailed(reason):
-                raise self._failure(reason)
+            case t.TrainingFailed() as failed:
+                raise self._failure(failed)
             case _:
                 return False
 
@@ -175,8 +174,8 @@ class Trainer:
                 return self.view
             case t.RoundGone(reason):
                 raise RoundOverError(reason)
-            case t.TrainingFailed(reason):
-                raise self._failure(reason)
+            case t.TrainingFailed() as failed:
+                raise self._failure(failed)
             case _:
                 raise RendezvousClosedError("the training is over")
 
@@ -192,8 +191,8 @@ class Trainer:
         match self.drive(t.SharingAsked()):
             case t.RoundGone(reason):
                 raise RoundOverError(reason)
-            case t.TrainingFailed(reason):
-                raise self._failure(reason)
+            case t.TrainingFailed() as failed:
+                raise self._failure(failed)
 
     def begin_step(self, count: Callable[[], None]) -> None:
         """Keep what is needed to undo the step; `count` is called once the step counts."""
@@ -473,10 +472,12 @@ class Trainer:
     def _leave_run(self, effect: t.LeaveRun) -> None:
         self.membership.leave(effect.reason)
 
-    def _failure(self, reason: str) -> BaseException:
+    def _failure(self, failed: t.TrainingFailed) -> BaseException:
         """Return the exception that the program gets when the training cannot continue."""
         error, self._error = self._error, None
-        return error if isinstance(error, RendezvousError) else NotRetryableError(reason)
+        if isinstance(error, RendezvousError):
+            return error
+        return TrainingLostError(failed.reason) if failed.ends_job else NotRetryableError(failed.reason)
 
 
 def blame_of(error: BaseException) -> t.Blame:
