@@ -21,6 +21,7 @@ ORDER = (
     "gpu",
     "launch",
     "cli",
+    "submit",
     "rendezvous",
     "coordinator",
     "store",
