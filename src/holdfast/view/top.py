@@ -95,8 +95,9 @@ def as_line(seen: Seen, now: float, clock: Callable[[float], str]) -> str:
     """Return one run as one line, for where there is no terminal."""
     state = seen.state
     steps = [row.step for row in seen.rows if row.step is not None]
+    so_far = f"{'for' if state.is_live else 'after'} {length(state.end - state.begin)}"
     parts = [
-        f"{clock(now)} {state.run}: {state.outcome} for {length(state.end - state.begin)}",
+        f"{clock(now)} {state.run}: {state.outcome} {so_far}",
         f"round {state.round}",
         count(state.world_size, "worker"),
         f"step {max(steps)}" if steps else "",
@@ -162,6 +163,11 @@ def _detail(seen: Seen, clock: Callable[[float], str], width: int, height: int) 
         lines.append([(f"  waiting: {printable(state.waiting)}", "yellow")])
     if state.outcome == "failed":
         lines.append([(f"  {printable(state.reason)}", "red")])
+    if not state.is_live:
+        more = (
+            f"  over; `holdfast runs {state.run}` says where its time went, `holdfast events {state.run}` what happened"
+        )
+        lines.append([(printable(more), "dim")])
     room = height - len(lines)
     ranks = _ranks(seen.rows, max(room - EVENTS_SHOWN_MIN - 2, 3)) if seen.rows else []
     events = [_event(told.entry.level, told.entry.sentence, clock(told.entry.time)) for told in state.notable]
