@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from holdfast.events.account import Phase
-from holdfast.events.summary import losses_by_cause, percent, short_cause, without_asides
+from holdfast.events.summary import losses_by_cause, percent, phase_name, short_cause, without_asides
 from holdfast.printable import printable
 from holdfast.quantities import count, length, size
 from holdfast.view.state import RunState
@@ -164,9 +164,7 @@ def _detail(seen: Seen, clock: Callable[[float], str], width: int, height: int) 
     if state.outcome == "failed":
         lines.append([(f"  {printable(state.reason)}", "red")])
     if not state.is_live:
-        more = (
-            f"  over; `holdfast runs {state.run}` says where its time went, `holdfast events {state.run}` what happened"
-        )
+        more = f"  over; more: holdfast runs {state.run}, holdfast events {state.run}"
         lines.append([(printable(more), "dim")])
     room = height - len(lines)
     ranks = _ranks(seen.rows, max(room - EVENTS_SHOWN_MIN - 2, 3)) if seen.rows else []
@@ -205,7 +203,7 @@ def _split(seen: Seen) -> Line:
     pieces: Line = [("  ", "")]
     for phase, (style, mark) in PHASES.items():
         if account.seconds[phase] >= 0.05:
-            pieces += [(mark, style), (f" {phase} {length(account.seconds[phase])}  ", "")]
+            pieces += [(mark, style), (f" {phase_name(account, phase)} {length(account.seconds[phase])}  ", "")]
     return pieces
 
 
