@@ -113,6 +113,8 @@ def test_what_cannot_be_sent_is_refused_at_once(kept: CallFolder) -> None:
         submit("train.py")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="workers is 0"):
         submit(print, workers=0)
+    with pytest.raises(UsageError, match=r"unexpected argument 'sep'; .*functools\.partial"):
+        submit(print, 1, sep="-")
     assert list(kept.path.parent.iterdir()) == [kept.path]
 
 
