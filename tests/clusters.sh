@@ -15,39 +15,41 @@ fail() { echo "make test-clusters: $*" >&2; exit 2; }
 [ -r /etc/debian_version ] || fail "this needs Debian: the daemons come from its packages (${PACKAGES[*]})"
 [ "$(id -u)" = 0 ] || fail "this needs root, to install packages and to make network namespaces"
 
-installed() { dpkg-query -W -f '${Package} ${db:Status-Abbrev}\n' | awk '$2 ~ /^ii/ {print $1}' | sort; }
-users() { cut -d: -f1 /etc/passwd | sort; }
-
 missing=()
 for package in "${PACKAGES[@]}"; do
     dpkg-query -W -f '${db:Status-Abbrev}' "$package" 2>/dev/null | grep -q ^ii || missing+=("$package")
 done
-before=$(mktemp) && users_before=$(mktemp)
-installed >"$before" && users >"$users_before"
+# Only what this script itself installs is taken away: other programs may install packages while the tests run.
+added=() && users=()
+for user in munge slurm sshd etcd dnsmasq mysql; do id -u "$user" >/dev/null 2>&1 || users+=("$user"); done
 
 leave_nothing() {
     local code=$?
+    [ -z "${made_policy:-}" ] || rm -f /usr/sbin/policy-rc.d
     if [ -d "${kubernetes:-}" ]; then
         "${PYTHON:-.venv/bin/python}" -m tests.schedulers.kubernetes.kubernetes_cluster stop "$kubernetes" || code=1
     fi
-    mapfile -t added < <(comm -13 "$before" <(installed))
     if [ ${#added[@]} -gt 0 ]; then
         echo "== taking away again: ${added[*]}"
-        DEBIAN_FRONTEND=noninteractive apt-get purge -y -qq "${added[@]}" >/dev/null || code=1
-        for user in $(comm -13 "$users_before" <(users)); do userdel "$user" || code=1; done
+        # dpkg, unlike apt, does not take packages along that were not named: one that others now need stays.
+        DEBIAN_FRONTEND=noninteractive dpkg --purge --abort-after=1000 "${added[@]}" >/dev/null || code=1
+        for user in "${users[@]}"; do
+            ! id -u "$user" >/dev/null 2>&1 || userdel "$user" || code=1
+        done
     fi
-    rm -f "$before" "$users_before"
     exit $code
 }
 trap leave_nothing EXIT
 
 if [ ${#missing[@]} -gt 0 ]; then
     echo "== this installs Debian's packages ${missing[*]}, and takes them away again at the end"
-    printf '#!/bin/sh\nexit 101\n' >/tmp/policy-rc.d.$$  # their daemons are not to be started: tests start their own
-    chmod 755 /tmp/policy-rc.d.$$
-    [ -e /usr/sbin/policy-rc.d ] || { mv /tmp/policy-rc.d.$$ /usr/sbin/policy-rc.d; made_policy=1; }
-    rm -f /tmp/policy-rc.d.$$
+    if [ ! -e /usr/sbin/policy-rc.d ]; then  # no daemon is to be started: tests start their own
+        made_policy=1
+        printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d
+        chmod 755 /usr/sbin/policy-rc.d
+    fi
     apt-get update -qq
+    mapfile -t added < <(apt-get install -s --no-install-recommends "${missing[@]}" | awk '/^Inst / {print $2}')
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
     [ -z "${made_policy:-}" ] || rm -f /usr/sbin/policy-rc.d
 else
