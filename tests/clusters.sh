@@ -66,8 +66,8 @@ HOLDFAST_CLUSTERS_CACHE=$CACHE "${PYTHON:-.venv/bin/python}" -m tests.schedulers
 
 echo "== Slurm $(dpkg-query -W -f '${Version}' slurmctld), $(ssh -V 2>&1), $(dockerd --version), $(podman --version)"
 HOLDFAST_TEST_CLUSTERS=1 HOLDFAST_TEST_KUBECONFIG=$kubernetes/kubeconfig "${PYTHON:-.venv/bin/python}" -m pytest -q --durations=10 \
-    tests/schedulers/test_contract.py tests/schedulers/slurm tests/schedulers/ssh tests/schedulers/containers \
-    tests/schedulers/kubernetes "$@"
+    tests/schedulers/test_contract.py tests/schedulers/local/test_acceptance.py tests/schedulers/slurm tests/schedulers/ssh \
+    tests/schedulers/containers tests/schedulers/kubernetes "$@"
 
 # Ray has many packages of its own, so it is kept apart from those of the other tests.
 if [ ! -e .venv-ray/.ready ]; then

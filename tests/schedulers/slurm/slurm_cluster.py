@@ -71,7 +71,7 @@ class SlurmCluster:
     def __init__(self, folder: Path, nodes: int = 4) -> None:
         self.folder = folder
         self.conf = folder / "slurm.conf"
-        self._nodes = nodes
+        self.names = [f"n{number}" for number in range(1, nodes + 1)]
         self._env = {**os.environ, "SLURM_CONF": str(self.conf), "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"}
 
     def start(self) -> None:
@@ -88,15 +88,14 @@ class SlurmCluster:
             "seed-file": "munge.seed",
         }
         self._call("munged", "--force", *(f"--{flag}={self.folder / name}" for flag, name in names.items()))
-        port = free_ports(self._nodes + 1)
-        settings = CONF.format(
-            folder=self.folder, port=port, nodes=self._nodes, first=port + 1, last=port + self._nodes
-        )
+        count = len(self.names)
+        port = free_ports(count + 1)
+        settings = CONF.format(folder=self.folder, port=port, nodes=count, first=port + 1, last=port + count)
         self.conf.write_text(settings)
         self._call("slurmctld", "-i", "-f", str(self.conf))
-        for number in range(1, self._nodes + 1):
-            self.start_node(f"n{number}")
-        wait_for(lambda: self.sinfo().count("idle") == self._nodes, "all nodes are idle")
+        for name in self.names:
+            self.start_node(name)
+        wait_for(lambda: self.sinfo().count("idle") == count, "all nodes are idle")
 
     def start_node(self, name: str) -> None:
         """Start one node."""
@@ -118,6 +117,13 @@ class SlurmCluster:
         for each in doomed:
             with contextlib.suppress(psutil.NoSuchProcess):
                 each.send_signal(signal.SIGKILL)
+
+    def revive(self) -> None:
+        """Start every node again that was killed, and wait until all are free."""
+        for name in self.names:
+            if not psutil.pid_exists(int((self.folder / f"slurmd.{name}.pid").read_text())):
+                self.start_node(name)
+        wait_for(lambda: self.sinfo().count("idle") == len(self.names), "all nodes are back")
 
     def _is_step_of(self, process: psutil.Process, node: str) -> bool:
         """Whether a process is the root of a job's processes on a node."""

@@ -13,7 +13,7 @@ from holdfast.errors import UsageError
 from holdfast.schedulers.slurm.scheduler import SlurmScheduler
 from holdfast.specs import AppDef, AppState, Resource, RetryPolicy, Role, is_terminal
 from tests.schedulers.acceptance import only_in_test_clusters
-from tests.schedulers.slurm.slurm_cluster import PATIENCE_S, wait_for
+from tests.schedulers.slurm.slurm_cluster import PATIENCE_S
 
 pytestmark = only_in_test_clusters
 
@@ -224,8 +224,7 @@ def test_too_few_nodes_send_the_job_back_to_the_queue(bench, cluster):
     try:
         found = bench.wait(app_id)
     finally:
-        cluster.start_node(victim)
-        wait_for(lambda: cluster.sinfo().count("idle") == 4, "the killed node is back")
+        cluster.revive()
 
     assert found.state is AppState.SUCCEEDED
     assert found.num_restarts == 1
@@ -240,8 +239,7 @@ def test_the_loss_of_the_batch_node_sends_the_job_back_to_the_queue(bench, clust
     try:
         found = bench.wait(app_id)
     finally:
-        cluster.start_node(victim)
-        wait_for(lambda: cluster.sinfo().count("idle") == 4, "the killed node is back")
+        cluster.revive()
 
     assert found.state is AppState.SUCCEEDED
     assert found.num_restarts == 1
