@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-PACKAGES=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge openssh-server openssh-client iproute2)
+PACKAGES=(slurmctld slurmd slurmdbd slurm-client slurm-wlm-basic-plugins munge mariadb-server openssh-server openssh-client iproute2)
 # For Kubernetes, which is built once and kept in a cache folder.
 PACKAGES+=(containerd runc containernetworking-plugins iptables etcd-server debootstrap golang-go dpkg-dev gcc libc6-dev make rsync jq)
 CACHE=${HOLDFAST_CLUSTERS_CACHE:-$HOME/.cache/holdfast-clusters}
@@ -68,6 +68,21 @@ echo "== Slurm $(dpkg-query -W -f '${Version}' slurmctld), $(ssh -V 2>&1), $(doc
 HOLDFAST_TEST_CLUSTERS=1 HOLDFAST_TEST_KUBECONFIG=$kubernetes/kubeconfig "${PYTHON:-.venv/bin/python}" -m pytest -q --durations=10 \
     tests/schedulers/test_contract.py tests/schedulers/local/test_acceptance.py tests/schedulers/slurm tests/schedulers/ssh \
     tests/schedulers/containers tests/schedulers/kubernetes "$@"
+
+# A newer Slurm, from a newer Debian: it needs a Python of its own to be usable there, as that of pyenv or uv is.
+newer=$CACHE/slurm-24.11
+if [ ! -e "$newer" ]; then
+    echo "== a Debian 13 with Slurm 24.11 is made in $newer, and kept for the next time"
+    rm -rf "$newer.new"
+    mirror=$(awk '/^URIs:/ {print $2; exit}' /etc/apt/sources.list.d/debian.sources 2>/dev/null || true)
+    needed=slurmctld,slurmd,slurmdbd,slurm-client,slurm-wlm-basic-plugins,slurm-wlm-mysql-plugin,munge,libffi8
+    debootstrap --variant=minbase --include=$needed trixie "$newer.new" ${mirror:+"$mirror"} >"$CACHE/debootstrap.log" 2>&1 ||
+        { tail -20 "$CACHE/debootstrap.log" >&2; fail "the Debian with the newer Slurm could not be made"; }
+    mv "$newer.new" "$newer"
+fi
+echo "== Slurm $(chroot "$newer" dpkg-query -W -f '${Version}' slurmctld)"
+HOLDFAST_TEST_CLUSTERS=1 HOLDFAST_TEST_SLURM_ROOT=$newer "${PYTHON:-.venv/bin/python}" -m pytest -q --durations=10 \
+    tests/schedulers/slurm/test_jobs.py tests/schedulers/slurm/test_accounts.py tests/schedulers/slurm/test_contract.py
 
 # Ray has many packages of its own, so it is kept apart from those of the other tests.
 if [ ! -e .venv-ray/.ready ]; then
