@@ -31,7 +31,9 @@ from holdfast.workers import Script
 watchdog.ELSEWHERE_WAIT_S = float(os.environ.get("HOLDFAST_TEST_ELSEWHERE_WAIT_S", watchdog.ELSEWHERE_WAIT_S))
 
 def tell(kind, sentence, data):
-    print(json.dumps({"kind": kind, "sentence": sentence, "data": data}, default=str), flush=True)
+    # In one piece: facts come from several threads.
+    sys.stdout.write(json.dumps({"kind": kind, "sentence": sentence, "data": data}, default=str) + "\\n")
+    sys.stdout.flush()
 
 script, config, hang = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
 facts.listen(lambda fact: tell(fact.kind, fact.sentence, fact.data))
