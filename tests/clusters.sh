@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-PACKAGES=(slurmctld slurmd slurmdbd slurm-client slurm-wlm-basic-plugins munge mariadb-server openssh-server openssh-client iproute2)
+PACKAGES=(slurmctld slurmd slurmdbd slurm-client slurm-wlm-basic-plugins munge mariadb-server-core mariadb-client-core openssh-server openssh-client iproute2)
 # For Kubernetes, which is built once and kept in a cache folder.
 PACKAGES+=(containerd runc containernetworking-plugins iptables etcd-server debootstrap golang-go dpkg-dev gcc libc6-dev make rsync jq)
 CACHE=${HOLDFAST_CLUSTERS_CACHE:-$HOME/.cache/holdfast-clusters}
