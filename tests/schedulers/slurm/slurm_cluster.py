@@ -1,7 +1,8 @@
 """A real Slurm on this machine: munged, slurmctld and several slurmd, in a folder of their own.
 
 Nothing of the machine's own Slurm is touched: keys, sockets, ports and settings are this cluster's. It needs root, and
-Debian's packages slurmctld, slurmd, slurm-client and munge; for accounts also slurmdbd, mariadb-server-core and mariadb-client-core.
+Debian's packages slurmctld, slurmd, slurm-client and munge; for accounts also slurmdbd, mariadb-server-core and
+mariadb-client-core.
 
 HOLDFAST_TEST_SLURM_ROOT names a folder with a whole system, of a newer Debian, whose Slurm is used instead. Its
 programs run there (chroot), with this machine's Python and files mounted in a namespace that is gone with the cluster.
