@@ -23,7 +23,8 @@ stays: list[bool] = []
 
 def tell(what: str, **data: Any) -> None:
     with _lock:
-        print(json.dumps({"what": what, **data}), flush=True)
+        sys.stdout.write(json.dumps({"what": what, **data}) + "\n")  # in one piece: several threads tell
+        sys.stdout.flush()
 
 
 def on_effect(effect: MemberEffect) -> None:

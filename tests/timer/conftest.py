@@ -21,7 +21,7 @@ __all__ = ["launch"]
 #: Runs one node's agent, prints each of its facts as a line, and at last how it ended.
 NODE = """
 import json, os, sys
-from holdfast.agent.local import LocalOptions
+from holdfast.agent.options import LocalOptions
 from holdfast.facts import facts
 from holdfast.launcher.api import LaunchConfig, run_agent
 from holdfast.timer import watchdog
@@ -31,7 +31,9 @@ from holdfast.workers import Script
 watchdog.ELSEWHERE_WAIT_S = float(os.environ.get("HOLDFAST_TEST_ELSEWHERE_WAIT_S", watchdog.ELSEWHERE_WAIT_S))
 
 def tell(kind, sentence, data):
-    print(json.dumps({"kind": kind, "sentence": sentence, "data": data}, default=str), flush=True)
+    # In one piece: facts come from several threads.
+    sys.stdout.write(json.dumps({"kind": kind, "sentence": sentence, "data": data}, default=str) + "\\n")
+    sys.stdout.flush()
 
 script, config, hang = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
 facts.listen(lambda fact: tell(fact.kind, fact.sentence, fact.data))

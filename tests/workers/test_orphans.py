@@ -6,6 +6,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 from multiprocessing import resource_tracker
 from pathlib import Path
 
@@ -78,6 +79,31 @@ def test_an_orphan_that_outlives_the_gang_is_reaped_when_it_ends(gang, monkeypat
     left = [Path(f"/proc/{each}/cmdline").read_text() for each in children(os.getpid()) if read_stat(each)]
     assert not thread.is_alive(), f"another test has left processes: {left}"
     assert read_stat(pid) is None
+
+
+def test_an_orphan_that_comes_while_the_thread_looks_is_reaped(gang, monkeypatch):
+    orphans = family().orphans
+    monkeypatch.setattr(orphans, "_look_s", 1000.0)  # only this test looks
+    listed, made = children(os.getpid()), []
+
+    def list_children(pid):
+        if not made and threading.current_thread() is looking:
+            made.append(make_orphan())
+            closing.start()  # it must not be able to close before what was listed is judged
+            closing.join(0.2)
+            return listed
+        return children(pid)
+
+    looking, closing = threading.Thread(target=orphans.look), threading.Thread(target=gang.close)
+    monkeypatch.setattr("holdfast.workers.orphans.children", list_children)
+    looking.start()
+    looking.join(PATIENCE_S)
+    closing.join(PATIENCE_S)
+    kill(made[0])
+
+    look_often()
+
+    assert read_stat(made[0]) is None
 
 
 def test_children_of_the_program_keep_their_exit_codes(gang, long_lived):

@@ -89,14 +89,16 @@ class Orphans:
     def look(self) -> int:
         """Reap children that have been dead for long enough; return how many are left that may be orphans."""
         known = self._known()
-        found = [stat for stat in map(read_stat, children(os.getpid())) if stat is not None and stat.pid not in known]
-        names = {(stat.pid, stat.start) for stat in found}
-        # Only names that are gone for good: a hook may add one meanwhile.
-        self._own -= {name for name in tuple(self._own) if name not in names and _name(name[0]) != name}
         with self._lock:
+            # What `end` notes must not be judged by children that were listed before.
+            here = [stat for stat in map(read_stat, children(os.getpid())) if stat is not None]
+            found = [stat for stat in here if stat.pid not in known]
+            names = {(stat.pid, stat.start) for stat in found}
             if not self._open:  # there are no new orphans any more: a new child is the program's own
                 self._own |= names - self._dead.keys()
             self._dead = {name: count for name, count in self._dead.items() if name in names}
+        # Only names that are gone for good: a hook may add one meanwhile.
+        self._own -= {name for name in tuple(self._own) if name not in names and _name(name[0]) != name}
         servers = _multiprocessing_servers()
         left = [stat for stat in found if (stat.pid, stat.start) not in self._own and stat.pid not in servers]
         return sum(not self._reap(stat) for stat in left)
