@@ -111,7 +111,7 @@ def test_a_pure_module_imports_nothing_of_the_outside(path: Path) -> None:
 DRIVERS = {
     "agent": {"driver.py", "local.py", "peer_calls.py"},
     "coordinator": {"driver.py", "query.py"},
-    "rendezvous": {"driver.py", "etcd.py", "native.py"},
+    "rendezvous": {"driver.py", "etcd.py", "memory.py", "native.py"},
     "store": {"client.py", "etcd.py", "memory.py"},
     "train": {"neighbours.py", "replica_lines.py", "ring.py", "run.py", "trainer.py"},
 }

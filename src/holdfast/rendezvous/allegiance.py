@@ -103,3 +103,10 @@ class Allegiance:
         if self._lost_at is None:
             self._lost_at = now
         self._doubts = self._doubts or not ended or now > self._answered_at + _FRESH_LEASES * lease_s
+
+
+def after_seal(memory: Memory, succession: Succession) -> Memory:
+    """Return what an agent knows that carries the coordinator and seals a round, before its own node hears of it."""
+    term = max(succession.term, memory.term, key=lambda each: each.number)
+    agents = (*succession.heirs, *succession.former)
+    return Memory(memory.nodes, term, succession.ballots, agents)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.coordinator.messages import Memory, Succession
+from holdfast.coordinator.messages import Memory
 from holdfast.errors import HoldfastError
 from holdfast.facts import facts
 from holdfast.filenames import file_name
@@ -136,10 +136,3 @@ def _sweep(folder: Path) -> None:
                 path.unlink()
                 path.with_suffix(".lock").unlink()
                 os.close(lock)
-
-
-def after_seal(memory: Memory, succession: Succession) -> Memory:
-    """Return what an agent knows that carries the coordinator and seals a round, before its own node hears of it."""
-    term = max(succession.term, memory.term, key=lambda each: each.number)
-    agents = (*succession.heirs, *succession.former)
-    return Memory(memory.nodes, term, succession.ballots, agents)

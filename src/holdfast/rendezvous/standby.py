@@ -17,9 +17,10 @@ from holdfast.coordinator.machine import Follow, HandOver, Lead
 from holdfast.coordinator.messages import Memory, Succession, Term
 from holdfast.errors import UnavailableError
 from holdfast.facts import facts
+from holdfast.rendezvous.allegiance import after_seal
 from holdfast.rendezvous.driver import Host
 from holdfast.rendezvous.machine import MemberMachine
-from holdfast.rendezvous.memory import MemoryFile, after_seal
+from holdfast.rendezvous.memory import MemoryFile
 from holdfast.wire.address import Endpoint
 from holdfast.wire.tls import TlsFiles
 

@@ -24,7 +24,7 @@ from holdfast.coordinator.messages import (
     Succession,
 )
 from holdfast.rendezvous import machine as m
-from holdfast.rendezvous.memory import after_seal
+from holdfast.rendezvous.allegiance import after_seal
 from holdfast.sim.process import Process
 from holdfast.sim.simulation import Outcome
 from holdfast.sim.story import Story
