@@ -170,7 +170,9 @@ class TakeoverRules:
         if home is not None and home.alive:
             return True
         others = [each for each in self._sim.current.values() if each is not node and each.alive]
-        return self._is_known(node, others) or any(self._is_known(each, [node]) for each in others) or not others
+        if not others:
+            return node.machine.place is not None
+        return self._is_known(node, others) or any(self._is_known(each, [node]) for each in others)
 
     def _is_known(self, node: TakeoverNode, others: list[TakeoverNode]) -> bool:
         agents = node.machine.allegiance.agents if node.machine.allegiance is not None else ()
