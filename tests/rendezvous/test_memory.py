@@ -6,6 +6,7 @@ import os
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from holdfast.coordinator.messages import Ballot, Heir, Memory, RoundId, Term
@@ -58,7 +59,7 @@ def test_it_is_void_once_the_run_is_over_or_its_agent_long_dead(tmp_path: Path) 
 
     second.keep(KNOWN)
     second.close()
-    (path,) = tmp_path.rglob("*.json")
+    (path,) = tmp_path.rglob("*.memory")
     long_ago = time.time() - VALID_S - 1
     os.utime(path, (long_ago, long_ago))
     third = open_file()
@@ -70,7 +71,7 @@ def test_it_is_void_once_the_run_is_over_or_its_agent_long_dead(tmp_path: Path) 
 def test_an_agent_that_lives_on_keeps_it_valid(tmp_path: Path) -> None:
     first = open_file()
     first.keep(KNOWN)
-    (path,) = tmp_path.rglob("*.json")
+    (path,) = tmp_path.rglob("*.memory")
     os.utime(path, (0, 0))
     first.touch()
     first.close()
@@ -80,11 +81,30 @@ def test_an_agent_that_lives_on_keeps_it_valid(tmp_path: Path) -> None:
     second.close()
 
 
+def test_the_last_one_that_was_written_whole_counts(tmp_path: Path) -> None:
+    later = msgspec.structs.replace(KNOWN, term=Term(3, "d"))
+    first = open_file()
+    first.keep(KNOWN)
+    first.keep(later)
+    first.close()
+    second = open_file()
+    assert second.found == later
+    second.close()
+
+    (path,) = tmp_path.rglob("*.memory")
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b'"d"', b'"?"'))
+    third = open_file()
+
+    assert third.found == KNOWN
+    third.close()
+
+
 def test_nothing_is_left_of_a_run_that_is_over_nor_of_one_that_is_long_forgotten(tmp_path: Path) -> None:
     first, forgotten = open_file(), open_file(run="job8")
     forgotten.keep(KNOWN)
     forgotten.close()
-    (path,) = tmp_path.rglob("*.json")
+    (path,) = tmp_path.rglob("*.memory")
     os.utime(path, (0, 0))
     first.keep(KNOWN)
     first.forget()
@@ -100,8 +120,8 @@ def test_one_that_cannot_be_read_or_kept_is_told_and_left_out(
     first = open_file()
     first.keep(KNOWN)
     first.close()
-    (path,) = tmp_path.rglob("*.json")
-    path.write_text("{")
+    (path,) = tmp_path.rglob("*.memory")
+    path.write_text("{" * 100)
     second = open_file()
     assert second.found is None
     assert "is left out" in caplog.text
