@@ -81,7 +81,7 @@ class LocalWorkers:
             first=options.preload_first,
             keep_s=options.keep_warm_s,
             standbys=options.standbys,
-            cuda=options.standbys_open_gpu,
+            standbys_open=options.standbys_open,
         )
         self._vault: VaultHost | None = None
         self._hangs = Hangs(options.hang, self._gather_stacks, lambda: ask_others_still(agent.calls, group))

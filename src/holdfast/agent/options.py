@@ -10,6 +10,7 @@ from holdfast.agent.machine import BACKOFF_S_MAX, EXIT_BARRIER_TIMEOUT_S, SHUTDO
 from holdfast.timer.hang import HangOptions
 from holdfast.wire.address import Endpoint
 from holdfast.workers import LogsSpecs
+from holdfast.workers.standbys import Opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +25,8 @@ class LocalOptions:
     keep_warm_s: float | None = None
     #: How many processes stand by on this node to take the place of workers, forked from the template.
     standbys: int = 0
-    #: Whether they may open a GPU: nothing that the program sets afterwards must count only before that.
-    standbys_open_gpu: bool = True
+    #: What they may open beforehand: nothing that the program sets afterwards must count only before that.
+    standbys_open: frozenset[Opened] = frozenset({"gpu", "nccl"})
     backoff_s: float = 0.0
     backoff_s_max: float = BACKOFF_S_MAX
     forward_signals: tuple[signal.Signals, ...] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -124,9 +124,29 @@ class Backend(Protocol):
     def settle(self) -> None:
         """Wait until every collective of the step has done its work; raises `RoundOverError` where one never will."""
 
+    def is_own(self, error: BaseException) -> bool:
+        """Whether an error of a step is certainly this worker's own, such as the failure of its device."""
+
     @property
     def broadcast(self) -> Callable[[bytes | None, int], bytes] | None:
         """Sends bytes from one rank to all others; None where the ring does that."""
+
+    @property
+    def carrier(self) -> Carrier | None:
+        """Moves states by itself; None where they travel as bytes."""
+
+
+class Carrier(Protocol):
+    """Moves a state from device to device, while our ring carries what is not on one."""
+
+    def describe(self, position: Any) -> bytes:
+        """Return what all workers have to know of this worker's state before it travels, with its position."""
+
+    def carry(self, described: bytes | memoryview, to: Sequence[int]) -> tuple[Any, int]:
+        """Send or receive a state.
+
+        Returns it where this worker is one of `to`, as a tree with its position, and its size in bytes.
+        """
 
 
 class NoBackend:
@@ -141,9 +161,18 @@ class NoBackend:
     def settle(self) -> None:
         """Nothing is under way."""
 
+    def is_own(self, error: BaseException) -> bool:
+        """There is no device that could fail."""
+        del error
+        return False
+
     @property
     def broadcast(self) -> None:
         """The ring does that."""
+
+    @property
+    def carrier(self) -> None:
+        """The state travels as bytes."""
 
 
 class Position(Protocol):

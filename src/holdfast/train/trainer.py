@@ -218,7 +218,7 @@ class Trainer:
         if self._decider.shares_fate and not isinstance(error, RoundOverError):
             return False  # the others of its replica know nothing of it, and end with this worker
         self._error = error
-        return isinstance(self.drive(t.StepFailed(blame_of(error), str(error) or repr(error))), t.StepUndone)
+        return isinstance(self.drive(t.StepFailed(self._blame(error), str(error) or repr(error))), t.StepUndone)
 
     def stop(self, reason: str) -> None:
         """End the training for all workers soon; may be called from any thread."""
@@ -354,21 +354,29 @@ class Trainer:
     def _move(self, effect: t.MoveState) -> t.TrainerEvent:
         assert self._state is not None
         began = time.monotonic()
+        carrier, gives = self.backend.carrier, self.rank == effect.source
         mine = None
-        if self.rank == effect.source:
+        if gives and carrier is not None:
+            mine = carrier.describe(self.position.snapshot())
+        elif gives:
             tree = {"state": self._state.capture_snapshot(), "position": self.position.snapshot()}
             mine = pack(tree).to_bytes()
         data = (self.backend.broadcast or self.ring.broadcast)(mine, effect.source)
-        if self.rank in effect.to:
-            self._touched = True
-            self._become(unpack(data, verify=False))
+        takes = self._touched = self.rank in effect.to
+        taken, nbytes = None, len(data)
+        if carrier is not None:
+            taken, nbytes = carrier.carry(data, effect.to)
+        elif takes:
+            taken = unpack(data, verify=False)
+        if takes:
+            self._become(taken)
         took_ms = (time.monotonic() - began) * 1000
         facts.publish(
             Fact(
                 "state_synced",
-                f"rank {effect.source} gave its state ({len(data)} bytes, step {self.position.step}) to "
+                f"rank {effect.source} gave its state ({nbytes} bytes, step {self.position.step}) to "
                 f"{len(effect.to)} of {self.world_size} workers in {took_ms:.0f} ms",
-                {"duration_ms": took_ms, "bytes": len(data), "source": effect.source, "to": list(effect.to)},
+                {"duration_ms": took_ms, "bytes": nbytes, "source": effect.source, "to": list(effect.to)},
             )
         )
         return t.StateMoved(self.position.step)
@@ -395,8 +403,11 @@ class Trainer:
             self.backend.settle()
         except (RuntimeError, OSError) as error:
             self._error = error
-            return t.StepFailed(blame_of(error), str(error))
+            return t.StepFailed(self._blame(error), str(error))
         return t.SumsSettled()
+
+    def _blame(self, error: BaseException) -> t.Blame:
+        return t.Blame.OWN if self.backend.is_own(error) else blame_of(error)
 
     def _count_step(self, _: t.CountStep) -> None:
         self._count()
