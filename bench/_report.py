@@ -22,6 +22,7 @@ ORDER = (
     "nccl",
     "launch",
     "cli",
+    "submit",
     "rendezvous",
     "coordinator",
     "store",

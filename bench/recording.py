@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench.top import PATIENCE_S, RUN, pid_of
+from bench.top import PATIENCE_S, RUN, pid_of, training
 
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "recording.svg"
 COLUMNS, LINES = 88, 17
@@ -25,22 +25,8 @@ HOLD_S = 6.0
 CELL_WIDTH, LINE_HEIGHT, MARGIN = 8.05, 18.0, 16.0
 COLOURS = {"31": "#ff7b72", "32": "#56d364", "33": "#e3b341", "34": "#79c0ff", "35": "#d2a8ff", "2": "#8b949e"}
 
-SCRIPT = """
-import time
-import numpy as np
-import holdfast
-
-inputs = np.random.default_rng(0).normal(size=(960, 4))
-wanted = inputs @ np.array([1.0, 2.0, 3.0, 4.0])
-state = holdfast.NumpyState(weights=np.zeros(4))
-with holdfast.elastic(state) as run:
-    for step in run.steps(samples=len(inputs), batch=96, micro_batch=8, epochs=20):
-        with step:
-            time.sleep(0.04)
-            for micro in step.micro_batches:
-                chosen = list(micro.indices)
-                step.add(2 * (inputs[chosen] @ state.weights - wanted[chosen]) @ inputs[chosen])
-            state.weights -= 0.1 * step.total() / step.samples
+#: What the training of `bench.top` says of itself here, after each step.
+TOLD = """\
         if run.rank == 0 and step.number % 20 == 0:
             off = abs(state.weights - [1, 2, 3, 4]).max()
             print(f"step {step.number:3}, {run.world_size} workers, error {off:.5f}", flush=True)
@@ -78,7 +64,7 @@ def record() -> list[tuple[float, str]]:
     frames: list[tuple[float, str]] = []
     with tempfile.TemporaryDirectory() as folder:
         os.environ["HOLDFAST_HOME"] = folder
-        (Path(folder) / "train.py").write_text(SCRIPT)
+        (Path(folder) / "train.py").write_text(training(20, 0.04) + TOLD)
         terminal = Terminal(folder)
         began = time.monotonic()
 

@@ -39,6 +39,8 @@ import enum
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from msgspec import Struct
+
 from holdfast.coordinator.messages import Cause, Place
 from holdfast.coordinator.sentences import CANNOT_HELP, spent
 from holdfast.machine import Tick
@@ -67,8 +69,7 @@ class Stage(enum.StrEnum):
     ENDED = "ended"
 
 
-@dataclass(frozen=True, slots=True)
-class AgentRules:
+class AgentRules(Struct, frozen=True):
     """How an agent behaves."""
 
     #: Restarts that this agent grants itself; None if the coordinator counts them for the whole job.
@@ -85,8 +86,7 @@ class AgentRules:
 # -- events; those of rounds are the member's effects --------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Begin:
+class Begin(Struct, frozen=True):
     """Take part.
 
     `preloading`: the workers' imports are still under way. `busy`: a round runs that an ask would break.
@@ -96,52 +96,44 @@ class Begin:
     busy: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PreloadBegun:
+class PreloadBegun(Struct, frozen=True):
     """The imports for the next workers have begun, beside those that run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Preloaded:
+class Preloaded(Struct, frozen=True):
     """The workers' imports are done, or given up: workers can be started."""
 
 
-@dataclass(frozen=True, slots=True)
-class TrainsInProcess:
+class TrainsInProcess(Struct, frozen=True):
     """A worker has said that it trains in process: the workers outlive each other and the round."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerFailed:
+class WorkerFailed(Struct, frozen=True):
     """A worker of this node failed."""
 
     cause: Cause
 
 
-@dataclass(frozen=True, slots=True)
-class WorkersFinished:
+class WorkersFinished(Struct, frozen=True):
     """All workers of this node have exited with 0. `hosting`: the others need this process, however long they take."""
 
     hosting: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class WorkersStopped:
+class WorkersStopped(Struct, frozen=True):
     """No worker of this node runs any more; the answer to `StopWorkers`. `cause`: what came to light meanwhile."""
 
     cause: Cause | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Signalled:
+class Signalled(Struct, frozen=True):
     """This agent received a signal that ends it."""
 
     number: int
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class SignalPassing:
+class SignalPassing(Struct, frozen=True):
     """This agent received a signal that is meant for the workers."""
 
     number: int
@@ -165,8 +157,7 @@ AgentEvent = (
 # -- effects; `Fail`, `Replace`, `Finish` and `Leave` are the member's events -----------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitPreload:
+class AwaitPreload(Struct, frozen=True):
     """Say that the imports are waited for; `busy`: before a round is asked for, since one runs that need not wait."""
 
     busy: bool = False
@@ -185,30 +176,26 @@ class AskRound:
     number: int = field(default=0, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class StartWorkers:
+class StartWorkers(Struct, frozen=True):
     """Start the workers of a round at this place; `restarts` is what the job has used of its budget."""
 
     place: Place
     restarts: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TakePlace:
+class TakePlace(Struct, frozen=True):
     """Workers that survived a round are in the next one, at this place."""
 
     place: Place
 
 
-@dataclass(frozen=True, slots=True)
-class ReplaceWorkers:
+class ReplaceWorkers(Struct, frozen=True):
     """Start new workers in the place of those that failed."""
 
     restarts: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class StopWorkers:
+class StopWorkers(Struct, frozen=True):
     """Stop the workers: the signal, the grace, SIGKILL; answered by `WorkersStopped`. Sent again, it is harder."""
 
     number: int
@@ -216,8 +203,7 @@ class StopWorkers:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class SignalWorkers:
+class SignalWorkers(Struct, frozen=True):
     """Forward a signal to the workers; it does not mean a stop."""
 
     number: int
@@ -236,8 +222,7 @@ class Outcome:
     unanswered: AskFailed | RunEnded | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(Struct, frozen=True):
     """The agent is done."""
 
     outcome: Outcome

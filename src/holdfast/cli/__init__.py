@@ -35,7 +35,7 @@ SECTIONS = {
         "demo": "Watch a job survive a killed worker and a killed node; under a minute, on this machine.",
     },
     "Submit jobs": {
-        "run": "Submit a job, to this machine or to the scheduler of a plugin, and follow it.",
+        "run": "Submit a job, to this machine, Slurm, Kubernetes, SSH hosts or containers, and follow it.",
         "list": "List jobs.",
         "status": "Show the status of jobs, replica by replica.",
         "log": "Show what the replicas of a job wrote, and where their logs are.",

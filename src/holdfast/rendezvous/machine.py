@@ -214,15 +214,17 @@ class MemberMachine(Seeker):
 
     def wakeup(self) -> float | None:
         """Say when time alone changes something."""
-        times = [self._retry_at, self._deadline, self._beat_at]
+        away = None
         if self._linked:
-            times.append(self._heard_at + self.spec.lease_s)
-            if self.state in SETTLED and self._away.since is None:
-                times.append(self._heard_at + SILENT_TOLD_S)
+            settled = self.state in SETTLED and self._away.since is None
+            away = self._heard_at + (self._told_after_s if settled else self.spec.lease_s)
         elif self.state in SETTLED:
-            times.append(self._away.due(self._told_after_s))
-        times.append(self._gives_up_at())
-        return min((when for when in times if when is not None), default=None)
+            away = self._away.due(self._told_after_s)
+        first = None
+        for when in (self._retry_at, self._deadline, self._beat_at, away, self._gives_up_at()):
+            if when is not None and (first is None or when < first):
+                first = when
+        return first
 
     def check(self) -> None:
         """Assert every invariant."""
