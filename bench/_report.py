@@ -19,6 +19,7 @@ ORDER = (
     "inprocess",
     "checkpoint",
     "gpu",
+    "nccl",
     "launch",
     "cli",
     "submit",

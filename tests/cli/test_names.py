@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from holdfast.cli.names import endpoint_of, find_run, match
+from holdfast.cli.names import endpoint_of, find_handle, find_run, match
 from holdfast.errors import UsageError
 from holdfast.events.entry import Entry, encode
 from holdfast.events.index import note_journal
@@ -36,6 +37,32 @@ def test_a_handle_an_id_and_the_beginning_of_one_name_the_same(text: str, found:
 def test_the_beginning_of_several_is_refused_with_their_names() -> None:
     with pytest.raises(UsageError, match=r"'train' could be any of 2 jobs: local://holdfast/train-6jxds, local"):
         match("train", KNOWN, "jobs")
+
+
+class _Places:
+    """A runner with one job, in a namespace that lists do not show."""
+
+    def name(self) -> str:
+        return "holdfast"
+
+    def scheduler_backends(self) -> list[str]:
+        return ["broken", "kubernetes"]
+
+    def list(self, scheduler: str) -> list[object]:
+        return []
+
+    def status(self, handle: str) -> object:
+        if handle.startswith("broken:"):
+            raise OSError("not reached")
+        return object() if handle == "kubernetes://holdfast/team:train-x7k2m" else None
+
+
+def test_a_job_in_another_namespace_is_found_by_its_id() -> None:
+    runner: Any = _Places()
+
+    assert find_handle(runner, "team:train-x7k2m") == "kubernetes://holdfast/team:train-x7k2m"
+    with pytest.raises(UsageError, match="there is no job 'team:other'"):
+        find_handle(runner, "team:other")
 
 
 def test_a_path_is_not_taken_for_a_run(environ: dict[str, str]) -> None:

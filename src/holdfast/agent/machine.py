@@ -25,6 +25,7 @@ The rules:
 2. Other nodes hear of it before our own workers stop: of a failure so that they stop at once, of a signal so that they
    regroup without waiting for a lease.
 3. With a rendezvous that counts restarts for the whole job, this machine never refuses one; with any other it counts.
+   A failure that no restart can mend is never answered with one: the answer to the next ask is the end of the run.
 4. A signal wins over everything else; a second one makes the stop hard.
 5. Workers run from the moment `StartWorkers` is returned: its driver starts them before it hands over the next
    event. So there is no time in which it is not known whether workers run.
@@ -41,12 +42,17 @@ from typing import Any
 from msgspec import Struct
 
 from holdfast.coordinator.messages import Cause, Place
-from holdfast.coordinator.sentences import spent
+from holdfast.coordinator.sentences import CANNOT_HELP, spent
 from holdfast.machine import Tick
 from holdfast.rendezvous.events import AskFailed, Fail, Finish, Leave, Replace, RoundBroken, RoundSealed, RunEnded
 
 #: POSIX numbers; a pure module does not import `signal`.
 SIGTERM, SIGKILL = 15, 9
+#: How long workers have after the first signal, before SIGKILL.
+SHUTDOWN_TIMEOUT_S = 30.0
+#: How long an agent whose workers have finished waits for those of the other nodes.
+EXIT_BARRIER_TIMEOUT_S = 300.0
+BACKOFF_S_MAX = 60.0
 
 
 class Stage(enum.StrEnum):
@@ -70,11 +76,11 @@ class AgentRules(Struct, frozen=True):
     max_restarts: int | None = None
     #: Whether a single worker that failed may be replaced; not if the job has no restarts.
     replaces: bool = True
-    shutdown_timeout_s: float = 30.0
-    exit_barrier_timeout_s: float = 300.0
+    shutdown_timeout_s: float = SHUTDOWN_TIMEOUT_S
+    exit_barrier_timeout_s: float = EXIT_BARRIER_TIMEOUT_S
     #: The pause before the first restart after a failure here; it doubles with each one up to the maximum.
     backoff_s: float = 0.0
-    backoff_s_max: float = 60.0
+    backoff_s_max: float = BACKOFF_S_MAX
 
 
 # -- events; those of rounds are the member's effects --------------------------------------------------------
@@ -415,13 +421,14 @@ class AgentMachine:
             return  # a worker that fails while we stop it proves nothing
         limit = self.rules.max_restarts
         is_spent = limit is not None and self.restarts >= limit
-        if self._in_process and self.rules.replaces and not is_spent:
+        if self._in_process and self.rules.replaces and not is_spent and not cause.ends_job:
             self.restarts += 1
             self._out += [Replace(cause), ReplaceWorkers(self._restarts_used())]
             return
-        if limit is not None and is_spent:
-            self._ending = Outcome(succeeded=False, reason=f"{cause.sentence}; {spent(limit)}", cause=cause)
-        else:
+        if limit is not None and (is_spent or cause.ends_job):
+            why = CANNOT_HELP if cause.ends_job else spent(limit)
+            self._ending = Outcome(succeeded=False, reason=f"{cause.sentence}; {why}", cause=cause)
+        elif not cause.ends_job:
             self.restarts += 1
         self._cause = cause
         self._out.append(Fail(cause))
@@ -436,8 +443,9 @@ class AgentMachine:
     def _on_stopped(self, event: WorkersStopped, now: float) -> None:
         if self.stage is not Stage.STOPPING:
             return
-        if event.cause is not None and self._cause is not None and self._cause.victim:
-            self._cause = event.cause
+        found = event.cause
+        if found is not None and self._cause is not None and (self._cause.victim or found.ends_job):
+            self._cause = found
         rules = self.rules
         if self._ending is not None:
             self._end(self._ending)

@@ -65,7 +65,7 @@ COMMANDS = {name: line for section in SECTIONS.values() for name, line in sectio
 #: What a shell shows for a program that a closed pipe has ended.
 _PIPE_CLOSED = 141
 #: What a shell shows for a program that Ctrl-C has ended.
-_INTERRUPTED = 130
+INTERRUPTED = 130
 
 
 class _NobodyReads(Exception):
@@ -160,7 +160,7 @@ def main(args: Sequence[str] | None = None) -> None:
         _tell_usage(error)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        sys.exit(_INTERRUPTED)
+        sys.exit(INTERRUPTED)
     except InternalError:
         raise
     except HoldfastError as error:

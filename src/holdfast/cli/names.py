@@ -6,6 +6,7 @@ in a job that is the job's id. So all commands take the same names, and each sea
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -81,7 +82,23 @@ def find_handle(runner: Runner, text: str) -> str:
             return found
         newest_first = sorted(jobs.values(), key=lambda job: job.submitted_at or 0.0, reverse=True)
         ids += [job.app_id for job in newest_first if job.app_id not in ids]
+    if ":" in text and "://" not in text and (found := _elsewhere(runner, schedulers, text)):
+        return found
     raise UsageError(_no_job(text, ids))
+
+
+def _elsewhere(runner: Runner, schedulers: list[str], text: str) -> str:
+    """Return the handle of a job that no list shows: `namespace:id` may be in another namespace; empty if none is."""
+    from holdfast.specs import make_app_handle
+
+    for scheduler in schedulers:
+        handle = make_app_handle(scheduler, runner.name(), text)
+        try:
+            if runner.status(handle) is not None:
+                return handle
+        except Exception as error:  # noqa: BLE001 - as for the lists: the others may still know it
+            logging.getLogger("holdfast").info("the scheduler '%s' cannot be asked for %s: %s", scheduler, text, error)
+    return ""
 
 
 def latest_handle(runner: Runner) -> str:

@@ -32,7 +32,7 @@ from holdfast.agent.machine import (
 )
 from holdfast.agent.machine import Stage as AgentStage
 from holdfast.coordinator.machine import Connected, CoordinatorMachine, Disconnected, Received, Send
-from holdfast.coordinator.messages import Ack, Beat, Cause, NodeSpec, Place, RoundId, RunSettings
+from holdfast.coordinator.messages import LEASE_S, Ack, Beat, Cause, NodeSpec, Place, RoundId, RunSettings
 from holdfast.errors import UsageError
 from holdfast.forecast.plan import DAY_S, Account, Loss, Plan
 from holdfast.machine import Tick
@@ -61,7 +61,7 @@ RUN = "forecast"
 #: One way between a node and the coordinator, and how long workers take to stop.
 LATENCY_S, STOP_S = 0.000_5, 0.05
 #: The lease of a node, unless failures are noticed sooner.
-LEASE_S, LEASE_S_MIN = 5.0, 0.5
+LEASE_S_MIN = 0.5
 #: When nothing but beats has been said for so long, nothing else will be.
 QUIET_S = 0.2
 _SLICE_S = 0.25

@@ -1,60 +1,28 @@
 """What jobs do on a real Kubernetes, beyond the contract."""
 
 import os
-import time
 
 import psutil
 import pytest
 
 from holdfast.errors import UsageError
 from holdfast.schedulers.kubernetes.scheduler import KubernetesScheduler
-from holdfast.specs import AppDef, AppState, Resource, RetryPolicy, Role, is_terminal
+from holdfast.specs import AppState, Resource, RetryPolicy
 from tests.schedulers.acceptance import only_in_test_clusters
+from tests.schedulers.job_bench import JobBench
 from tests.schedulers.kubernetes import image
-from tests.schedulers.kubernetes.kubernetes_cluster import PATIENCE_S, wait_for
+from tests.schedulers.kubernetes.kubernetes_cluster import wait_for
 
 pytestmark = only_in_test_clusters
 
 
-class Bench:
-    """One session of jobs on the cluster."""
-
-    def __init__(self, home):
-        self.scheduler = KubernetesScheduler(home.parent.name[:40], home)
-
-    def submit(self, script, cfg=None, **role):
-        return self.submit_app([self.role(script, **role)], cfg)
-
-    def role(self, script, name="main", **more):
-        known = {"image": image.APP, "entrypoint": "sh", "args": ["-c", script], "resource": Resource(0.2, 0, 64)}
-        return Role(name, **{**known, **more})
-
-    def submit_app(self, roles, cfg=None):
-        return self.scheduler.submit(AppDef("job", roles), {"grace_s": 10.0, **(cfg or {})})
-
-    def wait(self, app_id, until=None):
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            found = self.scheduler.describe(app_id)
-            if until(found) if until else is_terminal(found.state):
-                return found
-            assert time.monotonic() < deadline, f"still {found}"
-            self.scheduler.wait_news(app_id, 1.0)
-
-    def lines(self, app_id, role="main", k=0):
-        return list(self.scheduler.log_iter(app_id, role, k))
-
-    def wait_line(self, app_id, line, k=0):
-        assert line in self.scheduler.log_iter(app_id, "main", k, should_tail=True), "the job ended without it"
-
-
 @pytest.fixture
 def bench(cluster, tmp_path):
-    made = Bench(tmp_path / "home")
+    scheduler = KubernetesScheduler(tmp_path.name[:40], tmp_path / "home")
+    made = JobBench(scheduler, cfg={"grace_s": 10.0}, image=image.APP, resource=Resource(0.2, 0, 64))
     yield made
-    for app in made.scheduler.list():
-        made.scheduler.delete(app.app_id)
-    made.scheduler.close()
+    made.clear()
+    scheduler.close()
 
 
 def pod_names(cluster, app_id):

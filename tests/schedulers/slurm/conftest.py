@@ -21,7 +21,8 @@ def cluster_of_session(tmp_path_factory):
 @pytest.fixture
 def cluster(cluster_of_session, monkeypatch):
     """Make Slurm's commands talk to the cluster of the tests."""
-    monkeypatch.setenv("SLURM_CONF", str(cluster_of_session.conf))
+    for name, value in cluster_of_session.environ.items():
+        monkeypatch.setenv(name, value)
     return cluster_of_session
 
 

@@ -1,7 +1,11 @@
 """A real Slurm on this machine: munged, slurmctld and several slurmd, in a folder of their own.
 
 Nothing of the machine's own Slurm is touched: keys, sockets, ports and settings are this cluster's. It needs root, and
-Debian's packages slurmctld, slurmd, slurm-client and munge.
+Debian's packages slurmctld, slurmd, slurm-client and munge; for accounts also slurmdbd, mariadb-server-core and
+mariadb-client-core.
+
+HOLDFAST_TEST_SLURM_ROOT names a folder with a whole system, of a newer Debian, whose Slurm is used instead. Its
+programs run there (chroot), with this machine's Python and files mounted in a namespace that is gone with the cluster.
 """
 
 from __future__ import annotations
@@ -12,12 +16,15 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import psutil
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "scancel")
+FOR_ACCOUNTS = ("slurmdbd", "sacct", "sacctmgr")
+MARIADB = ("mariadbd", "mariadb-install-db", "my_print_defaults")
 #: No test waits for that long; it only keeps a broken one from hanging.
 PATIENCE_S = 120.0
 
@@ -40,7 +47,7 @@ SlurmctldLogFile={folder}/slurmctld.log
 SlurmdLogFile={folder}/slurmd.%n.log
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
-AccountingStorageType=accounting_storage/none
+{accounts}
 JobCompType=jobcomp/filetxt
 JobCompLoc={folder}/jobcomp.log
 SlurmdTimeout=10
@@ -54,12 +61,59 @@ NodeName=n[1-{nodes}] NodeHostname=localhost NodeAddr=127.0.0.1 Port=[{first}-{l
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1
 PartitionName=urgent Nodes=ALL Default=NO MaxTime=INFINITE State=UP PriorityTier=10
 """
+NO_ACCOUNTS = "AccountingStorageType=accounting_storage/none"
+ACCOUNTS = """AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=127.0.0.1
+AccountingStoragePort={port}
+AccountingStoragePass={folder}/munge.sock"""
+DBD_CONF = """
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.sock
+DbdHost=localhost
+DbdAddr=127.0.0.1
+DbdPort={port}
+SlurmUser=root
+LogFile={folder}/slurmdbd.log
+PidFile={folder}/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StoragePort={storage}
+StorageUser=root
+StorageLoc=slurm
+"""
+#: Mounts in the other system what of this machine a job needs, then stays for the others to come to.
+HOLDER = """
+set -e
+mount --make-rprivate /
+for each in /proc /sys /dev /etc/hosts {places}; do
+    [ -d $each ] && mkdir -p {root}$each || touch {root}$each
+    mount --bind $each {root}$each
+done
+echo ready
+exec sleep infinity
+"""
+WRAPPER = """#!/bin/sh
+exec nsenter --mount --target {holder} chroot {root} env -C "$PWD" {program} "$@"
+"""
+SEARCH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 
 
-def why_not() -> str:
+def other_root() -> Path | None:
+    """Return the folder of the other system whose Slurm is to be used."""
+    named = os.environ.get("HOLDFAST_TEST_SLURM_ROOT")
+    return Path(named) if named else None
+
+
+def why_not(*, accounts: bool = False) -> str:
     """Say why there can be no cluster here; empty where there can."""
-    search = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+    root = other_root()
+    if root is not None and sys.base_prefix.startswith("/usr"):
+        return "the other system has a /usr of its own, so this Python cannot be used there"
+    search = f"{root}/usr/bin:{root}/usr/sbin" if root is not None else SEARCH
     missing = [name for name in PROGRAMS if shutil.which(name, path=search) is None]
+    if accounts:
+        missing += [name for name in FOR_ACCOUNTS if shutil.which(name, path=search) is None]
+        missing += [name for name in MARIADB if shutil.which(name, path=SEARCH) is None]
     if missing:
         return f"Slurm is not installed here ({', '.join(missing)})"
     return "" if os.geteuid() == 0 else "a Slurm of one's own needs root"
@@ -68,15 +122,57 @@ def why_not() -> str:
 class SlurmCluster:
     """A cluster of several nodes, all on this machine; `close` leaves nothing of it."""
 
-    def __init__(self, folder: Path, nodes: int = 4) -> None:
+    def __init__(self, folder: Path, nodes: int = 4, *, accounts: bool = False) -> None:
         self.folder = folder
         self.conf = folder / "slurm.conf"
-        self._nodes = nodes
-        self._env = {**os.environ, "SLURM_CONF": str(self.conf), "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"}
+        self.names = [f"n{number}" for number in range(1, nodes + 1)]
+        self._accounts = accounts
+        self._root = other_root()
+        #: What leads a program to this cluster.
+        self.environ = {"SLURM_CONF": str(self.conf), "PATH": f"{folder}/bin:{SEARCH}"}
+        self._env = {**os.environ, **self.environ}
 
     def start(self) -> None:
         """Start the daemons and wait until all nodes are there."""
         (self.folder / "state").mkdir(parents=True)
+        if self._root is not None:
+            self._enter(self._root)
+        self._start_munge()
+        count = len(self.names)
+        port = free_ports(count + 3)
+        accounts = ACCOUNTS.format(port=port + count + 1, folder=self.folder) if self._accounts else NO_ACCOUNTS
+        last = port + count
+        self.conf.write_text(
+            CONF.format(folder=self.folder, port=port, nodes=count, first=port + 1, last=last, accounts=accounts)
+        )
+        if self._accounts:
+            self._start_accounts(last + 1, last + 2)
+        self._call("slurmctld", "-i", "-f", str(self.conf))
+        for name in self.names:
+            self.start_node(name)
+        wait_for(lambda: self.sinfo().count("idle") == count, "all nodes are idle")
+
+    def _enter(self, root: Path) -> None:
+        """Make a namespace in which the other system has what it needs, and commands that lead there."""
+        inside = {Path("/tmp"), self.folder, *(Path(each) for each in (sys.prefix, sys.base_prefix))}
+        inside |= {Path(each) for each in sys.path if Path(each).is_dir()}
+        places = sorted({f"/{each.resolve().parts[1]}" for each in inside} - {"/usr"})
+        script = HOLDER.format(root=root, places=" ".join(places))
+        holder = subprocess.Popen(["unshare", "--mount", "sh", "-c", script], cwd="/", stdout=subprocess.PIPE)
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"ready\n"
+        (self.folder / "holder.pid").write_text(str(holder.pid))
+        holder.stdout.close()
+        holder.returncode = 0  # it is ended by its number
+        (self.folder / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
+        (self.folder / "bin").mkdir()
+        for name in (*PROGRAMS, *FOR_ACCOUNTS, "salloc", "sinfo"):
+            path = self.folder / "bin" / name
+            found = str(shutil.which(name, path=f"{root}/usr/bin:{root}/usr/sbin")).removeprefix(str(root))
+            path.write_text(WRAPPER.format(holder=holder.pid, root=root, program=found))
+            path.chmod(0o755)
+
+    def _start_munge(self) -> None:
         key = self.folder / "munge.key"
         key.write_bytes(os.urandom(1024))
         key.chmod(0o600)
@@ -88,15 +184,24 @@ class SlurmCluster:
             "seed-file": "munge.seed",
         }
         self._call("munged", "--force", *(f"--{flag}={self.folder / name}" for flag, name in names.items()))
-        port = free_ports(self._nodes + 1)
-        settings = CONF.format(
-            folder=self.folder, port=port, nodes=self._nodes, first=port + 1, last=port + self._nodes
-        )
-        self.conf.write_text(settings)
-        self._call("slurmctld", "-i", "-f", str(self.conf))
-        for number in range(1, self._nodes + 1):
-            self.start_node(f"n{number}")
-        wait_for(lambda: self.sinfo().count("idle") == self._nodes, "all nodes are idle")
+
+    def _start_accounts(self, port: int, storage: int) -> None:
+        """Start a MariaDB and Slurm's daemon for accounts, which keeps them there."""
+        data = self.folder / "mariadb"
+        common = ["--no-defaults", f"--datadir={data}", "--user=root"]
+        self._call("mariadb-install-db", *common, "--skip-test-db")
+        words = ["mariadbd", *common, "--skip-grant-tables", "--bind-address=127.0.0.1", f"--port={storage}"]
+        words += [f"--socket={data}/socket", f"--pid-file={self.folder}/mariadb.pid"]
+        with (self.folder / "mariadb.log").open("ab") as log:
+            started = subprocess.Popen(words, env=self._env, stdout=log, stderr=log, cwd=self.folder)
+        started.returncode = 0  # it is ended by its number
+        wait_for(lambda: is_open(storage), "MariaDB answers")
+        conf = self.folder / "slurmdbd.conf"
+        conf.write_text(DBD_CONF.format(folder=self.folder, port=port, storage=storage))
+        conf.chmod(0o600)
+        self._call("slurmdbd")
+        wait_for(lambda: is_open(port), "slurmdbd answers")
+        self._call("sacctmgr", "--immediate", "add", "cluster", "holdfast-test")
 
     def start_node(self, name: str) -> None:
         """Start one node."""
@@ -118,6 +223,13 @@ class SlurmCluster:
         for each in doomed:
             with contextlib.suppress(psutil.NoSuchProcess):
                 each.send_signal(signal.SIGKILL)
+
+    def revive(self) -> None:
+        """Start every node again that was killed, and wait until all are free."""
+        for name in self.names:
+            if not psutil.pid_exists(int((self.folder / f"slurmd.{name}.pid").read_text())):
+                self.start_node(name)
+        wait_for(lambda: self.sinfo().count("idle") == len(self.names), "all nodes are back")
 
     def _is_step_of(self, process: psutil.Process, node: str) -> bool:
         """Whether a process is the root of a job's processes on a node."""
@@ -149,6 +261,14 @@ class SlurmCluster:
 
     def _call(self, *words: str) -> None:
         subprocess.run(words, env=self._env, check=True, stdout=subprocess.DEVNULL)
+
+
+def is_open(port: int) -> bool:
+    """Whether a program listens at a port."""
+    with contextlib.suppress(OSError):
+        socket.create_connection(("127.0.0.1", port), 1.0).close()
+        return True
+    return False
 
 
 def free_ports(count: int) -> int:

@@ -4,7 +4,6 @@ import psutil
 import pytest
 
 from tests.schedulers import acceptance
-from tests.schedulers.slurm.slurm_cluster import wait_for
 
 pytest.importorskip("numpy")
 pytestmark = acceptance.only_in_test_clusters
@@ -12,16 +11,17 @@ pytestmark = acceptance.only_in_test_clusters
 
 @pytest.fixture
 def shell(cluster, tmp_path):
-    """Return a shell for jobs on this cluster."""
-    return acceptance.Shell(tmp_path, "slurm", [], tmp_path / "home")
+    """Return a shell for jobs on this cluster; nodes that were killed are started again."""
+    yield acceptance.Shell(tmp_path, "slurm", ["-cfg", "lost_after_s=15"], tmp_path / "home")
+    cluster.revive()
 
 
 def test_a_killed_node_costs_no_step(shell, cluster):
     acceptance.survives_a_killed_node(shell, cluster.kill_node)
-    for name in ("n1", "n2", "n3", "n4"):
-        if not psutil.pid_exists(int((cluster.folder / f"slurmd.{name}.pid").read_text())):
-            cluster.start_node(name)
-    wait_for(lambda: cluster.sinfo().count("idle") == 4, "the killed node is back")
+
+
+def test_a_killed_coordinator_costs_no_step(shell, cluster):
+    acceptance.survives_a_killed_coordinator(shell, cluster.kill_node, retries=0)
 
 
 def test_a_cancel_leaves_nothing(shell, tmp_path):

@@ -4,59 +4,25 @@ import os
 import re
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
 
 from holdfast.errors import UsageError
 from holdfast.schedulers.slurm.scheduler import SlurmScheduler
-from holdfast.specs import AppDef, AppState, Resource, RetryPolicy, Role, is_terminal
+from holdfast.specs import AppState, RetryPolicy
 from tests.schedulers.acceptance import only_in_test_clusters
-from tests.schedulers.slurm.slurm_cluster import PATIENCE_S, wait_for
+from tests.schedulers.job_bench import PATIENCE_S, JobBench
 
 pytestmark = only_in_test_clusters
 
 
-class Bench:
-    """One session of jobs on the cluster."""
-
-    def __init__(self, home):
-        self.home = home
-        self.scheduler = SlurmScheduler("test", home)
-
-    def submit(self, script, cfg=None, **role):
-        return self.submit_app([self.role(script, **role)], cfg)
-
-    def role(self, script, name="main", **more):
-        known = {"image": "", "entrypoint": "sh", "args": ["-c", script], "resource": Resource(1, 0, 64)}
-        return Role(name, **{**known, **more})
-
-    def submit_app(self, roles, cfg=None):
-        return self.scheduler.submit(AppDef("job", roles), cfg or {})
-
-    def wait(self, app_id, until=None):
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            found = self.scheduler.describe(app_id)
-            if until(found) if until else is_terminal(found.state):
-                return found
-            assert time.monotonic() < deadline, f"still {found}"
-            self.scheduler.wait_news(app_id, 0.5)
-
-    def lines(self, app_id, role="main", k=0):
-        return list(self.scheduler.log_iter(app_id, role, k))
-
-    def wait_line(self, app_id, line, k=0):
-        assert line in self.scheduler.log_iter(app_id, "main", k, should_tail=True), "the job ended without it"
-
-
 @pytest.fixture
 def bench(cluster, tmp_path):
-    made = Bench(tmp_path / "home")
+    home = tmp_path / "home"
+    made = JobBench(SlurmScheduler("test", home), home)
     yield made
-    for app in made.scheduler.list():
-        made.scheduler.delete(app.app_id)
+    made.clear()
 
 
 def test_several_roles_run_as_one_heterogeneous_job(bench):
@@ -224,8 +190,7 @@ def test_too_few_nodes_send_the_job_back_to_the_queue(bench, cluster):
     try:
         found = bench.wait(app_id)
     finally:
-        cluster.start_node(victim)
-        wait_for(lambda: cluster.sinfo().count("idle") == 4, "the killed node is back")
+        cluster.revive()
 
     assert found.state is AppState.SUCCEEDED
     assert found.num_restarts == 1
@@ -240,8 +205,7 @@ def test_the_loss_of_the_batch_node_sends_the_job_back_to_the_queue(bench, clust
     try:
         found = bench.wait(app_id)
     finally:
-        cluster.start_node(victim)
-        wait_for(lambda: cluster.sinfo().count("idle") == 4, "the killed node is back")
+        cluster.revive()
 
     assert found.state is AppState.SUCCEEDED
     assert found.num_restarts == 1

@@ -188,6 +188,12 @@ def test_a_job_that_slurm_has_forgotten_is_as_its_last_word_has_it():
     assert "left no last word" in describe(seen("")).msg
 
 
+def test_a_job_that_its_nodes_ended_without_the_batch_program_is_as_they_say():
+    for ended in ("SUCCEEDED", "FAILED", "CANCELLED"):
+        assert judge([JobInfo("7", "CANCELLED")], BatchRecord(ended=ended)) is AppState[ended]
+    assert judge([JobInfo("7", "RUNNING")], BatchRecord(ended="SUCCEEDED")) is AppState.RUNNING
+
+
 def test_an_array_is_as_its_runs_are():
     app = AppDef("app", [Role("main", "", entrypoint="x")])
     job = cluster.plan(app, {}, cluster.Site("slurm", "s", "1", {"main": "/"}))

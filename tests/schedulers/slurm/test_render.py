@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.errors import UsageError
 from holdfast.schedulers import cluster
-from holdfast.schedulers.slurm.decide import After, Move, decide
+from holdfast.schedulers.slurm.decide import After, Move, decide, outlives_first
 from holdfast.schedulers.slurm.render import SlurmRequest, render, show, step_command
 from holdfast.specs import AppDef, AppState, BindMount, Resource, RetryPolicy, Role, VolumeMount
 
@@ -161,3 +161,23 @@ def test_what_comes_after_a_step(after, move, said):
 
     assert found is move
     assert said in sentence
+
+
+@pytest.mark.parametrize(
+    ("conf", "by_default", "nodes", "goes_on"),
+    [
+        ("--rdzv-conf takeover=true", False, 3, True),
+        ("--rdzv-conf takeover=true", False, 2, False),  # then too few are left
+        ("--rdzv-conf takeover=false", True, 3, False),
+        ("", True, 3, True),
+        ("", False, 3, False),
+    ],
+)
+def test_a_job_without_its_first_node(conf, by_default, nodes, goes_on):
+    """It goes on where enough nodes are left, and one of them can carry the coordinator."""
+    command = f"exec python -m holdfast launch {conf} train.py"
+    request = make(role(num_replicas=4, min_replicas=2, entrypoint="sh", args=["-c", command]))
+    other = make(role(num_replicas=4, min_replicas=2))
+
+    assert outlives_first(request, {"main": nodes}, by_default=by_default) is goes_on
+    assert not outlives_first(other, {"main": nodes}, by_default=by_default), "a program of which nothing is known"

@@ -9,14 +9,14 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import psutil
+
+from tests.schedulers.namespaces import Namespaces, call, end
 
 PROGRAMS = ("sshd", "ssh", "ssh-keygen", "ip")
 #: No test waits for that long; it only keeps a broken one from hanging.
@@ -64,46 +64,30 @@ class SshHosts:
 
     def __init__(self, folder: Path, count: int = 4) -> None:
         self.folder = folder
-        self.names = [f"h{n}" for n in range(count)]
         self.config = folder / "ssh_config"
-        self._tag = f"hf{os.getpid() % 100_000}"
-        self._net = f"10.{100 + os.getpid() % 100}.{os.getpid() // 100 % 250}"
+        self._spaces = Namespaces("hf", 100, count)
+        self.names = self._spaces.names
+        self.address, self.processes = self._spaces.address, self._spaces.processes
         self._made_empty = not EMPTY.exists()
 
     def start(self) -> None:
         """Make the network and start the servers."""
         for name in ("key", "host_key"):
-            self._call("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / name))
+            call("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / name))
         EMPTY.mkdir(mode=0o755, exist_ok=True)
-        self._call("ip", "link", "add", self._tag, "type", "bridge")
-        self._call("ip", "addr", "add", f"{self._net}.254/24", "dev", self._tag)
-        self._call("ip", "link", "set", self._tag, "up")
+        self._spaces.make()
         self.config.write_text("".join(self._client_settings(name) for name in self.names))
         for name in self.names:
-            self._make_host(name)
+            self.start_server(name)
         for name in self.names:
             self._wait_open(name)
-
-    def address(self, name: str) -> str:
-        """Return a host's address."""
-        return f"{self._net}.{self.names.index(name) + 1}"
-
-    def _make_host(self, name: str) -> None:
-        space, wire = f"{self._tag}-{name}", f"{self._tag}{name}"
-        self._call("ip", "netns", "add", space)
-        self._call("ip", "link", "add", wire, "type", "veth", "peer", "name", "eth0", "netns", space)
-        self._call("ip", "link", "set", wire, "master", self._tag, "up")
-        self._call("ip", "-n", space, "addr", "add", f"{self.address(name)}/24", "dev", "eth0")
-        self._call("ip", "-n", space, "link", "set", "eth0", "up")
-        self._call("ip", "-n", space, "link", "set", "lo", "up")
-        self.start_server(name)
 
     def start_server(self, name: str) -> None:
         """Start a host's server."""
         settings = self.folder / f"sshd_config.{name}"
         settings.write_text(SERVER.format(folder=self.folder, name=name, address=self.address(name)))
         sshd = shutil.which("sshd", path="/usr/sbin:/sbin")
-        self._call("ip", "netns", "exec", f"{self._tag}-{name}", str(sshd), "-f", str(settings))
+        call(*self._spaces.words(name), str(sshd), "-f", str(settings))
 
     def _client_settings(self, name: str) -> str:
         return CLIENT.format(folder=self.folder, name=name, address=self.address(name))
@@ -119,13 +103,6 @@ class SshHosts:
             else:
                 return
 
-    def processes(self, name: str) -> list[psutil.Process]:
-        """Return what runs on a host."""
-        done = subprocess.run(
-            ["ip", "netns", "pids", f"{self._tag}-{name}"], capture_output=True, text=True, check=False
-        )
-        return [psutil.Process(int(pid)) for pid in done.stdout.split() if psutil.pid_exists(int(pid))]
-
     def job_processes(self) -> list[int]:
         """Return what runs on all hosts besides their servers and connections."""
         return [
@@ -136,35 +113,23 @@ class SshHosts:
         ]
 
     def kill_host(self, name: str) -> None:
-        """Take a host away the way that power does: its network first, then all that runs there."""
-        self._call("ip", "link", "set", f"{self._tag}{name}", "down")
-        for each in self.processes(name):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                each.send_signal(signal.SIGKILL)
+        """Take a host away the way that power does."""
+        self._spaces.kill(name)
 
     def revive_host(self, name: str) -> None:
         """Let a host start again, without what ran there."""
-        self._call("ip", "link", "set", f"{self._tag}{name}", "up")
+        self._spaces.connect(name)
         self.start_server(name)
         self._wait_open(name)
 
     def close(self) -> None:
         """Stop everything on the hosts, and take the network away."""
-        left = [each for name in self.names for each in self.processes(name)]
-        for each in left:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                each.send_signal(signal.SIGKILL)
-        _, left = psutil.wait_procs(left, timeout=10)
-        for name in self.names:
-            subprocess.run(["ip", "netns", "del", f"{self._tag}-{name}"], check=False, capture_output=True)
-        subprocess.run(["ip", "link", "del", self._tag], check=False, capture_output=True)
+        left = end([each for name in self.names for each in self.processes(name)])
+        self._spaces.remove()
         if self._made_empty:
             with contextlib.suppress(OSError):
                 EMPTY.rmdir()
         assert left == []
-
-    def _call(self, *words: str) -> None:
-        subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
 
 
 PYTHON = sys.executable

@@ -29,6 +29,13 @@ def test_a_killed_host_costs_no_step(shell, hosts):
         hosts.revive_host("h2")
 
 
+def test_a_killed_coordinator_costs_no_step(shell, hosts):
+    try:
+        acceptance.survives_a_killed_coordinator(shell, hosts.kill_host, retries=0, lines_die=True)
+    finally:
+        hosts.revive_host("h0")
+
+
 def test_a_cancel_leaves_nothing(shell, hosts):
     acceptance.a_cancel_leaves_nothing(shell, hosts.job_processes)
 

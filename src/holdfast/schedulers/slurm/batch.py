@@ -34,7 +34,7 @@ END_VARIABLE = "SLURM_JOB_END_TIME"
 APPEAR_S = 5.0
 LOOK_S = 0.2
 #: How often the other nodes are shown that this program lives.
-BEAT_S = 2.0
+BEAT_S = 1.0
 #: How long Slurm may take to end us after a requeue was asked for.
 REQUEUE_S = 120.0
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import enum
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from holdfast.schedulers.cluster import Ended
+from holdfast.schedulers.slurm.render import SlurmRequest
 from holdfast.specs.states import AppState
 
 
@@ -55,3 +58,18 @@ def decide(after: After) -> tuple[Move, str]:
         return Move.AGAIN, f"{after.ended.msg}; started again, retry {after.failures + 1} of {after.max_retries}"
     spent = f" (after {after.max_retries} retries)" if after.max_retries else ""
     return Move.END, f"{after.ended.msg}{spent}"
+
+
+def outlives_first(request: SlurmRequest, sizes: Mapping[str, int], *, by_default: bool) -> bool:
+    """Whether the replicas can do without the first one: enough are left, and one of them can carry the coordinator.
+
+    `by_default` says whether agents do that where their flags do not say.
+    """
+    for plan in request.job.replicas:
+        words = " ".join(plan.argv)
+        chosen = re.search(r"\btakeover=(\w+)", words)
+        moves = chosen[1].lower() in ("true", "1", "yes", "on") if chosen is not None else by_default
+        if "holdfast launch" not in words or not moves:
+            return False
+    first = request.groups[0]
+    return sizes.get(first.role, first.nodes_max) > first.nodes_min

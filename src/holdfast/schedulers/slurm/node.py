@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,19 +20,14 @@ from holdfast.schedulers.local.folders import JobFolder, boot_id, write_json
 from holdfast.schedulers.local.record import JobRecord, LocalRequest, ReplicaRecord
 from holdfast.schedulers.local.render import DEFAULT_PATH
 from holdfast.schedulers.local.supervisor import Supervisor
-from holdfast.schedulers.slurm import client
 from holdfast.schedulers.slurm.folders import Run, read_request
-from holdfast.schedulers.slurm.parse import BatchRecord
-from holdfast.schedulers.slurm.render import SlurmRequest
+from holdfast.schedulers.slurm.watch import BatchWatch
 from holdfast.specs.states import AppState
-from holdfast.threads import start_thread
 from holdfast.wire.secret import SECRET_FILE_VARIABLE, VARIABLES
 
 #: What the batch program tells the nodes: the run, where its first replica is, and a port there.
 RUN_VARIABLE, FIRST_VARIABLE, PORT_VARIABLE = "HOLDFAST_SLURM_RUN", "HOLDFAST_SLURM_FIRST", "HOLDFAST_SLURM_PORT"
 JOB_VARIABLE = "HOLDFAST_SLURM_JOB"
-#: How often the batch program is looked at before it counts as lost.
-LOOKS = 10
 OURS = (RUN_VARIABLE, FIRST_VARIABLE, PORT_VARIABLE, JOB_VARIABLE)
 
 
@@ -57,59 +51,14 @@ def main(path: str, role: str, offset: str) -> int:
     place.write_state(record)
     for name in OURS:
         os.environ.pop(name, None)  # they are not the app's
-    watch = BatchWatch(run, whole, os.environ["SLURM_JOB_ID"])
+    watch = BatchWatch(run, whole, os.environ["SLURM_JOB_ID"], on_its_node=os.environ["SLURM_PROCID"] == "0")
     watch.start()
     try:
-        return _supervise(place, request)
+        code = _supervise(place, request)
     finally:
         watch.stop()
-
-
-class BatchWatch:
-    """Looks whether the batch program lives; the nodes are on their own where its node is lost.
-
-    With `--no-kill` Slurm would leave such a job as it is until its time is over. So a node gives it back to the queue,
-    or ends it where it may not be requeued. Looks are counted, not seconds: a job that is suspended looks at nothing.
-    """
-
-    def __init__(self, run: Run, request: SlurmRequest, job_id: str) -> None:
-        self._run = run
-        self._request = request
-        self._job_id = job_id
-        self._over = threading.Event()
-
-    def start(self) -> None:
-        """Begin to look, in the background."""
-        start_thread(self._look, "slurm-batch-watch")
-
-    def stop(self) -> None:
-        """Look no more."""
-        self._over.set()
-
-    def _look(self) -> None:
-        pause = self._request.lost_after_s / LOOKS
-        before, same = "", 0
-        while not self._over.wait(pause):
-            beat = self._run.read_beat()
-            before, same = beat, same + 1 if beat == before else 0
-            if same >= LOOKS:
-                return self._give_back()
-        return None
-
-    def _give_back(self) -> None:
-        """Do what the batch program would; of several nodes that do, Slurm heeds the first."""
-        why = "the node with the batch program was lost"
-        record = self._run.read_batch() or BatchRecord()
-        refused = "it may not be requeued"
-        if self._request.requeue:
-            record.requeues += 1
-            record.msg = f"{why}; the job went back to the queue"
-            self._run.write_batch(record)
-            refused = client.requeue(self._job_id)
-        if refused:
-            record.msg, record.ended, record.ended_at = f"{why}: {refused}", AppState.FAILED.name, time.time()
-            self._run.write_batch(record)
-            client.cancel(self._job_id)
+    watch.wait_heard()
+    return code
 
 
 def _own_request(portion: LocalRequest, run: Run, environ: Mapping[str, str]) -> LocalRequest:

@@ -193,8 +193,8 @@ def judge(infos: Sequence[JobInfo], batch: BatchRecord | None) -> AppState:
     if not infos:
         return ended
     state = infos[0].app_state
-    # A job that its own nodes gave up is one that they have cancelled.
-    return AppState.FAILED if (state, ended) == (AppState.CANCELLED, AppState.FAILED) else state
+    # A job that its own nodes ended, without the batch program, is one that they have cancelled.
+    return ended if state is AppState.CANCELLED and ended in (AppState.FAILED, AppState.SUCCEEDED) else state
 
 
 def describe(seen: Seen) -> DescribeAppResponse:

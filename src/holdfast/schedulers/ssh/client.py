@@ -177,7 +177,7 @@ class SshClient:
             *self._settings(),
             "-oBatchMode=yes",
             f"-oConnectTimeout={max(1, round(self._access.timeout_s))}",
-            "-oServerAliveInterval=15",
+            "-oServerAliveInterval=5",  # a host that lost power is noticed within 20 s
             "-oServerAliveCountMax=4",
             "-oControlMaster=auto",
             f"-oControlPath={self._sockets}/%C",
