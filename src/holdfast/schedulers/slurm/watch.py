@@ -27,7 +27,7 @@ from holdfast.threads import start_thread
 #: How often the batch program is looked at before it counts as lost, and how often in the end, when a node waits.
 LOOKS, LAST_LOOKS = 10, 100
 #: How often Slurm is asked which nodes are left.
-ASK_EVERY_S = 5.0
+NODES_EVERY_S = 5.0
 LOST = "the node with the batch program was lost"
 
 
@@ -118,7 +118,7 @@ class BatchWatch:
                 running = running or (is_left and not is_terminal(status.state))
             if not running:
                 return replicas
-            time.sleep(ASK_EVERY_S)
+            time.sleep(NODES_EVERY_S)
 
     def _give_back(self, why: str) -> None:
         """Give the job back to the queue, or end it where it may not be requeued; not one that is ending already."""
