@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 # The CPU build is what the tests need; a range would pull gigabytes of CUDA. TORCH= leaves it out.
 TORCH ?= torch==2.13.0
 JOBS ?= 4
+# Tests and benches start thousands of processes; where bytecode may not be written, each would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo docs test test-all test-clusters test-etcd test-takeover test-frameworks lint format bench sim soak campaign clean
 
@@ -36,6 +38,12 @@ $(VENV)/.ready: pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[test]'
 	@if [ -z '$(TORCH)' ] || ! $(BIN)/python -m pip install --quiet '$(TORCH)'; then \
 		echo "no torch for this Python: the tests that need it will skip by name"; fi
+	@touch $@
+
+# The site needs the package and mkdocs.
+$(VENV)/.docs-ready: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	@touch $@
 
 demo: $(if $(wildcard $(VENV)/.ready),$(VENV)/.ready,$(VENV)/.demo-ready)
@@ -82,8 +90,7 @@ test-frameworks: setup
 test-takeover: setup
 	HOLDFAST_TEST_TAKEOVER=1 $(BIN)/python -m pytest -n 2 tests/rendezvous/test_takeover.py
 
-docs: setup
-	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+docs: $(VENV)/.docs-ready
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 	@echo "site/ is built; for its search: $(BIN)/python -m http.server -b 127.0.0.1 -d site"
 

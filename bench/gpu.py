@@ -2,7 +2,7 @@
 
     python -m bench.gpu --list
     python -m bench.gpu --cases step,stop,collective --trials 10 --seconds 540 --json bench/gpu.json
-    python -m bench.gpu --table --json bench/gpu.json
+    python -m bench.gpu --table --page
 
 Time on a machine with a GPU is short, so every trial is kept in the JSON file as soon as it is done. The same command
 again goes on where the last one stopped: after `--seconds` no trial is begun any more. `--table` prints what there is.
@@ -23,11 +23,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from bench.harness import Case, Results, describe_machine, median, spread
+from bench._report import write
+from bench.harness import Case, Results, describe_machine, load, median, save, spread
 from bench.nccl import Sample, Told, Trials, cases, has_gpu, read
 
 HERE = Path(__file__).parent
 SCRIPTS = HERE / "scripts"
+RESULTS = HERE / "results.json"
 STEPS, KILL_AT = 150, 50
 TRIALS = 10
 #: About how long a trial takes, where one job has many.
@@ -42,6 +44,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, default=HERE / "gpu.json", help="where samples are kept")
     parser.add_argument("--list", action="store_true", help="name the cases and end")
     parser.add_argument("--table", action="store_true", help="print the table of what was measured and end")
+    parser.add_argument("--page", action="store_true", help="put the table into docs/BENCHMARKS.md")
     parser.add_argument("--rehearse", action="store_true", help="go on without a GPU, over gloo")
     options = parser.parse_args()
     known = all_cases()
@@ -59,6 +62,9 @@ def main() -> int:
         measure(chosen, options.trials, time.monotonic() + options.seconds, kept)
     results = kept.results()
     print(results)
+    if options.page:
+        save(RESULTS, {**load(RESULTS), "nccl": results})
+        write(RESULTS, HERE.parent / "docs")
     return 0 if results.ok else 1
 
 

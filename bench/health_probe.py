@@ -142,7 +142,7 @@ class Flooded:
 
 def be_agent(folder: Path) -> None:
     """Run the flooded job here, with both servers beside it, and tell where they are once all workers write."""
-    from holdfast.agent.local import LocalOptions
+    from holdfast.agent.options import LocalOptions
     from holdfast.health import HealthCheckServer, LastProgress
     from holdfast.launcher import LaunchConfig
     from holdfast.launcher.api import run_agent

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import Case, median, spread
-from bench.scripts.jobs import Scene
+from bench.scripts.jobs import NCCL_SOCKETS, Scene
 
 SCRIPTS = Path(__file__).parent / "scripts"
 WORKERS = 3
@@ -125,15 +125,32 @@ def _faults(logs: dict[str, Log]) -> Iterator[Fault]:
 
 
 def _lost(logs: dict[str, Log], hit: set[str]) -> Iterator[tuple[float, str]]:
-    """Yield when something was lost, and what: a step, or a worker that met no fault."""
-    end = max((max(_steps(log), default=-1) for log in logs.values()), default=-1)
-    for pid, log in logs.items():
-        done = [(at, int(what.split("/")[0])) for at, _, what in log if "/" in what]
-        for (_, before), (at, step) in pairwise(done):
-            if step != before + 1:
+    """Yield when something was lost, and what: a step, or a worker that met no fault.
+
+    A worker whose step was undone while another's was counted takes that one's state, and says nothing of the step:
+    what counts is that one that lives has done it, and that none does a step again.
+    """
+    counted = {pid: list(_counted(log)) for pid, log in logs.items()}
+    told = {step for done in counted.values() for _, step, _ in done}
+    sizes: dict[int, str] = {}
+    for pid, done in counted.items():
+        for (_, before, _), (at, step, _) in pairwise(done):
+            if step <= before or not told.issuperset(range(before + 1, step)):
                 yield at, f"step {step} came after {before}"
-        if pid not in hit and done and done[-1][1] < end:
-            yield done[-1][0], f"a worker that met no fault ended after step {done[-1][1]} of {end}"
+        # The last step of a worker that was hit may have died with it.
+        for at, step, size in done[:-1] if pid in hit else done:
+            if sizes.setdefault(step, size) != size:
+                yield at, f"step {step} was done by {sizes[step]} workers, and again by {size}"
+        if pid not in hit and done and done[-1][1] < max(told):
+            yield done[-1][0], f"a worker that met no fault ended after step {done[-1][1]} of {max(told)}"
+
+
+def _counted(log: Log) -> Iterator[tuple[float, int, str]]:
+    """Yield every step that a worker has counted, and with how many workers."""
+    for at, _, what in log:
+        step, slash, size = what.partition("/")
+        if slash:
+            yield at, int(step), size
 
 
 def _measure(logs: dict[str, Log], faults: Sequence[Fault], all_faults: Sequence[Fault]) -> Sample:
@@ -318,7 +335,7 @@ def launch(
     """Run a job to its end, or for as long as it may take; returns its output and its exit code."""
     command = [sys.executable, "-m", "holdfast", "launch", "--nproc-per-node", str(workers), "--max-restarts", "999"]
     command += ["--preload", "torch,holdfast", "--log-dir", f"{folder}/logs", *flags, str(SCRIPTS / script), *words]
-    environ = {**os.environ, "HOLDFAST_HOME": f"{folder}/home"}
+    environ = {**os.environ, **NCCL_SOCKETS, "HOLDFAST_HOME": f"{folder}/home"}
     job = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True, env=environ
     )

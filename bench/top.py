@@ -21,7 +21,7 @@ RUN = "train-x7k2m"
 OPTIONS = ("--nproc-per-node", "4", "--max-restarts", "3", "--rdzv-id", RUN)
 PATIENCE_S = 60.0
 
-SCRIPT = """
+_TRAINING = """
 import time
 import numpy as np
 import holdfast
@@ -30,9 +30,9 @@ inputs = np.random.default_rng(0).normal(size=(960, 4))
 wanted = inputs @ np.array([1.0, 2.0, 3.0, 4.0])
 state = holdfast.NumpyState(weights=np.zeros(4))
 with holdfast.elastic(state) as run:
-    for step in run.steps(samples=len(inputs), batch=96, micro_batch=8, epochs=10_000):
+    for step in run.steps(samples=len(inputs), batch=96, micro_batch=8, epochs=EPOCHS):
         with step:
-            time.sleep(0.02)
+            time.sleep(STEP_S)
             for micro in step.micro_batches:
                 chosen = list(micro.indices)
                 step.add(2 * (inputs[chosen] @ state.weights - wanted[chosen]) @ inputs[chosen])
@@ -40,11 +40,16 @@ with holdfast.elastic(state) as run:
 """
 
 
+def training(epochs: int, step_s: float) -> str:
+    """Return a script that trains for so many epochs of ten steps, each of which takes so long at least."""
+    return _TRAINING.replace("EPOCHS", str(epochs)).replace("STEP_S", str(step_s))
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["HOLDFAST_HOME"] = folder
         script = Path(folder) / "train.py"
-        script.write_text(SCRIPT)
+        script.write_text(training(10_000, 0.02))
         launch = subprocess.Popen(
             [sys.executable, "-m", "holdfast", "launch", *OPTIONS, "--log-dir", folder, str(script)],
             stdout=subprocess.DEVNULL,
@@ -76,9 +81,10 @@ def screen(tmux: list[str]) -> str:
     return subprocess.run([*tmux, "capture-pane", "-p"], capture_output=True, text=True, check=True).stdout.rstrip()
 
 
-def pid_of(rank: int) -> int:
+def pid_of(rank: int, run: str = RUN) -> int:
+    """Return the process of a rank of a run, or of the latest one."""
     lines = subprocess.run(
-        [sys.executable, "-m", "holdfast", "events", RUN, "--json", "--kind", "workers_started"],
+        [sys.executable, "-m", "holdfast", "events", *([run] if run else []), "--json", "--kind", "workers_started"],
         capture_output=True,
         text=True,
         check=True,

@@ -2,11 +2,13 @@
 
     python -m bench.wire              a table
     python -m bench.wire --repeats 20 fewer turns
+    python -m bench.wire --hashes     as it is where the package cryptography is not installed: no GMAC for long frames
 
 The same code runs twice, once as it is and once with codes that are neither computed nor checked; each has a server and
 a client process of its own, on a core each where there are two. They take turns in short blocks. A figure is the median
 of all blocks; rows "undisturbed" are the median of the fastest tenth, which other work on the machine disturbed least.
-Rows "CPU" are the processor time of client and server together, in which waiting for each other does not count.
+Rows "CPU" are the processor time of client and server together, in which waiting for each other does not count. Each
+connection has carried some megabytes in both directions before, as one that is worth measuring has.
 """
 
 from __future__ import annotations
@@ -30,8 +32,10 @@ KEYS = 100
 VALUE = b"v" * 64
 LARGE = b"x" * 1_000_000
 #: Operations in one block.
-COUNTS = {"get": 50, "add": 50, "multi_get": 20, "multi_set": 20, "set of 1 MB": 3}
-SEALED, BARE = "sealed", "bare"
+COUNTS = {"get": 50, "add": 50, "multi_get": 20, "multi_set": 20, "set of 1 MB": 3, "get of 1 MB": 3}
+#: How often a large value goes each way before anything is measured.
+WARM_UP = 20
+SEALED, BARE, HASHED = "sealed", "bare", "hashed"
 #: A round trip of a small message may cost this much more.
 SMALL_PERCENT_MAX = 10.0
 PROMISED = ("get, undisturbed", "add, undisturbed")
@@ -44,6 +48,13 @@ def leave_codes_out() -> None:
     empty = bytes(MAC_BYTES)
     Seal.mac = lambda self, frame: empty  # type: ignore[method-assign]  # noqa: ARG005
     Seal.check = lambda self, frame, mac: None  # type: ignore[method-assign]  # noqa: ARG005
+
+
+def leave_gmac_out() -> None:
+    """Have this process believe that the package cryptography is not installed."""
+    from holdfast.wire import gmac
+
+    gmac._is_installed = lambda: False  # type: ignore[assignment]
 
 
 # -- the processes of one variant ------------------------------------------------------------------------------
@@ -71,7 +82,11 @@ def ask(port: int, server: int) -> None:
         "multi_get": lambda: store.multi_get(keys),
         "multi_set": lambda: store.multi_set(keys, values),
         "set of 1 MB": lambda: store.set("large", LARGE),
+        "get of 1 MB": lambda: store.get("large"),
     }
+    for _ in range(WARM_UP):
+        table["set of 1 MB"]()
+        table["get of 1 MB"]()
     watched = psutil.Process(server)
     print("ready", flush=True)
     for line in sys.stdin:
@@ -134,9 +149,9 @@ def run(full: bool) -> Results:
     return measure(REPEATS_FULL if full else REPEATS)
 
 
-def measure(repeats: int) -> Results:
+def measure(repeats: int, sealed: str = SEALED) -> Results:
     """Take turns; the first block of each warms up and is not counted."""
-    variants = {name: Variant(name) for name in (SEALED, BARE)}
+    variants = {SEALED: Variant(sealed), BARE: Variant(BARE)}
     try:
         blocks: dict[str, dict[str, list[tuple[float, float]]]] = {
             operation: {SEALED: [], BARE: []} for operation in COUNTS
@@ -190,20 +205,24 @@ def fastest(blocks: list[float]) -> float:
 def main(argv: list[str] | None = None) -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(prog="python -m bench.wire", description=__doc__.splitlines()[0])
-    parser.add_argument("--serve", choices=(SEALED, BARE), help=argparse.SUPPRESS)
+    parser.add_argument("--serve", choices=(SEALED, BARE, HASHED), help=argparse.SUPPRESS)
     parser.add_argument("--ask", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--repeats", type=int, default=REPEATS)
+    parser.add_argument("--hashes", action="store_true", help="with the hashes of the standard library alone")
     parser.add_argument("--json", type=Path, metavar="PATH", help="write the figures there")
     options = parser.parse_args(argv)
-    if BARE in (options.serve, (options.ask or [""])[0]):
+    variant = options.serve or (options.ask or [""])[0]
+    if variant == BARE:
         leave_codes_out()
+    elif variant == HASHED:
+        leave_gmac_out()
     if options.serve:
         serve()
         return 0
     if options.ask:
         ask(int(options.ask[1]), int(options.ask[2]))
         return 0
-    results = measure(options.repeats)
+    results = measure(options.repeats, HASHED if options.hashes else SEALED)
     print(results)
     if options.json:
         save(options.json, {"wire": results})

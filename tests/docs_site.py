@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-#: Files of the repository that pages link to and the site does not have.
-REPOSITORY = "the repository"
+#: Notes for people who would edit a page that is made.
+_WRITTEN_BY = re.compile(
+    r"^(Written by `tests/[^`]*` from .*?out of date\.( |\n\n)|`python -m [^`]*` writes this page.*?\n\n)", re.M | re.S
+)
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -24,7 +26,8 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Make links out of docs/ lead to pages of the site, or be plain text where the site has none."""
+    """Make links out of docs/ lead to pages of the site, or be plain text; leave out which script writes a page."""
+    markdown = _WRITTEN_BY.sub("", markdown, count=1)
     markdown = markdown.replace("](../CHANGELOG.md)", "](CHANGELOG.md)")
     markdown = re.sub(r"\]\(\.\./\.\./README\.md(#[\w-]+)?\)", r"](../index.md\1)", markdown)
     return re.sub(r"\[([^\]]+)\]\((?:\.\./)*(?:examples|CONTRIBUTING\.md|src|bench|tests)[^)]*\)", r"\1", markdown)
@@ -48,6 +51,6 @@ def commands() -> str:
 
     parts = ["# Commands\n\nMade from the commands themselves: the same words as `--help` and `holdfast man`.\n"]
     for name, command, context in every_command(cli, "holdfast"):
-        context.terminal_width = context.max_content_width = 100
+        context.terminal_width = context.max_content_width = 78
         parts.append(f"## {name}\n\n```\n{command.get_help(context)}\n```\n")
     return "\n".join(parts)

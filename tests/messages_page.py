@@ -1,4 +1,4 @@
-"""Writes docs/MESSAGES.md from the messages in the source.
+"""Writes docs/MESSAGES.md, and the index that the package carries, from the messages in the source.
 
 python tests/messages_page.py
 """
@@ -9,13 +9,12 @@ import re
 from pathlib import Path
 
 from holdfast.explain.collect import HOLE, WARNING, Found, Source, collect
+from holdfast.explain.index import PATH, SHARED_MIN, Index, Section
 from holdfast.explain.reading import read_all
 from holdfast.explain.words import BLAME, area_of, blame_of, by_code
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE, TROUBLES = DOCS / "MESSAGES.md", DOCS / "TROUBLESHOOTING.md"
-#: A heading of the troubleshooting page is about a message if they share so many characters.
-SHARED_MIN = 14
 
 HEAD = """\
 # Messages
@@ -91,5 +90,32 @@ def anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
+def index(source: Source) -> str:
+    """The index of the package."""
+    return Index.of(source, sections(), troubles(source)).dump()
+
+
+def sections() -> list[Section]:
+    """The sections of the troubleshooting page, without their examples."""
+    found = []
+    for part in re.split(r"^(?=### )", TROUBLES.read_text(), flags=re.MULTILINE)[1:]:
+        heading, _, body = part.partition("\n")
+        body = re.split(r"^## ", re.sub(r"^```.*?^```$", "", body, flags=re.MULTILINE | re.DOTALL), flags=re.MULTILINE)[
+            0
+        ]
+        body = re.sub(r"\[([^]]*)\]\(([^)]*)\)", r"\1", body)
+        words = "\n\n".join(" ".join(each.split()) for each in body.split("\n\n") if each.strip())
+        title = heading.removeprefix("### ")
+        found.append(Section(title, anchor(title), words))
+    return found
+
+
+def main() -> None:
+    """Write both."""
+    source = read_all()
+    PAGE.write_text(page(source))
+    PATH.write_text(index(source))
+
+
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    main()

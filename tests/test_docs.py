@@ -26,7 +26,11 @@ from typing import NamedTuple
 
 import pytest
 
+from holdfast.variables import all_names
+from tests import variables_page
+
 ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "holdfast"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 TIMEOUT_S = 100
 #: What some pages import, and not every environment has.
@@ -190,11 +194,15 @@ def test_every_how_to_is_found_from_the_readme_and_shows_something() -> None:
 
 def test_every_variable_of_ours_is_explained() -> None:
     named = re.compile(r"\"(HOLDFAST_[A-Z0-9_]*[A-Z0-9])\"")
-    used = {name for path in (ROOT / "src").rglob("*.py") for name in named.findall(path.read_text())}
-    text = (ROOT / "docs" / "VARIABLES.md").read_text()
+    table = SOURCE / "variables.py"
+    used = {name for path in SOURCE.rglob("*.py") if path != table for name in named.findall(path.read_text())}
+    ours = {name for name in all_names() if name.startswith("HOLDFAST_")}
 
-    assert used
-    assert sorted(name for name in used if f"`{name}`" not in text) == []
+    assert used == ours
+
+
+def test_the_page_of_variables_is_up_to_date() -> None:
+    assert variables_page.page() == variables_page.PAGE.read_text(), "run: python tests/variables_page.py"
 
 
 def test_every_variable_of_torchruns_is_explained() -> None:

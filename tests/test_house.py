@@ -107,33 +107,117 @@ def test_a_pure_module_imports_nothing_of_the_outside(path: Path) -> None:
             assert inner, f"{path.name} is pure but imports {name}, which is not"
 
 
-#: What drives the outside world for an agent: its loop, its processes, and its conversations with other nodes.
-AGENT_DRIVERS = {"driver.py", "local.py", "peer_calls.py"}
+#: Where decisions are made by machines: the modules that drive the outside world for them, and so see a clock.
+DRIVERS = {
+    "agent": {"driver.py", "local.py", "peer_calls.py"},
+    "coordinator": {"driver.py", "query.py"},
+    "rendezvous": {"driver.py", "etcd.py", "native.py"},
+    "store": {"client.py", "etcd.py", "memory.py"},
+    "train": {"neighbours.py", "replica_lines.py", "ring.py", "run.py", "trainer.py"},
+}
 
 
-def test_only_drivers_of_the_agent_look_at_a_clock() -> None:
+@pytest.mark.parametrize("room", DRIVERS)
+def test_only_drivers_look_at_a_clock(room: str) -> None:
     looking = {
-        path.name for path in (SOURCE / "agent").glob("*.py") if "time" in imports_of(ast.parse(path.read_text()))
+        path.name
+        for path in (SOURCE / room).glob("*.py")
+        if {"time", "datetime"} & set(imports_of(ast.parse(path.read_text())))
+        and re.search(r"\b(monotonic|perf_counter|time\.time|now)\(", path.read_text())
     }
 
-    assert looking <= AGENT_DRIVERS
+    assert looking
+    assert looking - DRIVERS[room] == set()
 
 
-@pytest.mark.parametrize(
-    ("driver", "attribute"),
-    [("agent/driver.py", "stage"), ("agent/local.py", "stage"), ("rendezvous/driver.py", "state")],
-)
-def test_a_driver_does_not_ask_where_its_machine_stands(driver: str, attribute: str) -> None:
-    tree = ast.parse((SOURCE / driver).read_text())
+def stages_asked(tree: ast.AST) -> list[int]:
+    """Return the lines in which something is read off a machine that says where it stands."""
+    return [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and node.attr.strip("_") in ("stage", "state")
+        and str(getattr(node.value, "attr", getattr(node.value, "id", ""))).endswith("machine")
+    ]
 
-    asked = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == attribute]
 
-    assert asked == []
+#: They model drivers and look at the truth.
+MODELS = ("sim", "forecast", "testing")
 
 
-def test_an_agent_knows_handlers_by_what_they_can_do() -> None:
-    """A handler of ours is known by the protocol of a source of rounds, never by its class."""
-    for path in [*(SOURCE / "agent").glob("*.py"), *(SOURCE / "launcher").glob("*.py")]:
+def test_a_driver_does_not_ask_where_its_machine_stands() -> None:
+    """A machine answers with effects; a driver with an `if` on its stage would decide beside it."""
+    asked = {
+        str(path.relative_to(SOURCE)): lines
+        for path in MODULES
+        if path.relative_to(SOURCE).parts[0] not in MODELS and (lines := stages_asked(ast.parse(path.read_text())))
+    }
+
+    assert asked == {}
+    assert stages_asked(ast.parse("if self._machine.stage is Stage.IDLE:\n    pass")) == [1]
+
+
+#: Places in which names and values are those of others, or are drawn.
+OTHERS = ("compat", "components", "demo", *MODELS)
+#: Equal by chance, each for its reason.
+EQUAL_BY_CHANCE = {
+    "appear_s": "how long two unrelated files may take to appear",
+    "grace_s": "a pod's and a gang's",
+    "look_s": "each loop that must look has its own pace",
+    "named_max": "how many names fit a line, for each sentence",
+    "lost_after_s": "two schedulers decide it, each by how its cluster reports a lost node",
+    "port_tries": "two schedulers",
+    "request_bytes_max": "four protocols between processes of one host",
+    "timeout_s": "how long one question may take, for each program and service that is asked",
+    "end_timeout_s": "how long a job may take to end, for each scheduler",
+    "tries_max": "a folder, and a file in it",
+    "warm_up_beats": "a worker's own program imports `heartbeat`, which imports nothing",
+}
+
+
+def defaults_in(tree: ast.AST) -> Iterator[tuple[str, float]]:
+    """Yield every name that a number other than 0, 1 and -1 is given to: constants, fields and parameters."""
+    for node in ast.walk(tree):
+        given: list[tuple[str, ast.expr | None]] = []
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            given = [(node.target.id, node.value)]
+        elif isinstance(node, ast.Assign):
+            given = [(target.id, node.value) for target in node.targets if isinstance(target, ast.Name)]
+            given = [(name, value) for name, value in given if name.isupper()]
+        elif isinstance(node, ast.arguments):
+            positional = [*node.posonlyargs, *node.args]
+            given = [
+                (arg.arg, value)
+                for arg, value in [
+                    *zip(positional[len(positional) - len(node.defaults) :], node.defaults, strict=True),
+                    *zip(node.kwonlyargs, node.kw_defaults, strict=True),
+                ]
+            ]
+        for name, value in given:
+            if isinstance(value, ast.Constant) and type(value.value) in (int, float) and abs(value.value) not in (0, 1):
+                yield name.lower().strip("_"), float(value.value)
+
+
+def test_a_default_stands_once() -> None:
+    """A name with a unit has one value, in one module; the others import it."""
+    places: dict[tuple[str, float], list[str]] = {}
+    for path in MODULES:
+        name = str(path.relative_to(SOURCE))
+        if path.relative_to(SOURCE).parts[0] not in OTHERS:
+            for default in dict.fromkeys(defaults_in(ast.parse(path.read_text()))):
+                places.setdefault(default, []).append(name)
+
+    repeated = {default: where for default, where in places.items() if len(where) > 1}
+    assert ("shutdown_timeout_s", 30.0) in places
+    assert [found for found in repeated.items() if found[0][0] not in EQUAL_BY_CHANCE] == []
+    assert {name for name, _ in repeated} == set(EQUAL_BY_CHANCE), "what is not repeated needs no reason"
+    assert dict(defaults_in(ast.parse("def f(a, lease_s=5.0): ...\nLEASE_S = 5.0"))) == {"lease_s": 5.0}
+
+
+@pytest.mark.parametrize("room", ["agent", "launcher", "train", "torch"])
+def test_handlers_are_known_by_what_they_can_do(room: str) -> None:
+    """A handler of ours is known by the protocol of a source of rounds or of a meeting, never by its class."""
+    for path in (SOURCE / room).glob("*.py"):
         assert "HoldfastRendezvousHandler" not in path.read_text(), path
 
 

@@ -43,6 +43,7 @@ DEATH = {
 STEP = {
     "train/ledger.py": "next deal is_last commit",
     "train/machine.py": "_ask _on_accounts _count _on_votes _after_step",
+    "train/source.py": "choose_source",
     "train/membership.py": "join",
     "train/neighbours.py": "wait",
     "train/state.py": "sync begin",

@@ -38,7 +38,7 @@ def main() -> None:
             device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
             torch.cuda.set_device(device)
         if options.backend == "nccl":  # several ranks on one GPU: each says that it is on a host of its own
-            os.environ.update(NCCL_HOSTID=f"host-{os.getpid()}", NCCL_SOCKET_IFNAME="lo", NCCL_IB_DISABLE="1")
+            os.environ["NCCL_HOSTID"] = f"host-{os.getpid()}"
         dist.init_process_group(options.backend)
         tell("grouped")
         model = DistributedDataParallel(nn.Linear(64, 64).to(device))

@@ -1,10 +1,12 @@
 """Training in the process with NCCL: `holdfast launch --nproc-per-node N elastic_nccl.py FOLDER HOW WRAP TRIALS [GIB]`.
 
-All ranks share one GPU. NCCL allows that where each says that it is on a host of its own. Whenever all workers have
+All ranks share one GPU. NCCL allows that where each says that it is on a host of its own, and talks over sockets
+(NCCL_SOCKET_IFNAME=lo, NCCL_IB_DISABLE=1). Whenever all workers have
 done `CALM_STEPS` steps together, the last rank meets a fault as HOW says, until there were TRIALS of them; some trials
 have a second fault right after the first. Then all train a few steps more and end. Each worker appends lines `time rank
-what` to `FOLDER/PID`: `started`, `fault-K` (it meets one in trial K), `sync-begin` and `sync-end` of the state's
-transfer, and `step/workers` for a step that is done. GIB is the size of a tensor in the state beside the model.
+what` to `FOLDER/PID`: `started`, `ready` (its model is on the device), `fault-K` (it meets one in trial K),
+`form-begin` and `form-end` of the process group, `sync-begin` and `sync-end` of the state's transfer, and
+`step/workers` for a step that is done. GIB is the size of a tensor in the state beside the model.
 
 Without a GPU it trains over gloo, so that everything but NCCL can be tried anywhere.
 """
@@ -21,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-os.environ.update(NCCL_HOSTID=f"host-{os.getpid()}", NCCL_SOCKET_IFNAME="lo", NCCL_IB_DISABLE="1")
+os.environ["NCCL_HOSTID"] = f"host-{os.getpid()}"
 
 import torch
 from torch import nn
@@ -121,7 +123,9 @@ def watch(run: Any, state: Any, faults: Faults, tell: Callable[[int, object], No
 
     def forming(view: Any, membership: Any) -> None:
         faults.strike_newcomer("form", view.rank, 0.01)
+        tell(view.rank, "form-begin")
         form(view, membership)
+        tell(view.rank, "form-end")
 
     def syncing(world_size: int, rank: int) -> None:
         tell(rank, "sync-begin")
@@ -149,6 +153,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     extra = {"ballast": torch.ones(int(gib * BYTES_PER_GIB) // 4, device=DEVICE)} if gib else {}
     state = holdfast.torch.TorchState(model=model, optimizer=optimizer, **extra)
+    tell(-1, "ready")
     made = holdfast.torch.elastic(state, backend=BACKEND)
     watch(made, state, faults, tell)
     with made as run:

@@ -33,6 +33,8 @@ ORPHAN_AFTER_S = 2.0
 LOOK_S = 0.02
 #: For the C library: torch looks up names, and if no name server answers, that takes seconds on both sides.
 NAME_SERVER = {"RES_OPTIONS": "timeout:1 attempts:1"}
+#: For ranks that share a GPU. Set here and not by scripts: a standby has opened NCCL before a script runs.
+NCCL_SOCKETS = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +188,7 @@ class Scene:
         """Start a program with the scene's mark; its output goes to a file."""
         path = self.folder / f"{len(self.launched)}.log"
         folders = {"HOLDFAST_HOME": str(self.folder / "home"), "TMPDIR": str(self.folder)}
-        environ = {**os.environ, **NAME_SERVER, **folders, MARK: self.mark}
+        environ = {**os.environ, **NAME_SERVER, **NCCL_SOCKETS, **folders, MARK: self.mark}
         with path.open("wb") as output:
             at = time.monotonic()
             process = subprocess.Popen(

@@ -251,6 +251,16 @@ class NotRetryableError(HoldfastError):
     """Raised by a step: trying again cannot help, so this worker ends and the others go on."""
 
 
+class TrainingLostError(NotRetryableError):
+    """The training cannot continue, and no restart can mend that: the job ends, whatever restarts it has left.
+
+    Raised where no worker and no checkpoint has the state of the steps that were done. `ends_job` is what the agent
+    goes by; it can be set on any exception.
+    """
+
+    ends_job = True
+
+
 class CorruptShardError(PeerError):
     """These bytes are not a whole state: cut off, damaged, or something else."""
 

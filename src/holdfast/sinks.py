@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: How long one export to a collector may take.
+EXPORT_TIMEOUT_S = 5.0
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.agent import LocalElasticAgent, SimpleElasticAgent, WorkerGroup, WorkerSpec, WorkerState
 from holdfast.agent.api import RunResult
-from holdfast.agent.local import LocalOptions
+from holdfast.agent.options import LocalOptions
 from holdfast.compat.elastic.classic_rounds import EXIT_BARRIER_KEY
 from holdfast.coordinator.messages import Cause
 from holdfast.errors import SignalError

@@ -263,6 +263,29 @@ def test_a_worker_that_fails_in_process_is_replaced_while_the_others_go_on(in_pr
     assert in_process.machine.stage is Stage.RUNNING
 
 
+def test_a_failure_that_no_restart_can_mend_is_not_answered_with_one(in_process: Agent) -> None:
+    lost = Cause("rank 1: the state is lost", ends_job=True)
+
+    assert in_process.do(WorkerFailed(lost)) == [Fail(lost), StopWorkers(SIGTERM, 30.0, lost.sentence)]
+    assert in_process.do(WorkersStopped()) == [AskRound(lost)], "the coordinator ends the run for all nodes"
+    assert in_process.machine.restarts == 0
+
+
+def test_an_agent_that_counts_by_itself_ends_with_such_a_failure_too() -> None:
+    agent, lost = Agent(max_restarts=3), Cause("rank 1: the state is lost", ends_job=True)
+    agent.do(Begin(), sealed(), TrainsInProcess(), WorkerFailed(lost))
+
+    reason = "rank 1: the state is lost; not restarting: a restart cannot mend this"
+    assert agent.do(WorkersStopped()) == [End(Outcome(succeeded=False, reason=reason, cause=lost))]
+
+
+def test_such_a_failure_counts_where_it_comes_to_light_during_a_stop(running: Agent) -> None:
+    lost = Cause("rank 1: the state is lost", ends_job=True)
+    running.do(WorkerFailed(BOOM))
+
+    assert running.do(WorkersStopped(lost)) == [AskRound(lost)]
+
+
 @pytest.mark.parametrize("rules", [{"replaces": False}, {"max_restarts": 0}])
 def test_a_worker_is_not_replaced_where_there_are_no_restarts(rules: dict[str, object]) -> None:
     agent = Agent(**rules)

@@ -24,6 +24,14 @@ TWICE = {
 }
 
 
+def without_step(step, log):
+    return [(at, rank, what) for at, rank, what in log if not what.startswith(f"{step}/")]
+
+
+def test_a_step_that_one_worker_took_over_from_another_is_not_lost():
+    assert judge({**LOGS, "3": without_step(2, SECOND)})[0]["good"]
+
+
 def test_a_stall_is_from_the_fault_to_the_next_step_of_the_slowest_survivor():
     assert judge(LOGS) == [{"good": True, "stall_s": pytest.approx(0.5), "full_s": pytest.approx(1.0)}]
 
@@ -38,13 +46,17 @@ def test_the_trials_of_one_job_are_told_apart():
 @pytest.mark.parametrize(
     ("spoiled", "why"),
     [
-        ({**LOGS, "3": [*SECOND[:3], *SECOND[4:]]}, "step 3 came after 1"),
+        ({**LOGS, "2": without_step(2, FIRST), "3": without_step(2, SECOND)}, "step 3 came after 1"),
         ({**LOGS, "3": [*SECOND, (4.0, 1, "3/3")]}, "step 3 came after 3"),
+        (
+            {**LOGS, "3": [*without_step(2, SECOND)[:3], (2.5, 1, "2/1"), *without_step(2, SECOND)[3:]]},
+            "step 2 was done by 2 workers, and again by 1",
+        ),
         ({"2": FIRST, "3": SECOND}, "no fault was met"),
         ({**LOGS, "3": SECOND[:4]}, "a worker that met no fault ended after step 2 of 3"),
         ({"1": VICTIM}, "no other worker did a step afterwards"),
     ],
-    ids=["a step lost", "a step twice", "no fault", "a survivor lost", "all lost"],
+    ids=["a step lost", "a step twice by one", "a step twice by two", "no fault", "a survivor lost", "all lost"],
 )
 def test_a_job_that_lost_something_is_not_good(spoiled, why):
     assert judge(spoiled) == [{"good": False, "why": why}]

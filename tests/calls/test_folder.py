@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import signal
 import threading
@@ -113,6 +114,8 @@ def test_what_cannot_be_sent_is_refused_at_once(kept: CallFolder) -> None:
         submit("train.py")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="workers is 0"):
         submit(print, workers=0)
+    with pytest.raises(UsageError, match=r"unexpected argument 'sep'; .*functools\.partial"):
+        submit(print, 1, sep="-")
     assert list(kept.path.parent.iterdir()) == [kept.path]
 
 
@@ -165,3 +168,25 @@ def test_a_job_has_the_name_of_its_function() -> None:
         "print",
         "counting",
     ]
+
+
+def test_a_traceback_shows_lines_that_were_typed_into_a_notebook(
+    kept: CallFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell, lines = (
+        "/tmp/ipykernel_7/1.py",
+        ["def helper(x):\n", "    return 1 / x\n", "def typed():\n", "    helper(0)\n"],
+    )
+    monkeypatch.setitem(linecache.cache, cell, (99, None, lines, cell))
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile("".join(lines), cell, "exec"), namespace)
+    kept.save(Call(namespace["typed"]))
+    monkeypatch.delitem(linecache.cache, cell)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+
+    with pytest.raises(ZeroDivisionError):
+        main([str(kept.path)])
+
+    assert "    return 1 / x\n" in kept.outcomes()[0].traceback
+    monkeypatch.delitem(linecache.cache, cell)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.cli.follow_job import _why, how_it_ended
+from holdfast.cli.follow_job import _why
 from holdfast.cli.names import find_handle
 from holdfast.errors import UsageError
 from holdfast.runner import Runner
@@ -66,20 +66,6 @@ def test_other_schedulers_are_asked_where_the_default_one_has_no_such_job(runner
 def test_an_unknown_job_is_reported(runner: Runner) -> None:
     with pytest.raises(UsageError, match="there is no job 'nothing'; `holdfast list` shows none"):
         find_handle(runner, "nothing")
-
-
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [
-        (None, "no exit code is known"),
-        (3, "exit code 3"),
-        (-9, "killed by SIGKILL"),
-        (137, "exit code 137, SIGKILL"),
-        (160, "exit code 160"),
-    ],
-)
-def test_an_exit_code_is_told_in_words(code: int | None, said: str) -> None:
-    assert how_it_ended(ReplicaStatus(0, AppState.FAILED, "r", exit_code=code)) == said
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_every_command_takes_a_handle_an_id_and_the_beginning_of_one(invoke: Inv
         ("events", "agent of run train-6jxds started"),
         ("runs", "run      train-6jxds"),
         ("rounds", "run 'train-6jxds' may have ended"),
-        ("stacks", "run 'train-6jxds' is over"),
+        ("stacks", "run 'train-6jxds' succeeded"),
     ],
 )
 @pytest.mark.parametrize("name", ["local://holdfast/train-6jxds", "train-6jxds", "train-6"])

@@ -48,7 +48,9 @@ def test_the_end_of_a_run_and_the_list_of_runs_tell_the_same(invoke: Invoke, tmp
     assert 0 < run["goodput"] < 1
     assert sum(run["seconds"].values()) == pytest.approx(run["duration_s"], abs=0.1)
     assert "killed by SIGKILL" in invoke("runs", "sev").out
-    assert "is over (succeeded)" in invoke("stacks", "seven").err
+    assert "run 'seven' succeeded" in invoke("stacks", "seven").err
+    assert "run 'seven' succeeded" in invoke("top", "seven").out
+    assert "`holdfast runs seven` says where its time went" in invoke("top").err
 
 
 def wait_started(start: Callable[..., subprocess.Popen[str]]) -> None:

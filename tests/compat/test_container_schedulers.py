@@ -48,6 +48,8 @@ def torchx():
         ("gcp_batch", "GCPBatchScheduler"),
         ("lsf", "LsfScheduler"),
         ("ray", "RayScheduler"),
+        ("kubernetes", "KubernetesScheduler"),
+        ("slurm", "SlurmScheduler"),
     ],
 )
 def test_each_module_has_its_class_and_its_factory(module, name, tmp_path, monkeypatch):

@@ -51,6 +51,16 @@ def test_the_first_true_failure_is_the_root_in_any_order_of_reports() -> None:
     assert ruling.end == "exit code 1; not restarting: all 2 restarts are used"
 
 
+def test_a_failure_that_no_restart_can_mend_ends_the_run_and_costs_nothing() -> None:
+    lost = Cause("the state is lost", ends_job=True)
+
+    ruling = charge(broken(REAL, lost), Spent(restarts=1), settings())
+
+    assert ruling.spent == Spent(restarts=1)
+    assert ruling.root == lost
+    assert ruling.end == "the state is lost; not restarting: a restart cannot mend this"
+
+
 def test_a_victims_cause_gives_way_to_the_true_one_of_the_same_node() -> None:
     round_ = broken(VICTIM)
     round_.note_failure("node0", REAL)

@@ -775,3 +775,50 @@ def test_a_round_of_a_reserved_number_that_a_node_speaks_of_is_taken_over() -> N
     assert not any(isinstance(effect, Tell) and isinstance(effect.message, Broken) for effect in effects)
     assert run.machine.stage is Stage.SEALED
     assert run.machine.last_number == 1
+
+
+def test_a_failure_that_no_restart_can_mend_closes_the_run_at_once() -> None:
+    run = Run(2, 2)
+    run.ask("a")
+    run.ask("b")
+    lost = Cause("the state is lost", ends_job=True)
+
+    effects = run.tell(NodeSaid("a", Fail(run.seq("a"), run.held["a"].round, lost)))
+
+    [closed] = [effect for effect in effects if isinstance(effect, Tell)]
+    assert closed.nodes == ("a", "b")
+    assert isinstance(closed.message, Closed)
+    assert (closed.message.failed, closed.message.cause) == (True, lost)
+    assert run.machine.restarts_used == 0
+
+
+def test_such_a_failure_closes_the_run_where_only_the_next_ask_brings_it() -> None:
+    run = Run(2, 2)
+    run.ask("a")
+    run.ask("b")
+    run.fail("b")
+
+    run.ask("a", Cause("the state is lost", ends_job=True))
+
+    assert run.machine.stage is Stage.CLOSED
+
+
+@pytest.mark.parametrize(("settings", "ends_job"), [({"crash_loop": 1}, False), ({}, True)])
+def test_a_coordinator_that_comes_back_knows_what_a_run_failed_for(settings: dict[str, Any], ends_job: bool) -> None:
+    """A node that asks later ends with the same exit code as those that heard it at once."""
+    run = Run(1, 1, **settings)
+    run.ask("a")
+    cause = Cause("exit code 1", detail={"traceback": "long"}, ends_job=ends_job)
+    run.tell(NodeSaid("a", Fail(run.seq("a"), run.held["a"].round, cause)))
+    run.ask("a")
+    told = run.machine.closed
+    assert told is not None
+    run.boot(run.machine.record())
+
+    [again] = [effect.message for effect in run.ask("b") if isinstance(effect, Tell)]
+    assert isinstance(again, Closed)
+    assert (again.reason, again.crash_loop, again.cause) == (
+        told.reason,
+        not ends_job,
+        Cause("exit code 1", ends_job=ends_job),
+    )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pty
 import re
 import secrets
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -34,10 +36,9 @@ def demo(tmp_path: Path) -> Iterator[StartDemo]:
     started: list[subprocess.Popen[str]] = []
     set_child_subreaper(True)  # a process that loses its parent becomes ours, and is found
 
-    def start(*arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "holdfast", "demo", "--no-page", *arguments]
-        pipe = subprocess.PIPE
-        started.append(subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environ))
+    def start(*arguments: str, page: bool = False, out: int = subprocess.PIPE) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "holdfast", "demo", "--page" if page else "--no-page", *arguments]
+        started.append(subprocess.Popen(command, stdout=out, stderr=subprocess.PIPE, text=True, env=environ))
         return started[-1]
 
     before = set(descendants(os.getpid()))
@@ -67,6 +68,29 @@ def wait_line(demo: subprocess.Popen[str], piece: str) -> list[str]:
         if piece in line:
             return lines
     raise AssertionError(f"the demo ended without '{piece}': {''.join(lines)}")
+
+
+@pytest.mark.slow
+def test_on_a_terminal_the_page_stays_until_ctrl_c(demo: StartDemo) -> None:
+    pytest.importorskip("uvicorn")
+    pytest.importorskip("starlette")
+    ours, theirs = pty.openpty()
+    process = demo(*FAST, page=True, out=theirs)
+    os.close(theirs)
+    shown = b""
+    while b"until you press Ctrl-C" not in shown:
+        shown += os.read(ours, 65536)
+    assert process.poll() is None
+    link = re.search(rb"the page stays, at (http://\S+),", shown)
+    assert link is not None
+    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    with browser.open(link[1].decode(), timeout=60) as answer:
+        assert answer.status == 200
+
+    process.send_signal(signal.SIGINT)
+
+    assert process.wait(60) == 0
+    os.close(ours)
 
 
 @pytest.mark.slow

@@ -24,6 +24,40 @@ from tests.events.conftest import Collecting
 EVENT = Event("n", EventSource.AGENT, metadata={"a": 1})
 
 
+def test_a_handler_is_called_from_one_thread_at_a_time() -> None:
+    entered, leave, inside = threading.Event(), threading.Event(), []
+
+    class Slow(EventHandler):
+        def record(self, event: Event) -> None:
+            inside.append(event.name)
+            assert len(inside) == 1
+            entered.set()
+            assert leave.wait(30)
+            inside.remove(event.name)
+
+    events.configure(Slow())
+    threads = [threading.Thread(target=events.record, args=(Event(name, EventSource.AGENT),)) for name in ("a", "b")]
+    try:
+        for thread in threads:
+            thread.start()
+        assert entered.wait(30)
+        forked = os.fork()
+        if not forked:  # the thread that holds the lock is gone here; a handler can be called all the same
+            inside.clear()
+            leave.set()
+            events.record(Event("c", EventSource.AGENT))
+            os._exit(0 if not inside else 1)
+        assert os.waitpid(forked, 0)[1] == 0
+        assert inside == ["a"]
+        leave.set()
+        for thread in threads:
+            thread.join(30)
+        assert inside == []
+    finally:
+        leave.set()
+        events.configure(NullEventHandler())
+
+
 # -- a launcher of one's own --------------------------------------------------------------------------------------
 
 
@@ -44,9 +78,7 @@ def test_the_documented_launcher_with_an_event_handler_of_its_own_is_told_what_i
 
             class MyEventHandler(events.EventHandler):
                 def record(self, event: events.Event):
-                    # Several threads record events; one write to a line keeps their lines apart.
-                    run_id = event.metadata["run_id"]
-                    sys.stdout.write(f"got {event.name} {event.source} {event.timestamp > 0} {run_id}\\n")
+                    print("got", event.name, event.source, event.timestamp > 0, event.metadata["run_id"])
 
             def main():
                 events.configure(MyEventHandler())

@@ -13,10 +13,11 @@ from click.testing import CliRunner
 from holdfast.cli import explain
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.explain.collect import HOLE, Module, Source, code_of, collect, matches, raised_at, unexplained
+from holdfast.explain.index import PATH
 from holdfast.explain.reading import code_for, read_all
 from holdfast.explain.words import OTHER, area_of, blame_of
 from holdfast.quantities import parse_duration
-from tests.messages_page import PAGE, page
+from tests.messages_page import PAGE, index, page
 
 MINE = """
 class Mine(UsageError):
@@ -46,6 +47,10 @@ def test_no_message_is_made_in_a_way_that_cannot_be_read(source):
 
 def test_the_page_has_every_message(source):
     assert PAGE.read_text() == page(source), "run `python tests/messages_page.py`"
+
+
+def test_the_package_carries_the_index_of_every_message(source):
+    assert PATH.read_text() == index(source), "run `python tests/messages_page.py`"
 
 
 def test_one_code_is_one_message(messages):
@@ -135,9 +140,7 @@ def _read(descriptor):
         return b""
 
 
-def test_explain_finds_a_message_by_its_code_its_words_and_a_part_of_them(monkeypatch, source, messages):
-    monkeypatch.setattr(explain, "read_all", lambda: source)
-    monkeypatch.setattr(explain, "collect", lambda _: messages)
+def test_explain_finds_a_message_by_its_code_its_words_and_a_part_of_them():
     words = "'soon' is no length of time: write seconds, or 300ms, 10m, 1h"
     code = code_of(f"'{HOLE}' is no length of time: write seconds, or 300ms, 10m, 1h")
 
@@ -147,11 +150,21 @@ def test_explain_finds_a_message_by_its_code_its_words_and_a_part_of_them(monkey
         assert said.startswith(f"{code}  '{HOLE}' is no length of time")
         assert "Change what the message names." in said
         assert f"docs/MESSAGES.md#{code}" in said
+        assert re.search(r"source +holdfast/quantities\.py:\d+", said)
 
 
-def test_explain_says_when_there_is_no_such_message(monkeypatch, source, messages):
-    monkeypatch.setattr(explain, "read_all", lambda: source)
-    monkeypatch.setattr(explain, "collect", lambda _: messages)
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ("Address already in use", "docs/TROUBLESHOOTING.md#cannot-listen-on--address-already-in-use"),
+        ("waiting: 1 of 2 nodes (host-a); waiting for 1 more", "Compare `--rdzv-endpoint` and"),
+        ("there is no component 'x'", "docs/TROUBLESHOOTING.md#there-is-no-component-"),
+    ],
+)
+def test_explain_shows_what_the_docs_say(asked, told):
+    assert told in CliRunner().invoke(explain.command, [asked], catch_exceptions=False).output
 
+
+def test_explain_says_when_there_is_no_such_message():
     with pytest.raises(UsageError, match="no message of Holdfast is 'all is well'"):
         CliRunner().invoke(explain.command, ["all", "is", "well"], catch_exceptions=False)

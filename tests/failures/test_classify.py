@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.failures import ErrorData, Evidence, Kind, classify, explain, speaks_as_victim
-from holdfast.failures.classify import reason
+from holdfast.failures.classify import describe_exit, reason
 
 VALUE_ERROR = ErrorData("ValueError: bad", "Traceback")
 
@@ -68,3 +68,17 @@ def test_the_reason_is_what_the_exit_code_does_not_say():
     assert reason(Kind.EXCEPTION, Evidence(1, VALUE_ERROR)) == "ValueError: bad"
     assert reason(Kind.SIGNAL, Evidence(-9)).startswith("from outside Holdfast")
     assert reason(Kind.TIMEOUT, Evidence(-9)) == "hung"
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (None, "no exit code is known"),
+        (3, "exit code 3"),
+        (-9, "killed by SIGKILL"),
+        (137, "exit code 137, SIGKILL"),
+        (160, "exit code 160"),
+    ],
+)
+def test_an_exit_code_is_told_in_words(code, said):
+    assert describe_exit(code) == said

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.errors import TrainingLostError
 from holdfast.failures import errorfile
 
 
@@ -37,6 +38,17 @@ def test_what_was_written_is_read_back(tmp_path):
     assert error is not None
     assert (error.message, error.traceback) == ("KeyError: 'x'", "Traceback...")
     assert (error.timestamp, error.error_code, error.type_name) == (12, 3, "KeyError")
+
+
+@pytest.mark.parametrize(("error", "ends_job"), [(TrainingLostError("lost"), True), (ValueError("x"), False)])
+def test_an_exception_says_whether_a_restart_can_mend_it(tmp_path, error, ends_job):
+    path = str(tmp_path / "error.json")
+    errorfile.record(error, path)
+
+    read = errorfile.read(path)
+
+    assert read is not None
+    assert read.ends_job is ends_job
 
 
 def test_the_older_form_is_read_too(tmp_path):

@@ -22,6 +22,13 @@ def test_the_first_true_failure_wins_over_victims_that_came_earlier():
     assert verdict.others == (victim, late)
 
 
+def test_a_failure_that_ends_the_job_is_why_there_is_no_restart():
+    crash, lost = _failure(Kind.SIGNAL, 0), _failure(Kind.EXCEPTION, 1, ends_job=True)
+
+    assert root_cause([crash, lost]).cause is lost
+    assert Failure.from_json(lost.to_json()).ends_job
+
+
 def test_without_a_true_failure_a_victim_wins_over_the_stopped():
     stopped, victim = _failure(Kind.STOPPED, 0), _failure(Kind.VICTIM, 1)
 

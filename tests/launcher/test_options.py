@@ -8,10 +8,11 @@ import click
 import pytest
 
 from holdfast.agent.health import HEALTH_TIMEOUT_S
+from holdfast.agent.machine import SHUTDOWN_TIMEOUT_S
 from holdfast.cli.launch import command as launch
 from holdfast.cli.run import command as run
 from holdfast.coordinator.messages import Admit
-from holdfast.launcher.api import SHUTDOWN_TIMEOUT_S, SHUTDOWN_VARIABLE
+from holdfast.launcher.api import SHUTDOWN_VARIABLE
 from holdfast.launcher.config import FLAGS_OF_THEIR_OWN
 from holdfast.launcher.options import FLAGS, OPTIONS, Group, LaunchOptions, words_of
 from holdfast.quantities import parse_duration

@@ -126,7 +126,7 @@ def test_the_command_line_runs_and_replays_elections(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert main(["--election", "--seeds", "2", "--jobs", "1"]) == 0
-    assert capsys.readouterr().out.startswith("2 seeds, 0 failed; ")
+    assert capsys.readouterr().out.startswith("seeds 0 to 1: 2 seeds, 0 failed; ")
     assert main(["--election", "--seed", "1", "--transcript"]) == 0
     assert "carries in term 1" in capsys.readouterr().out
 

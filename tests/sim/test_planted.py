@@ -293,8 +293,9 @@ def test_the_command_line_tells_the_story_of_a_failure_and_how_to_see_it_again(
 
     status = main(["--seeds", "3", "--nodes", "5:9", "--jobs", "1"])
 
-    printed = capsys.readouterr().out
+    printed, told = capsys.readouterr()
     assert status == 1
+    assert " failed: a round number is used once" in told, "a seed that fails is named at once"
     assert " failed: a round number is used once" in printed
     [replay] = [line for line in printed.splitlines() if line.startswith("replay it shrunk: ")]
     assert main(replay.split("holdfast.sim ")[1].split()) == 1

@@ -43,6 +43,13 @@ def test_the_answer_to_an_ask_that_was_given_up_starts_no_workers() -> None:
     assert outcome.check is None, outcome.sentence
 
 
+def test_a_coordinator_that_dies_as_it_closes_a_run_knows_why_when_it_is_back() -> None:
+    # A crash loop ends the run; the coordinator has written that down, and dies before it has told a node.
+    outcome = Simulation(make_scenario(910309)).run()
+
+    assert outcome.check is None, outcome.sentence
+
+
 def test_every_kind_of_fault_is_drawn() -> None:
     makers = (make_scenario, make_training)
     drawn = {fault.kind for make in makers for seed in range(60) for fault in make(seed).faults}
@@ -196,7 +203,9 @@ def test_a_failure_that_the_agent_learns_of_in_the_next_round_is_charged_to_that
 
 
 def test_the_command_line_sums_up_many_seeds(capsys: pytest.CaptureFixture[str]) -> None:
-    status = main(["--seeds", "3", "--nodes", "5:6", "--jobs", "1"])
+    status = main(["--seeds", "3", "--first", "5", "--nodes", "5:6", "--jobs", "1"])
 
     assert status == 0
-    assert capsys.readouterr().out.startswith("seeds 0 to 2: 3 seeds, 0 failed; ")
+    out, err = capsys.readouterr()
+    assert out.startswith("seeds 5 to 7: 3 seeds, 0 failed; ")
+    assert err.startswith("nodes: seeds 5 to 7 on 1 process\n")

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
+from holdfast.agent.machine import AgentEffect, AgentEvent, AgentMachine, WorkerFailed
+from holdfast.sim import nodes as nodes_module
 from holdfast.sim import workers as workers_module
 from holdfast.sim.scenario import make_training
 from holdfast.sim.simulation import Outcome, Simulation
@@ -24,7 +27,8 @@ from holdfast.train.events import (
     TrainerEffect,
     TrainerEvent,
 )
-from holdfast.train.machine import UNEXPLAINED_MAX, Plan, TrainerMachine
+from holdfast.train.machine import UNEXPLAINED_MAX, TrainerMachine
+from holdfast.train.source import Plan
 
 SEEDS_MAX = 300
 #: A seed that notices what few do. It is tried first; where the simulator has changed and it does not, all follow.
@@ -120,6 +124,55 @@ def test_a_planted_bug_of_the_trainer_is_caught(
 
     assert outcome is not None, f"{SEEDS_MAX} seeds did not notice: {machine.__doc__}"
     assert outcome.check in checks, outcome
+
+
+class ReplacesInVain(AgentMachine):
+    """Answers every failure with a new worker, also one that no new worker can mend."""
+
+    def handle(self, event: AgentEvent, now: float) -> list[AgentEffect]:
+        if isinstance(event, WorkerFailed):
+            event = WorkerFailed(msgspec.structs.replace(event.cause, ends_job=False))
+        return super().handle(event, now)
+
+
+#: Seeds whose training loses its state.
+LOST = (164, 183, 304, 413, 554)
+
+
+@pytest.mark.parametrize("seed", LOST[:2])
+def test_a_training_whose_state_is_lost_ends_its_job(seed: int) -> None:
+    simulation = Simulation(make_training(seed))
+
+    assert simulation.run().check is None
+    assert simulation.training is not None
+    assert simulation.training.failed_for is not None
+    ends = [node.outcome for node in simulation.current.values() if node.alive and node.outcome is not None]
+    assert ends
+    assert not any(outcome.succeeded for outcome in ends)
+
+
+def test_a_worker_that_is_replaced_in_vain_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodes_module, "AgentMachine", ReplacesInVain)
+
+    outcomes = (Simulation(make_training(seed)).run() for seed in (*LOST, *range(SEEDS_MAX)))
+    found = next((outcome for outcome in outcomes if outcome.check is not None), None)
+
+    assert found is not None
+    assert found.check == "no worker is started for a training that is lost"
+
+
+#: The first seed that shows what 0.1.0 did when a worker and the coordinator died together: the survivors took the
+#: error for their own, ended, and all progress was lost.
+DEFECT_SEED = 0
+
+
+def test_the_seed_that_finds_the_worst_defect_of_0_1_0_finds_it_on_its_logic_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert Simulation(make_training(DEFECT_SEED)).run().check is None
+    monkeypatch.setattr(workers_module, "TrainerMachine", BlamesItself)
+
+    assert Simulation(make_training(DEFECT_SEED)).run().check == "no error is taken for the worker's own that is not"
 
 
 def takes_any(accounts: Sequence[Account]) -> Plan:

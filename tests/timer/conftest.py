@@ -21,7 +21,7 @@ __all__ = ["launch"]
 #: Runs one node's agent, prints each of its facts as a line, and at last how it ended.
 NODE = """
 import json, os, sys
-from holdfast.agent.local import LocalOptions
+from holdfast.agent.options import LocalOptions
 from holdfast.facts import facts
 from holdfast.launcher.api import LaunchConfig, run_agent
 from holdfast.timer import watchdog

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import subprocess
 import sys
 from pathlib import Path
@@ -11,12 +12,15 @@ import pytest
 import holdfast
 from holdfast.errors import UsageError
 from holdfast.rendezvous import RendezvousParameters
+from holdfast.train.events import Blame, TrainerEvent
 from holdfast.train.membership import Membership, worker_settings
+from holdfast.train.trainer import Trainer
 from holdfast.wire.ports import HeldPort
 
 torch = pytest.importorskip("torch", reason="needs torch")
 
 from holdfast.torch import TorchRun, TorchState  # noqa: E402
+from holdfast.torch.run import TorchBackend  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -62,3 +66,20 @@ assert "torch" not in sys.modules
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environ)
 
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "is_own"),
+    [(torch.cuda.OutOfMemoryError("no memory left"), True), (RuntimeError("connection closed by peer"), False)],
+)
+def test_an_error_that_no_other_worker_can_cause_is_not_tried_again(error: Exception, is_own: bool) -> None:
+    state = TorchState(model=torch.nn.Linear(2, 2))
+    trainer = Trainer(NoRounds(), state, backend=TorchBackend(None, state))
+
+    assert (trainer._blame(error) is Blame.OWN) is is_own
+
+
+class NoRounds:
+    """Rounds that are never asked for."""
+
+    news: queue.SimpleQueue[TrainerEvent] = queue.SimpleQueue()

@@ -58,6 +58,11 @@ if told["what"] == "rounds":
         assert not dist.is_initialized()
         held.append(descriptors())
     assert held[-1] <= held[2] + 2, held
+    groups.form(circle(20))
+    given, got = torch.full((4,), float(told["rank"])), torch.zeros(4)
+    groups.exchange([(given, 1 - told["rank"])], [(got, 1 - told["rank"])])
+    assert got.tolist() == [1.0 - told["rank"]] * 4
+    groups.close()
     assert sys.excepthook is hook
 elif told["what"] == "blocked":
     groups.form(circle(0))

@@ -36,4 +36,10 @@ def test_where_steps_would_be_lost_the_training_ends_for_all(new: tuple[Account,
     torn = Account(3, whole=False, synced=True, counted_in=1)
     reason = "no worker holds the whole state of step 3 any more, and there is no checkpoint to go back to"
 
-    assert hear(torn, *new) == [t.CloseRun(reason, failed=True), t.TrainingFailed(reason)]
+    assert hear(torn, *new) == [t.CloseRun(reason, failed=True), t.TrainingFailed(reason, ends_job=True)]
+
+
+def test_with_a_checkpoint_the_training_goes_back_to_what_is_whole_and_further() -> None:
+    torn, away = Account(5, False, True, saved=2, counted_in=4), Account(3, True, True, saved=2, counted_in=3)
+
+    assert hear(torn, away) == [t.MoveState(1, (0,))]

@@ -106,6 +106,33 @@ def test_the_budget_ends_a_worker_that_never_works(launch: StartLaunch, tmp_path
     assert "all 2 restarts are used" in err
 
 
+def test_a_training_whose_state_is_lost_ends_the_job_although_restarts_are_left(launch: StartLaunch) -> None:
+    script = """
+        import os, signal
+        import holdfast, numpy as np
+
+        class CannotUndo(holdfast.NumpyState):
+            def roll_back(self, mark):
+                return False
+
+        state = CannotUndo(x=np.zeros(1))
+        with holdfast.elastic(state) as run:
+            for step in run.steps(10, 1, epochs=None):
+                with step:
+                    if step.number == 3 and run.rank == 1:
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    step.add(np.ones(1))
+                    state.x = state.x + step.total()
+    """
+    job = launch("--nproc-per-node", "2", "--max-restarts", "50", *COMMON, script=script)
+    code, _, err = job.end()
+
+    assert code == 1, err
+    assert "no worker holds the whole state of step 3 any more" in err
+    assert "not restarting: a restart cannot mend this" in err
+    assert err.count("the others go on") == 1, "the killed worker was replaced; none was after the loss"
+
+
 def test_a_lost_node_costs_the_others_a_step_and_a_new_one_takes_the_state_over(
     launch: StartLaunch, tmp_path: Path, undisturbed: str
 ) -> None:

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.errors import UsageError
 from holdfast.facts import Fact, facts
-from holdfast.rendezvous import RendezvousParameters
+from holdfast.rendezvous import RendezvousHandler, RendezvousParameters
 from holdfast.rendezvous.native import HoldfastRendezvousHandler
 from holdfast.train import membership
-from holdfast.train.membership import Membership, worker_settings
+from holdfast.train.membership import Membership, can_meet, worker_settings
 
 
 @pytest.fixture
@@ -21,6 +22,20 @@ def told() -> Iterator[list[Fact]]:
     stop = facts.listen(heard.append)
     yield heard
     stop()
+
+
+class Polled(RendezvousHandler):
+    """A handler with the methods of TorchElastic's alone."""
+
+    get_backend = get_run_id = next_rendezvous = is_closed = set_closed = num_nodes_waiting = shutdown = None
+
+
+def test_workers_meet_through_whatever_can_push(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not can_meet(Polled())
+    monkeypatch.setattr(membership, "get_rendezvous_handler", lambda _: Polled())
+
+    with pytest.raises(UsageError, match="workers cannot meet through 'mine'"):
+        Membership(RendezvousParameters("mine", "", "workers", 1, 1))
 
 
 def test_the_end_of_a_training_says_what_it_waits_for(

@@ -236,7 +236,7 @@ def test_unproven_peers_and_workers_of_other_rounds_are_refused() -> None:
         for peer, data in zip(peers[len(wrong) :], noise, strict=True):
             peer.sendall(data)
         for peer in peers[: len(wrong)]:
-            assert messages_in(read_to_end(peer)) == [Refused(WRONG_SECRET)]
+            assert messages_in(read_to_end(peer)) == [Refused(WRONG_SECRET, wrong_secret=True)]
         assert pool.submit(add_up, 1, second, first).result() == waiting.result() == 2.0
         for peer in peers[len(wrong) :]:
             assert [type(message) for message in messages_in(read_to_end(peer))] in ([Challenge], [])
@@ -272,8 +272,8 @@ def test_a_neighbour_that_is_still_in_another_round_is_tried_again() -> None:
             handshake = ServerHandshake(make_token(SECRET, "0.nonce", 1), PURPOSE, bytes(NONCE_BYTES))
             early.sendall(CODEC.encode(handshake.challenge))
             [answer] = messages_in(early.recv(4096))
-            assert handshake.hear(answer) == Refused(WRONG_SECRET)
-            early.sendall(CODEC.encode(Refused(WRONG_SECRET)))
+            assert handshake.hear(answer) == Refused(WRONG_SECRET, wrong_secret=True)
+            early.sendall(CODEC.encode(Refused(WRONG_SECRET, wrong_secret=True)))
             early.close()
 
         assert add_up(1, other, mine) == opening.result() == 2.0

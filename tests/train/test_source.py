@@ -1,7 +1,7 @@
 """Whose state all workers take when a round begins."""
 
 from holdfast.train.events import Account
-from holdfast.train.machine import Plan, choose_source
+from holdfast.train.source import Plan, choose_source
 
 
 def test_the_most_advanced_whole_state_is_taken() -> None:

@@ -61,7 +61,7 @@ def test_a_wrong_secret_is_refused_and_says_what_to_do(ours, theirs, server_nonc
     server, _ = pair(ours, server_nonce)
     _, client = pair(theirs, client_nonce=client_nonce)
 
-    assert server.hear(client.hear(server.challenge)) == Refused(WRONG_SECRET)
+    assert server.hear(client.hear(server.challenge)) == Refused(WRONG_SECRET, wrong_secret=True)
     assert server.session is None
 
 
@@ -70,7 +70,7 @@ def test_a_proof_answers_one_challenge_only(first, second, client_nonce):
     assume(first != second)
     proof = prove(b"secret", Challenge(first, guarded=True), client_nonce, COORDINATOR)
 
-    assert pair(server_nonce=second)[0].hear(proof) == Refused(WRONG_SECRET)
+    assert pair(server_nonce=second)[0].hear(proof) == Refused(WRONG_SECRET, wrong_secret=True)
 
 
 @pytest.mark.parametrize(
@@ -80,13 +80,13 @@ def test_nothing_in_a_proof_can_be_changed_on_the_way(change):
     server, client = pair()
     proof = client.hear(server.challenge)
 
-    assert server.hear(msgspec.structs.replace(proof, **change)) == Refused(WRONG_SECRET)
+    assert server.hear(msgspec.structs.replace(proof, **change)) == Refused(WRONG_SECRET, wrong_secret=True)
 
 
 def test_what_the_server_says_cannot_be_changed_on_the_way_either():
     server, client = pair(b"")
     proof = client.hear(msgspec.structs.replace(server.challenge, nonce=ONES))
-    assert server.hear(proof) == Refused(WRONG_SECRET)
+    assert server.hear(proof) == Refused(WRONG_SECRET, wrong_secret=True)
 
     server, client = pair()
     welcome = server.hear(client.hear(server.challenge))
@@ -99,7 +99,7 @@ def test_a_proof_of_another_protocol_version_is_worth_nothing(monkeypatch):
     proof = client.hear(server.challenge)
     monkeypatch.setattr(handshake, "PROTOCOL_VERSION", 3)
 
-    assert server.hear(proof) == Refused(WRONG_SECRET)
+    assert server.hear(proof) == Refused(WRONG_SECRET, wrong_secret=True)
 
 
 def test_a_proof_cannot_be_thrown_back_as_a_welcome():
@@ -170,7 +170,7 @@ def test_a_run_without_a_secret_shakes_hands_and_authenticates_frames_too():
 
     server = pair(b"")[0]
     claim = prove(b"some secret", Challenge(server.challenge.nonce, guarded=True), ONES, COORDINATOR)
-    assert server.hear(claim) == Refused(WRONG_SECRET)
+    assert server.hear(claim) == Refused(WRONG_SECRET, wrong_secret=True)
 
 
 def test_a_node_with_a_secret_does_not_talk_to_a_coordinator_without_one():
@@ -187,7 +187,7 @@ def test_only_a_wrong_secret_is_called_one():
         client.hear(answer)
 
     with pytest.raises(WrongSecretError):
-        hears(Refused(WRONG_SECRET))
+        hears(Refused(WRONG_SECRET, wrong_secret=True))
     with pytest.raises(WrongSecretError):
         hears(Welcome(bytes(32), ""))
     with pytest.raises(WrongSecretError):
@@ -208,7 +208,7 @@ def test_a_nonce_has_its_length(length):
 
 @pytest.mark.parametrize("mac", [b"", b"short", bytes(32), bytes(1000)])
 def test_any_other_mac_is_refused(mac):
-    assert pair()[0].hear(Proof(ONES, mac, "coordinator")) == Refused(WRONG_SECRET)
+    assert pair()[0].hear(Proof(ONES, mac, "coordinator")) == Refused(WRONG_SECRET, wrong_secret=True)
 
 
 def test_a_refusal_reaches_the_caller_in_its_own_words():

@@ -199,7 +199,7 @@ def test_an_unknown_tag_is_told_from_a_broken_message():
         with pytest.raises(FrameError) as broken:
             CODEC.decode(body)
         assert not isinstance(broken.value, UnknownMessageError)
-    assert CODEC.decode(frame_of(1, bytes(16), True, "a field of a later version")[8:]) == Challenge(bytes(16), True)
+    assert CODEC.decode(frame_of(1, bytes(16), True, False, "of a later version")[8:]) == Challenge(bytes(16), True)
 
 
 def test_reports_of_unknown_tags_are_bounded():

@@ -60,7 +60,7 @@ def assert_alike(one, other):
 
 def test_a_program_sees_the_same_process_in_a_standby(facts_of, script, template):
     script(FACTS)
-    standbys = Standbys(template, 1, workers=1, cuda=True)
+    standbys = Standbys(template, 1, workers=1, may_open=frozenset({"gpu", "nccl"}))
     try:
         standbys.look(0.0)
         select.select(standbys.filenos(), [], [], 60)

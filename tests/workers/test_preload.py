@@ -6,8 +6,14 @@ import pytest
 
 import holdfast
 from holdfast.workers import Template, guess
-from holdfast.workers.preload import sets_cuda_variables
-from holdfast.workers.variables import is_import_variable, is_late_variable, is_lazy_variable
+from holdfast.workers.preload import program_sets
+from holdfast.workers.variables import (
+    is_cuda_variable,
+    is_import_variable,
+    is_late_variable,
+    is_lazy_variable,
+    is_nccl_variable,
+)
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -195,7 +201,13 @@ def test_our_own_sources_on_the_search_path_are_the_library(script, monkeypatch)
     monkeypatch.setenv("PYTHONPATH", str(Path(holdfast.__file__).resolve().parents[1]))
 
     assert guess(script("import holdfast, torch")) == ("holdfast", "torch")
-    assert not sets_cuda_variables(script("import holdfast, torch"))
+    assert not program_sets(script("import holdfast, torch"), is_cuda_variable)
+
+
+def test_what_a_program_sets_before_its_first_communicator_is_found(script):
+    assert program_sets(script("import os, torch; os.environ['NCCL_DEBUG'] = 'INFO'"), is_nccl_variable)
+    assert not program_sets(script("import os, torch; os.environ['NCCL_HOSTID'] = 'a'"), is_nccl_variable)
+    assert not program_sets(script("import os, torch; os.environ['NCCL_DEBUG'] = 'INFO'"), is_cuda_variable)
 
 
 def test_a_standard_module_that_is_taken_by_a_neighbour_is_read(script):

@@ -15,6 +15,7 @@ PATIENCE_S = 60.0
 #: As much of torch as a standby and a template look at, with two GPUs.
 TORCH = """
 import contextlib
+from unittest import mock
 class _State(list):
     tolist = list
 class default_generator:
@@ -25,11 +26,14 @@ class cuda:
     is_available = staticmethod(lambda: True)
     device_count = staticmethod(lambda: 2)
     synchronize = staticmethod(lambda: None)
+    empty_cache = staticmethod(lambda: None)
     @staticmethod
     @contextlib.contextmanager
     def device(number):
         cuda.opened.append(number)
         yield
+float32, bfloat16 = object(), object()
+ones, zeros, autocast, nn, optim = (mock.MagicMock() for _ in range(5))
 """
 
 
@@ -38,11 +42,11 @@ def stand_by():
     """Make standbys of a template of little; all of it is given back after the test."""
     made = []
 
-    def make(number, *, modules=("json",), workers=1, cuda=False):
+    def make(number, *, modules=("json",), workers=1, may_open=()):
         template = Template(modules)
         made.append(template)
         assert template.wait_ready(PATIENCE_S), template.why_not
-        standbys = Standbys(template, number, workers=workers, cuda=cuda)
+        standbys = Standbys(template, number, workers=workers, may_open=frozenset(may_open))
         made.insert(0, standbys)
         return template, standbys
 
@@ -142,7 +146,7 @@ def test_a_standby_opens_the_gpu_of_the_ranks_that_it_serves(
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "torch.py").write_text(TORCH)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "folder"))
-    template, standbys = stand_by(2, modules=("torch",), workers=2, cuda=True)
+    template, standbys = stand_by(2, modules=("torch",), workers=2, may_open={"gpu", "nccl"})
     ready = wait_ready(standbys, told, 2)
     path = script("import os, torch; print('opened', torch.cuda.opened); os.environ['CUDA_VISIBLE_DEVICES'] = '1'")
 
@@ -158,7 +162,7 @@ def test_a_standby_opens_the_gpu_of_the_ranks_that_it_serves(
 def test_with_fewer_standbys_than_gpus_none_is_opened(stand_by, told, tmp_path, monkeypatch):
     (tmp_path / "torch.py").write_text(TORCH)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    _, standbys = stand_by(1, modules=("torch",), workers=2, cuda=True)
+    _, standbys = stand_by(1, modules=("torch",), workers=2, may_open={"gpu", "nccl"})
     wait_ready(standbys, told, 1)
 
     assert told("standby_ready")[0].data["device"] is None
@@ -168,7 +172,7 @@ def test_a_worker_with_other_gpus_is_forked(stand_by, told, start, script, wait_
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "torch.py").write_text(TORCH)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "folder"))
-    template, standbys = stand_by(1, modules=("torch",), workers=1, cuda=True)
+    template, standbys = stand_by(1, modules=("torch",), workers=1, may_open={"gpu", "nccl"})
     [ready] = wait_ready(standbys, told, 1)
 
     gang = start(script("pass"), template, standbys, CUDA_VISIBLE_DEVICES="1")
@@ -180,7 +184,7 @@ def test_a_worker_with_other_gpus_is_forked(stand_by, told, start, script, wait_
 def test_standbys_that_cannot_be_prepared_are_given_up(stand_by, told, tmp_path, monkeypatch):
     (tmp_path / "torch.py").write_text(TORCH.replace("synchronize = staticmethod(lambda: None)", "synchronize = None"))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    _, standbys = stand_by(1, modules=("torch",), cuda=True)
+    _, standbys = stand_by(1, modules=("torch",), may_open={"gpu", "nccl"})
     until = time.monotonic() + PATIENCE_S
     while len(told("standby_lost")) < LOST_MAX and time.monotonic() < until:
         standbys.look(time.monotonic() + REFILL_AFTER_S)

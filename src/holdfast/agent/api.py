@@ -19,6 +19,9 @@ from holdfast.text import check_text
 from holdfast.workers.plan import Module, Program, Script
 
 DEFAULT_ROLE = "default"
+#: Restarts of a job whose program does not say, and TorchElastic's interval between two looks at the workers.
+MAX_RESTARTS = 3
+MONITOR_INTERVAL_S = 0.1
 
 
 @dataclass
@@ -33,8 +36,8 @@ class WorkerSpec:
     #: A function, or the program to run: its path, or one of `holdfast.workers`' Script, Module and Program.
     entrypoint: Callable[..., Any] | str | Program | Script | Module | None = None
     args: tuple[Any, ...] = ()
-    max_restarts: int = 3
-    monitor_interval: float = 0.1
+    max_restarts: int = MAX_RESTARTS
+    monitor_interval: float = MONITOR_INTERVAL_S
     master_port: int | None = None
     master_addr: str | None = None
     local_addr: str | None = None

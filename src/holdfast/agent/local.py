@@ -7,21 +7,17 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from holdfast.agent.api import RunResult, WorkerGroup, WorkerSpec, WorkerState, seat
 from holdfast.agent.driver import Agent, WorkersEvent, as_event
 from holdfast.agent.environment import RoundView, WorkerView, worker_environment
 from holdfast.agent.hangs import Hangs, ask_others, ask_others_still, explain_hang
-from holdfast.agent.health import HEALTH_TIMEOUT_S, AgentHealth, AgentMetrics, make_health
+from holdfast.agent.health import AgentHealth, AgentMetrics, make_health
 from holdfast.agent.inbox import Inbox
-from holdfast.agent.machine import (
-    AgentEvent,
-    AgentRules,
-    Signalled,
-    WorkersStopped,
-)
+from holdfast.agent.machine import SHUTDOWN_TIMEOUT_S, AgentEvent, AgentRules, Signalled, WorkersStopped
+from holdfast.agent.options import LocalOptions, LocalSettings
 from holdfast.agent.plans import make_log_options, make_plans
 from holdfast.agent.preloading import Preloading
 from holdfast.agent.round_source import Coordinated, RoundSource, rounds_of
@@ -34,61 +30,12 @@ from holdfast.failures.verdict import root_cause
 from holdfast.health import LastProgress
 from holdfast.metrics.api import installed
 from holdfast.metrics.chosen import Metrics
-from holdfast.timer.hang import HangOptions
-from holdfast.wire.address import Endpoint
-from holdfast.workers import DefaultLogsSpecs, Gang, LogsDest, LogsSpecs, WorkerExited
+from holdfast.workers import DefaultLogsSpecs, Gang, LogsDest, WorkerExited
 from holdfast.workers.gangs import Gangs, stopped_by_signal
 from holdfast.workers.logs import SYS_STREAM
 
 if TYPE_CHECKING:
     from holdfast.agent.vault_host import VaultHost
-
-SHUTDOWN_TIMEOUT_S = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class LocalOptions:
-    """What our own agent can do beyond TorchElastic's."""
-
-    #: Modules that a template process imports once; workers are forked from it.
-    preload: tuple[str, ...] = ()
-    #: Whether the first workers wait for it too; else they are started at once, and it is prepared beside them.
-    preload_first: bool = True
-    #: How long the template is kept for the next launch of the same kind; None ends it with this one.
-    keep_warm_s: float | None = None
-    #: How many processes stand by on this node to take the place of workers, forked from the template.
-    standbys: int = 0
-    #: Whether they may open a GPU: nothing that the program sets afterwards must count only before that.
-    standbys_open_gpu: bool = True
-    backoff_s: float = 0.0
-    backoff_s_max: float = 60.0
-    forward_signals: tuple[signal.Signals, ...] = ()
-    #: Bytes kept of each log file; None keeps all.
-    log_bytes_max: int | None = None
-    #: How long after some workers have finished the stacks of the others are reported.
-    half_finished_s: float | None = None
-    #: How long workers that call `holdfast.heartbeat` may be silent; None does not watch them.
-    hang: HangOptions | None = None
-    #: Whether to keep workers' states in this node's memory, and copies of the neighbours'.
-    vault: bool = False
-    #: What to tell the user once the workers can be started: how other nodes can join.
-    invitation: str = ""
-    #: Where the health server listens; None leaves it to TORCHELASTIC_HEALTH_CHECK_PORT.
-    health: Endpoint | None = None
-    #: The silence of the agent's loop after which the health server says that it hangs.
-    health_timeout_s: float = HEALTH_TIMEOUT_S
-
-
-@dataclass(frozen=True, slots=True)
-class LocalSettings:
-    """How workers are started and stopped, as TorchElastic's agent takes it."""
-
-    logs_specs: LogsSpecs | None = None
-    start_method: str = "spawn"
-    exit_barrier_timeout_s: float = 300.0
-    log_line_prefix_template: str | None = None
-    shutdown_timeout_s: float = SHUTDOWN_TIMEOUT_S
-    signals_to_handle: str | None = None
 
 
 class LocalWorkers:
@@ -134,7 +81,7 @@ class LocalWorkers:
             first=options.preload_first,
             keep_s=options.keep_warm_s,
             standbys=options.standbys,
-            cuda=options.standbys_open_gpu,
+            standbys_open=options.standbys_open,
         )
         self._vault: VaultHost | None = None
         self._hangs = Hangs(options.hang, self._gather_stacks, lambda: ask_others_still(agent.calls, group))
@@ -591,7 +538,8 @@ def screen_name() -> str:
 def as_cause(failures: Sequence[Failure]) -> Cause:
     """Return the root cause of failures, as it is reported to the other nodes."""
     verdict = root_cause(failures)
-    return Cause(verdict.sentence, victim=not verdict.cause.is_true, detail=verdict.cause.to_json())
+    cause = verdict.cause
+    return Cause(verdict.sentence, victim=not cause.is_true, detail=cause.to_json(), ends_job=cause.ends_job)
 
 
 def _chosen_here() -> Metrics | None:

@@ -25,6 +25,7 @@ The rules:
 2. Other nodes hear of it before our own workers stop: of a failure so that they stop at once, of a signal so that they
    regroup without waiting for a lease.
 3. With a rendezvous that counts restarts for the whole job, this machine never refuses one; with any other it counts.
+   A failure that no restart can mend is never answered with one: the answer to the next ask is the end of the run.
 4. A signal wins over everything else; a second one makes the stop hard.
 5. Workers run from the moment `StartWorkers` is returned: its driver starts them before it hands over the next
    event. So there is no time in which it is not known whether workers run.
@@ -38,13 +39,20 @@ import enum
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from msgspec import Struct
+
 from holdfast.coordinator.messages import Cause, Place
-from holdfast.coordinator.sentences import spent
+from holdfast.coordinator.sentences import CANNOT_HELP, spent
 from holdfast.machine import Tick
 from holdfast.rendezvous.events import AskFailed, Fail, Finish, Leave, Replace, RoundBroken, RoundSealed, RunEnded
 
 #: POSIX numbers; a pure module does not import `signal`.
 SIGTERM, SIGKILL = 15, 9
+#: How long workers have after the first signal, before SIGKILL.
+SHUTDOWN_TIMEOUT_S = 30.0
+#: How long an agent whose workers have finished waits for those of the other nodes.
+EXIT_BARRIER_TIMEOUT_S = 300.0
+BACKOFF_S_MAX = 60.0
 
 
 class Stage(enum.StrEnum):
@@ -61,26 +69,24 @@ class Stage(enum.StrEnum):
     ENDED = "ended"
 
 
-@dataclass(frozen=True, slots=True)
-class AgentRules:
+class AgentRules(Struct, frozen=True):
     """How an agent behaves."""
 
     #: Restarts that this agent grants itself; None if the coordinator counts them for the whole job.
     max_restarts: int | None = None
     #: Whether a single worker that failed may be replaced; not if the job has no restarts.
     replaces: bool = True
-    shutdown_timeout_s: float = 30.0
-    exit_barrier_timeout_s: float = 300.0
+    shutdown_timeout_s: float = SHUTDOWN_TIMEOUT_S
+    exit_barrier_timeout_s: float = EXIT_BARRIER_TIMEOUT_S
     #: The pause before the first restart after a failure here; it doubles with each one up to the maximum.
     backoff_s: float = 0.0
-    backoff_s_max: float = 60.0
+    backoff_s_max: float = BACKOFF_S_MAX
 
 
 # -- events; those of rounds are the member's effects --------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Begin:
+class Begin(Struct, frozen=True):
     """Take part.
 
     `preloading`: the workers' imports are still under way. `busy`: a round runs that an ask would break.
@@ -90,52 +96,44 @@ class Begin:
     busy: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PreloadBegun:
+class PreloadBegun(Struct, frozen=True):
     """The imports for the next workers have begun, beside those that run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Preloaded:
+class Preloaded(Struct, frozen=True):
     """The workers' imports are done, or given up: workers can be started."""
 
 
-@dataclass(frozen=True, slots=True)
-class TrainsInProcess:
+class TrainsInProcess(Struct, frozen=True):
     """A worker has said that it trains in process: the workers outlive each other and the round."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerFailed:
+class WorkerFailed(Struct, frozen=True):
     """A worker of this node failed."""
 
     cause: Cause
 
 
-@dataclass(frozen=True, slots=True)
-class WorkersFinished:
+class WorkersFinished(Struct, frozen=True):
     """All workers of this node have exited with 0. `hosting`: the others need this process, however long they take."""
 
     hosting: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class WorkersStopped:
+class WorkersStopped(Struct, frozen=True):
     """No worker of this node runs any more; the answer to `StopWorkers`. `cause`: what came to light meanwhile."""
 
     cause: Cause | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Signalled:
+class Signalled(Struct, frozen=True):
     """This agent received a signal that ends it."""
 
     number: int
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class SignalPassing:
+class SignalPassing(Struct, frozen=True):
     """This agent received a signal that is meant for the workers."""
 
     number: int
@@ -159,8 +157,7 @@ AgentEvent = (
 # -- effects; `Fail`, `Replace`, `Finish` and `Leave` are the member's events -----------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitPreload:
+class AwaitPreload(Struct, frozen=True):
     """Say that the imports are waited for; `busy`: before a round is asked for, since one runs that need not wait."""
 
     busy: bool = False
@@ -179,30 +176,26 @@ class AskRound:
     number: int = field(default=0, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class StartWorkers:
+class StartWorkers(Struct, frozen=True):
     """Start the workers of a round at this place; `restarts` is what the job has used of its budget."""
 
     place: Place
     restarts: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TakePlace:
+class TakePlace(Struct, frozen=True):
     """Workers that survived a round are in the next one, at this place."""
 
     place: Place
 
 
-@dataclass(frozen=True, slots=True)
-class ReplaceWorkers:
+class ReplaceWorkers(Struct, frozen=True):
     """Start new workers in the place of those that failed."""
 
     restarts: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class StopWorkers:
+class StopWorkers(Struct, frozen=True):
     """Stop the workers: the signal, the grace, SIGKILL; answered by `WorkersStopped`. Sent again, it is harder."""
 
     number: int
@@ -210,8 +203,7 @@ class StopWorkers:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class SignalWorkers:
+class SignalWorkers(Struct, frozen=True):
     """Forward a signal to the workers; it does not mean a stop."""
 
     number: int
@@ -230,8 +222,7 @@ class Outcome:
     unanswered: AskFailed | RunEnded | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(Struct, frozen=True):
     """The agent is done."""
 
     outcome: Outcome
@@ -430,13 +421,14 @@ class AgentMachine:
             return  # a worker that fails while we stop it proves nothing
         limit = self.rules.max_restarts
         is_spent = limit is not None and self.restarts >= limit
-        if self._in_process and self.rules.replaces and not is_spent:
+        if self._in_process and self.rules.replaces and not is_spent and not cause.ends_job:
             self.restarts += 1
             self._out += [Replace(cause), ReplaceWorkers(self._restarts_used())]
             return
-        if limit is not None and is_spent:
-            self._ending = Outcome(succeeded=False, reason=f"{cause.sentence}; {spent(limit)}", cause=cause)
-        else:
+        if limit is not None and (is_spent or cause.ends_job):
+            why = CANNOT_HELP if cause.ends_job else spent(limit)
+            self._ending = Outcome(succeeded=False, reason=f"{cause.sentence}; {why}", cause=cause)
+        elif not cause.ends_job:
             self.restarts += 1
         self._cause = cause
         self._out.append(Fail(cause))
@@ -451,8 +443,9 @@ class AgentMachine:
     def _on_stopped(self, event: WorkersStopped, now: float) -> None:
         if self.stage is not Stage.STOPPING:
             return
-        if event.cause is not None and self._cause is not None and self._cause.victim:
-            self._cause = event.cause
+        found = event.cause
+        if found is not None and self._cause is not None and (self._cause.victim or found.ends_job):
+            self._cause = found
         rules = self.rules
         if self._ending is not None:
             self._end(self._ending)

@@ -19,7 +19,7 @@ from holdfast.workers import Template
 from holdfast.workers.cores import cpu_seconds, usable_cores
 
 if TYPE_CHECKING:
-    from holdfast.workers.standbys import Standbys
+    from holdfast.workers.standbys import Opened, Standbys
 
 #: How long a kept template may take to say what it has.
 ATTACH_TIMEOUT_S = 1.0
@@ -36,12 +36,12 @@ class Preloading:
         first: bool = True,
         keep_s: float | None = None,
         standbys: int = 0,
-        cuda: bool = False,
+        standbys_open: frozenset[Opened] = frozenset(),
     ) -> None:
         self._modules = modules
         self._keep_s = keep_s
         self._workers = workers
-        self._number, self._cuda = standbys, cuda
+        self._number, self._standbys_open = standbys, standbys_open
         #: Processes that wait to become workers, once there is a template.
         self.standbys: Standbys | None = None
         cores = usable_cores()
@@ -142,7 +142,7 @@ class Preloading:
         if self.standbys is None and self._number and template is not None and template.usable:
             from holdfast.workers.standbys import Standbys  # few launches want them
 
-            self.standbys = Standbys(template, self._number, workers=self._workers, cuda=self._cuda)
+            self.standbys = Standbys(template, self._number, workers=self._workers, may_open=self._standbys_open)
         if self.standbys is not None:
             self.standbys.look(now)
 

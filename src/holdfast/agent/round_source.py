@@ -6,7 +6,6 @@ against has an adapter, which blocks and polls as TorchElastic's agent does.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeGuard, runtime_checkable
@@ -14,12 +13,12 @@ from typing import Any, Protocol, TypeGuard, runtime_checkable
 from holdfast.agent.api import WorkerSpec
 from holdfast.coordinator.messages import Cause, Place
 from holdfast.errors import HoldfastError
+from holdfast.rendezvous.api import has_all_of
 from holdfast.rendezvous.events import AskFailed, MemberEffect, PeerCalled, RunEnded
 from holdfast.wire.address import Endpoint
 from holdfast.wire.secret import Secret
 from holdfast.wire.tls import TlsFiles
 
-_MISSING = object()
 #: Enter this around a call that only an exception can end: while inside, a signal raises one.
 Blocking = Callable[[], AbstractContextManager[None]]
 
@@ -147,5 +146,4 @@ def rounds_of(spec: WorkerSpec, exit_barrier_timeout_s: float) -> RoundSource:
 
 def is_source(handler: object) -> TypeGuard[RoundSource]:
     """Return whether a handler is a source itself: its own class must have the methods."""
-    names = {name for name in (*vars(RoundSource), *RoundSource.__annotations__) if not name.startswith("_")}
-    return all(inspect.getattr_static(handler, name, _MISSING) is not _MISSING for name in names)
+    return has_all_of(RoundSource, handler)

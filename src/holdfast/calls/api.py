@@ -60,15 +60,22 @@ def submit(
     try:
         kept.save(Call(fn, args))
         variables = {**_local_variables(scheduler), **(env or {}), FOLDER_VARIABLE: str(kept.path)}
-        app = ddp(
-            str(kept.path),
-            m=WORKER_MODULE,
-            j=f"{nodes}x{workers}",
-            name=name or _name_of(fn),
-            env=variables,
-            max_restarts=max_restarts,
-            **options,
-        )
+        try:
+            app = ddp(
+                str(kept.path),
+                m=WORKER_MODULE,
+                j=f"{nodes}x{workers}",
+                name=name or _name_of(fn),
+                env=variables,
+                max_restarts=max_restarts,
+                **options,
+            )
+        except TypeError as error:
+            known = ", ".join(options)
+            raise UsageError(
+                f"submit cannot take {known}: {error}; arguments of the function by name are given with "
+                "functools.partial(fn, name=value)"
+            ) from error
         with get_runner() as runner:
             handle = runner.run(app, scheduler, dict(cfg or {}), workspace)
     except BaseException:

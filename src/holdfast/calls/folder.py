@@ -7,6 +7,7 @@ by the program that submitted the call. Each file is written whole or not at all
 from __future__ import annotations
 
 import json
+import linecache
 import os
 import pickle
 import secrets
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from holdfast.errors import UsageError
@@ -81,7 +83,11 @@ class CallFolder:
         except Exception as error:  # pickling runs code of the user's objects
             name = getattr(call.function, "__qualname__", repr(call.function))
             raise UsageError(f"{name} and its arguments cannot be sent to another process: {error}") from error
-        setting = {"path": [os.path.abspath(each) for each in sys.path], "folder": os.getcwd()}  # noqa: PTH100, PTH109
+        setting = {
+            "path": [os.path.abspath(each) for each in sys.path],  # noqa: PTH100
+            "folder": os.getcwd(),  # noqa: PTH109
+            "sources": _typed_sources(call.function),
+        }
         self._write(SETTING_FILE, json.dumps(setting).encode())
         self._write(CALL_FILE, data)
 
@@ -89,6 +95,8 @@ class CallFolder:
         """Read the call, with the modules of the program that wrote it within reach."""
         setting = json.loads((self.path / SETTING_FILE).read_bytes())
         sys.path += [each for each in setting["path"] if each not in sys.path]
+        for name, lines in setting["sources"].items():
+            linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
         call: Call = pickle.loads((self.path / CALL_FILE).read_bytes())  # noqa: S301 - this user's own folder
         return call
 
@@ -127,6 +135,22 @@ class CallFolder:
         draft = self.path / f".{name}.{os.getpid()}"
         draft.write_bytes(data)
         draft.replace(self.path / name)
+
+
+def _typed_sources(function: Callable[..., Any]) -> dict[str, list[str]]:
+    """Return the lines of code that was typed into a notebook, by the name of their cell, for remote tracebacks.
+
+    Those of the function and of what stands beside it; code from a file is found in that file.
+    """
+    namespace = getattr(function, "__globals__", {})
+    codes = (getattr(each, "__code__", None) for each in (function, *list(namespace.values())))
+    names = {code.co_filename for code in codes if isinstance(code, CodeType)}
+    found = {}
+    for name in names:
+        entry: tuple[Any, ...] = linecache.cache.get(name, ())
+        if len(entry) == 4 and entry[1] is None:  # a cell has no file, and so no time of change
+            found[name] = list(entry[2])
+    return found
 
 
 def outcome_now(failed: bool, **more: Any) -> Outcome:

@@ -166,8 +166,8 @@ class Job(Generic[T]):
         self._folder.remove()
 
     def __repr__(self) -> str:
-        state = self._ended.state.name if self._ended is not None else "not known to have ended"
-        return f"<holdfast.Job {self.handle}: {state}>"
+        state = f": {self._ended.state.name}" if self._ended is not None else ""  # asking may take a while on a cluster
+        return f"<holdfast.Job {self.handle}{state}>"
 
 
 def _error_of(outcome: Outcome) -> BaseException:

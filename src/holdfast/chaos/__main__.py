@@ -32,8 +32,8 @@ def main(seeds: int, first: int, seed: int | None, backend: str, at_once: int) -
     """
     if backend != "ring" and find_spec("torch") is None:
         raise click.UsageError(f"--backend {backend} trains with torch: pip install 'holdfast[torch]'")
-    if backend == "nccl" and not _has_gpu():
-        raise click.UsageError("--backend nccl needs a GPU, and torch finds none here")
+    if backend.endswith("nccl") and not _has_gpu():
+        raise click.UsageError(f"--backend {backend} needs a GPU, and torch finds none here")
     undisturbed = Undisturbed(TRAININGS[backend])
     if seed is not None:
         verdict = run_seed(seed, undisturbed, keep=True)

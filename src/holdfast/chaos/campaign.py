@@ -69,11 +69,13 @@ class TorchTraining(Training):
 
 @dataclass(frozen=True)
 class ReplicaTraining(Training):
-    """Training with torch over gloo, with copies of the model that are split over workers."""
+    """Training with torch, with copies of the model that are split over workers."""
+
+    backend: str = "gloo"
 
     def arguments(self, schedule: Schedule) -> tuple[str, ...]:
-        """Say how many workers there must be."""
-        return (str(schedule.world_size if schedule.keeps_size else 1),)
+        """Say how many workers there must be, and what they talk through."""
+        return (str(schedule.world_size if schedule.keeps_size else 1), self.backend)
 
     def calm(self, schedule: Schedule) -> Schedule:
         """As many workers, on one node."""
@@ -85,11 +87,15 @@ TORCH = ("holdfast.chaos.torch_training", "torch,torch._dynamo,torch.nn.parallel
 GLOO = TorchTraining(*TORCH, 0.06)
 #: On a GPU a replacement takes longer to come: it opens the GPU first.
 NCCL = TorchTraining(*TORCH, 0.15, backend="nccl")
-REPLICAS = ReplicaTraining(
-    "holdfast.chaos.replica_training", "torch,torch._dynamo,torch.distributed.fsdp", 0.06, replica=REPLICA
-)
+SHARDED = ("holdfast.chaos.replica_training", "torch,torch._dynamo,torch.distributed.fsdp")
 #: By the name of what the workers sum their gradients with.
-TRAININGS: dict[str, Training] = {"ring": RING, "gloo": GLOO, "nccl": NCCL, "replicas": REPLICAS}
+TRAININGS: dict[str, Training] = {
+    "ring": RING,
+    "gloo": GLOO,
+    "nccl": NCCL,
+    "replicas": ReplicaTraining(*SHARDED, 0.06, replica=REPLICA),
+    "replicas-nccl": ReplicaTraining(*SHARDED, 0.15, replica=REPLICA, backend="nccl"),
+}
 
 
 @dataclass

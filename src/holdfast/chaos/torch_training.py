@@ -91,6 +91,15 @@ class Samples:
         return self.inputs[index], self.wanted[index], index
 
 
+def share_gpus() -> str:
+    """Prepare this process for NCCL on a GPU that it may share with others; returns the kind of device."""
+    import torch
+
+    os.environ.update(NCCL_HOSTID=f"host-{os.getpid()}", NCCL_SOCKET_IFNAME="lo", NCCL_IB_DISABLE="1")
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    return "cuda"
+
+
 def make_state(options: Options) -> TorchState:
     """Return a fresh model with its optimizer and what is counted beside them."""
     import torch
@@ -173,8 +182,7 @@ def main() -> None:
     steps, pause_s, mode, least, dropout, backend = sys.argv[1:]
     options = Options(int(steps), float(pause_s), mode, int(least), float(dropout), backend)
     if backend == "nccl":
-        os.environ.update(NCCL_HOSTID=f"host-{os.getpid()}", NCCL_SOCKET_IFNAME="lo", NCCL_IB_DISABLE="1")
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+        share_gpus()
     torch.set_num_threads(1)
     state: Any = make_state(options)
     watch_sync(state)

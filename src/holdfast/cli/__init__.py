@@ -35,7 +35,7 @@ SECTIONS = {
         "demo": "Watch a job survive a killed worker and a killed node; under a minute, on this machine.",
     },
     "Submit jobs": {
-        "run": "Submit a job, to this machine or to the scheduler of a plugin, and follow it.",
+        "run": "Submit a job, to this machine, Slurm, Kubernetes, SSH hosts or containers, and follow it.",
         "list": "List jobs.",
         "status": "Show the status of jobs, replica by replica.",
         "log": "Show what the replicas of a job wrote, and where their logs are.",
@@ -65,7 +65,7 @@ COMMANDS = {name: line for section in SECTIONS.values() for name, line in sectio
 #: What a shell shows for a program that a closed pipe has ended.
 _PIPE_CLOSED = 141
 #: What a shell shows for a program that Ctrl-C has ended.
-_INTERRUPTED = 130
+INTERRUPTED = 130
 
 
 class _NobodyReads(Exception):
@@ -160,7 +160,7 @@ def main(args: Sequence[str] | None = None) -> None:
         _tell_usage(error)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        sys.exit(_INTERRUPTED)
+        sys.exit(INTERRUPTED)
     except InternalError:
         raise
     except HoldfastError as error:

@@ -15,6 +15,7 @@ from holdfast.chaos.own_job import OwnJob
 from holdfast.chaos.packets import check_can_cut
 from holdfast.chaos.plan import ABOUT, FAULTS_MAX, NEED_ROOT, PlannedFault, Strike, make_plan, parse_kinds
 from holdfast.chaos.targets import Targets
+from holdfast.cli import INTERRUPTED
 from holdfast.cli.names import complete_runs, find_run
 from holdfast.cli.tables import show, show_json
 from holdfast.events.index import live_run
@@ -25,7 +26,6 @@ from holdfast.view.reading import the_live_one
 DEFAULT_PLAN = "kill-worker,kill-agent,freeze"
 SEEDS = 1_000_000
 EVERY_S_MIN = 1.0
-_INTERRUPTED = 130
 
 
 def _complete_kinds(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -121,7 +121,7 @@ def command(
         show_json(report.to_json())
     else:
         click.echo(printable("\n".join(report.lines())))
-    sys.exit(_INTERRUPTED if report.was_interrupted else int(not report.is_good))
+    sys.exit(INTERRUPTED if report.was_interrupted else int(not report.is_good))
 
 
 # The table of faults is the help's, too.

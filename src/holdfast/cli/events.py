@@ -86,19 +86,23 @@ def command(
     shown = [line for line in told if filters.let_through(line)]
     if tail is not None:
         shown = shown[max(len(shown) - tail, 0) :]
+    _show(story, shown, filters if follow else None, _raw if as_json else _columns(story, clock, shown))
+    for note in story.notes():
+        click.echo(f"holdfast: {note}", err=True)
+
+
+def _show(story: Story, shown: list[Told], follow: Filters | None, tell: Callable[[Told], None]) -> None:
+    """Print lines, and with `follow` those that come and pass it, until the run ends or the reader has enough."""
     try:
-        tell = _raw if as_json else _columns(story, clock, shown)
         for line in shown:
             tell(line)
-        if follow:
-            _follow(story, filters, tell)
+        if follow is not None:
+            _follow(story, follow, tell)
         sys.stdout.flush()
     except BrokenPipeError:
         _forget_stdout()  # the reader closed the pipe
     except KeyboardInterrupt:
         sys.exit(130)
-    for note in story.notes():
-        click.echo(f"holdfast: {note}", err=True)
 
 
 def _find(text: str, everything: bool) -> Story:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from textwrap import fill
+
 import click
 
 from holdfast.errors import UsageError
-from holdfast.explain.collect import PREFIX, Found, Source, collect, matches
-from holdfast.explain.reading import read_all
-from holdfast.explain.words import area_of, blame_of, by_code
+from holdfast.explain.collect import PREFIX, Found, matches
+from holdfast.explain.index import Index, Section
+from holdfast.explain.reading import line_of
+from holdfast.explain.words import BLAME, area_of, by_code
 from holdfast.printable import printable
 
 #: So many messages are shown for words that many contain.
 SHOWN_MAX = 5
+WIDTH = 100
 
 
 @click.command()
@@ -28,11 +32,15 @@ def command(message: tuple[str, ...]) -> None:
       holdfast explain "Address already in use"
     """
     text = " ".join(message).strip().removeprefix("holdfast:").strip()
-    source = read_all()
-    found = list(by_code(_find(collect(source), text)).values())
+    index = Index.read()
+    found = list(by_code(_find(index.messages, text)).values())
+    sections = [] if found else [each for each in index.sections if each.is_about(text)]
+    if sections:  # the system's words, or a line that is no error
+        click.echo(printable("\n\n".join(f"{each.heading}\n{_told(each)}" for each in sections[:SHOWN_MAX])))
+        return
     if not found:
         raise UsageError(f"no message of Holdfast is '{text}': give its code, like {PREFIX}2rbqh, or its words")
-    click.echo(printable("\n\n".join(_explain(source, same) for same in found[:SHOWN_MAX])))
+    click.echo(printable("\n\n".join(_explain(index, same) for same in found[:SHOWN_MAX])))
     if len(found) > SHOWN_MAX:
         click.echo(f"\n{len(found) - SHOWN_MAX} more have these words; give more of the message")
 
@@ -50,14 +58,27 @@ def _find(messages: list[Found], text: str) -> list[Found]:
     return [one for one in messages if text.casefold() in one.text.casefold()]
 
 
-def _explain(source: Source, same: list[Found]) -> str:
+def _explain(index: Index, same: list[Found]) -> str:
     first = same[0]
     area = area_of(first.module)
+    section = index.section_of(first.code)
+    pages = [f"docs/MESSAGES.md#{first.code}", *([f"docs/{area.page}"] if area.page else [])]
     lines = [
         f"{first.code}  {first.text}",
-        f"  kind     {first.kind}: {blame_of(source, first.kind)}",
+        f"  kind     {first.kind}: {BLAME[index.faults[first.kind]]}",
         f"  part     {area.title}: {area.first}",
-        f"  more     docs/MESSAGES.md#{first.code}" + (f", docs/{area.page}" if area.page else ""),
-        f"  source   {', '.join(dict.fromkeys(f'holdfast/{one.module}:{one.line}' for one in same))}",
+        f"  more     {', '.join(pages)}",
+        f"  source   {', '.join(_place(one) for one in same)}",
     ]
-    return "\n".join(lines)
+    return "\n".join([*lines, *([_told(section)] if section else [])])
+
+
+def _told(section: Section) -> str:
+    """Return what the docs say, a paragraph after the other, and where."""
+    paragraphs = [*section.words.split("\n\n"), f"docs/TROUBLESHOOTING.md#{section.anchor}"]
+    return "\n".join(fill(each, WIDTH, initial_indent="  ", subsequent_indent="  ") for each in paragraphs)
+
+
+def _place(one: Found) -> str:
+    line = line_of(one.module, one.code)
+    return f"holdfast/{one.module}:{line}" if line else f"holdfast/{one.module}"

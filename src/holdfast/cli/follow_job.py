@@ -9,6 +9,7 @@ from typing import Any, TextIO
 
 from holdfast.cli.log_screen import LogScreen, Who, is_coloured, last_lines, replicas_of
 from holdfast.errors import JobTimeoutError
+from holdfast.failures.classify import describe_exit
 from holdfast.printable import printable
 from holdfast.runner.api import Runner
 from holdfast.specs import AppDef, AppState, AppStatus, ReplicaStatus
@@ -122,20 +123,6 @@ def say(sentence: str, colour: int = 0, out: TextIO | None = None) -> None:
     out.flush()
 
 
-def how_it_ended(replica: ReplicaStatus) -> str:
-    """Return what a replica's exit code means."""
-    code = replica.exit_code
-    if code is None:
-        return "no exit code is known"
-    if code < 0 or 128 < code < 128 + 65:
-        number = -code if code < 0 else code - 128
-        try:
-            return f"{'killed by' if code < 0 else f'exit code {code},'} {signal.Signals(number).name}"
-        except ValueError:
-            pass  # a number that is no signal is an exit code like others
-    return f"exit code {code}"
-
-
 def _wait_logs(screen: LogScreen, timeout_s: float | None = None) -> None:
     """Wait for the end of the output; a job whose output cannot be read goes on."""
     try:
@@ -160,7 +147,7 @@ def _tell_failure(runner: Runner, handle: str, failed: list[ReplicaStatus], ende
     if same:
         say(f"ended for the same reason: {_some(same)}")
     if others:
-        say(f"failed too: {_some([f'{each.role}/{each.id} ({how_it_ended(each)})' for each in others])}")
+        say(f"failed too: {_some([f'{each.role}/{each.id} ({describe_exit(each.exit_code)})' for each in others])}")
 
 
 def _some(names: list[str]) -> str:
@@ -175,7 +162,7 @@ def _why(replica: ReplicaStatus, *, shown: bool = False) -> str:
     reason = replica.cause if replica.reason is None else replica.reason
     if not reason and replica.last_line and not shown:
         reason = f"its last line was: {replica.last_line}"
-    return f" ({how_it_ended(replica)}){f': {reason}' if reason else ''}"
+    return f" ({describe_exit(replica.exit_code)}){f': {reason}' if reason else ''}"
 
 
 def _cancel(runner: Runner, handle: str, screen: LogScreen, interrupts: Interrupts, first: Interrupted) -> int:

@@ -11,6 +11,7 @@ import click
 
 from holdfast.cli.names import complete_runs, find_run
 from holdfast.errors import UsageError
+from holdfast.printable import printable
 from holdfast.quantities import parse_duration
 from holdfast.view.top import Seen, as_line, render
 from holdfast.view.watching import Watch
@@ -29,7 +30,7 @@ def command(run: str, interval: str, once: bool) -> None:
 
     Without JOB, all runs of this user on this host, live ones first; JOB is a job's handle or id, a run's id, or an
     unambiguous beginning of either. If the output is no terminal, each look prints a line for each live run, until none
-    is left.
+    is left; of a JOB that is over, how it ended.
 
     \b
       holdfast top
@@ -47,7 +48,7 @@ def command(run: str, interval: str, once: bool) -> None:
     elif sys.stdout.isatty():
         _full_screen(watch, interval_s)
     else:
-        _lines(watch, interval_s)
+        _lines(watch, interval_s, named=bool(run))
 
 
 def _full_screen(watch: Watch, interval_s: float) -> None:
@@ -73,10 +74,18 @@ def _full_screen(watch: Watch, interval_s: float) -> None:
                     screen.draw(render(runs, at, time.time(), _clock, width, height))
 
 
-def _lines(watch: Watch, interval_s: float) -> None:
+def _lines(watch: Watch, interval_s: float, *, named: bool) -> None:
     seen = watch.look()
     if not any(each.state.is_live for each in seen):
-        raise UsageError("no run is live on this host; `holdfast runs` lists those that have ended")
+        if not seen:
+            raise UsageError(
+                "no run is live on this host, and none has been; `holdfast launch` or `holdfast run` starts one"
+            )
+        ending = seen[0].state.ending(time.time())
+        if not named:
+            raise UsageError(f"no run is live on this host; {ending}")
+        click.echo(printable(ending))
+        return
     while True:
         now = time.time()
         live = [each for each in seen if each.state.is_live]

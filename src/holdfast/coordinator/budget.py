@@ -1,7 +1,8 @@
 """The restart budget: what a broken round costs, and when the budget is spent. Pure.
 
 Restarts are counted for the whole job. A round's failures are charged once, even if many nodes report them; those
-that a lost node caused cost nothing, since losing a node is not the program's fault.
+that a lost node caused cost nothing, since losing a node is not the program's fault. A failure that no restart can mend
+ends the run at once and costs nothing.
 """
 
 from __future__ import annotations
@@ -38,11 +39,14 @@ def charge(round_: Round, spent: Spent, settings: RunSettings) -> Ruling:
     real = [cause for cause in causes if not cause.victim]
     if not causes or (round_.losses and not real):
         return Ruling(spent)
-    return charge_failure((real or causes)[0], round_.broken_at - round_.sealed_at, spent, settings)
+    root = next((cause for cause in real if cause.ends_job), (real or causes)[0])
+    return charge_failure(root, round_.broken_at - round_.sealed_at, spent, settings)
 
 
 def charge_failure(root: Cause, lasted_s: float, spent: Spent, settings: RunSettings) -> Ruling:
     """Charge one failure in a round that had lasted so long, whether the round outlives it or not."""
+    if root.ends_job:
+        return Ruling(spent, f"{root.sentence}; {sentences.CANNOT_HELP}", root)
     progressed = 0 < settings.progress_s <= lasted_s
     restarts = 0 if progressed and settings.reset_restarts else spent.restarts
     in_a_row = 0 if progressed else spent.failures_without_progress + 1

@@ -16,7 +16,7 @@ from __future__ import annotations
 from holdfast.coordinator.messages import Phase
 from holdfast.coordinator.state import Node
 
-#: A call this much later than asked for means that the coordinator was asleep.
+#: A call this much later than asked for means that this process was asleep: what it was told lies unread.
 LATE_S = 0.5
 #: A call this much later may have left something unread; it is read first, which takes a moment.
 TARDY_S, READ_S = 0.02, 0.1

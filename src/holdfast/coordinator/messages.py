@@ -20,6 +20,10 @@ from holdfast.wire.handshake import HANDSHAKE_TYPES
 RUN_CHARS_MAX = 256
 #: How long a node whose connection broke has to come back before it counts as dead.
 DROP_GRACE_S = 0.05
+#: How long a node may be silent before it counts as lost.
+LEASE_S = 5.0
+#: For this share of the time that nodes have to come back, sure deaths count for a coordinator that took over.
+SURE_SHARE = 0.5
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True):
@@ -86,7 +90,7 @@ class NodeSpec(Record, frozen=True):
     address: str = ""
     #: The rank that the user asked for, or -1.
     node_rank: int = -1
-    lease_s: float = 5.0
+    lease_s: float = LEASE_S
     hosts_coordinator: bool = False
     #: Where the node before this one in the round may connect to it; 0 if it does not listen.
     peer_port: int = 0
@@ -212,6 +216,8 @@ class Cause(Record, frozen=True):
     sentence: str
     victim: bool = False
     detail: dict[str, Any] = {}
+    #: Whether no restart can mend it: the run ends, whatever is left of its budget.
+    ends_job: bool = False
 
 
 class ToldFact(Record, frozen=True):

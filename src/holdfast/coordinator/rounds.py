@@ -28,7 +28,7 @@ import msgspec
 
 from holdfast.coordinator import history, sentences
 from holdfast.coordinator.admission import LEFT_OVER, left_over
-from holdfast.coordinator.budget import Ruling, Spent, charge
+from holdfast.coordinator.budget import Ruling, Spent, charge, charge_failure
 from holdfast.coordinator.events import DropRound, Note, RunEffect, Save, Tell, WantSeal
 from holdfast.coordinator.history import History, News
 from holdfast.coordinator.messages import (
@@ -178,6 +178,8 @@ class Rounds(Voting):
             charged=round_.charged if round_ else False,
             facts=self.history.last,
             reserved=self._reserved,
+            cause=_briefly(self.closed.cause) if self.closed else None,
+            crash_loop=self.closed is not None and self.closed.crash_loop,
         )
 
     @property
@@ -251,11 +253,16 @@ class Rounds(Voting):
             self._set_broken(f"{node.name} asked for a new round", now)
             return
         self._note_failure(node, cause)
-        self._set_broken(sentences.said_by(node.name, cause), now, cause)
+        if self.closed is None:
+            self._set_broken(sentences.said_by(node.name, cause), now, cause)
 
     def _note_failure(self, node: Node, cause: Cause) -> None:
+        """Remember a failure until its round is charged; one that no restart can mend ends the run at once."""
         assert self.round is not None
+        assert self.settings is not None
         self.round.note_failure(node.spec.node, cause)
+        if cause.ends_job:
+            self._obey(charge_failure(cause, 0.0, self.spent, self.settings))
 
     def _charge(self) -> bool:
         """Charge the broken round to the budget, once; return whether the run may continue."""
@@ -471,7 +478,7 @@ class Rounds(Voting):
         self.settings = record.settings
         self.history.catch_up(record.facts)
         if record.closed is not None:
-            self.closed = Closed(record.closed, record.failed)
+            self.closed = Closed(record.closed, record.failed, record.cause, record.crash_loop)
             self.stage = Stage.CLOSED
         elif record.round is not None and record.settings is not None:
             self._line = list(record.seats)
@@ -572,3 +579,8 @@ class Rounds(Voting):
         if is_loopback(node.address) and self._reached_as and not node.spec.address:
             return self._reached_as
         return node.address
+
+
+def _briefly(cause: Cause | None) -> Cause | None:
+    """Leave out what makes a cause long: tracebacks and log lines."""
+    return None if cause is None else msgspec.structs.replace(cause, detail={})

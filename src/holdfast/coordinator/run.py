@@ -34,6 +34,7 @@ from holdfast.coordinator.events import (
 )
 from holdfast.coordinator.hearing import TARDY_S
 from holdfast.coordinator.messages import (
+    SURE_SHARE,
     Ack,
     Beat,
     Broken,
@@ -59,8 +60,6 @@ from holdfast.machine import Tick
 from holdfast.wire.address import is_loopback
 
 NOTE_CHARS_MAX = 300
-#: For this share of the time that nodes have to come back, sure deaths count for a coordinator that took over.
-SURE_SHARE = 0.5
 
 
 class RunMachine(Rounds):

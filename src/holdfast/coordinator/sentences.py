@@ -45,6 +45,10 @@ def spent(max_restarts: int) -> str:
     return f"not restarting: {used}"
 
 
+#: What is said where the failure itself rules a restart out.
+CANNOT_HELP = "not restarting: a restart cannot mend this"
+
+
 def _running_clauses(run: Rounds, now: float, node: str | None) -> list[str]:
     round_, settings = run.round, run.settings
     assert round_ is not None

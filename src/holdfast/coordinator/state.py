@@ -200,6 +200,9 @@ class RunRecord(msgspec.Struct, frozen=True):
     facts: int = 0
     #: The number of a round that was about to be sealed; 0 if there is none.
     reserved: int = 0
+    #: What a closed run failed for, without its details, and whether that was a crash loop.
+    cause: Cause | None = None
+    crash_loop: bool = False
 
 
 def names(hosts: Sequence[str], total: int | None = None) -> str:

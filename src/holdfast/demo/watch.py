@@ -62,10 +62,12 @@ class DemoOptions:
     patience_s: float = 30.0
     #: Whether to serve the page of the job, where its packages are installed.
     page: bool = False
+    #: How long the page stays after the end, unless a signal comes before.
+    stay_s: float = 0.0
 
 
 def run_demo(options: DemoOptions, screen: Screen) -> Report | signal.Signals:
-    """Run the demo to its end and report; returns the signal where one has ended it. Nothing is left behind."""
+    """Run the demo to its end and show the report; returns the signal where one has ended it. Nothing is left."""
     with (
         _Signals() as signals,
         tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder,
@@ -92,6 +94,7 @@ class _Watch:
         self._page = DemoPage(self._environ()) if options.page else None
         if self._page is not None:
             self._selector.register(self._page.fileno(), selectors.EVENT_READ, self._page)
+        self._link = ""
         self._report: Report | None = None
         self._drawn_at = float("-inf")
 
@@ -111,12 +114,23 @@ class _Watch:
             self._draw()
         if not self._report.succeeded:
             self._explain()
+        self._screen.conclude(self._report)
+        if self._link and self._options.stay_s:
+            self._stay()
         return self._report
+
+    def _stay(self) -> None:
+        """Leave the page there for a while."""
+        print(f"\nthe page stays, at {self._link}, until you press Ctrl-C", flush=True)
+        until = time.monotonic() + self._options.stay_s
+        while (left := until - time.monotonic()) > 0 and self._signals.take() is None:
+            self._signals.wait(left)
 
     def _tell_link(self, page: DemoPage) -> None:
         self._selector.unregister(page.fileno())
-        if link := page.read_link():
-            self._screen.tell(f"see it, and kill workers yourself, at {link}", time.monotonic())
+        self._link = page.read_link()
+        if self._link:
+            self._screen.tell(f"see it, and kill workers yourself, at {self._link}", time.monotonic())
 
     def close(self) -> None:
         """Stop what still runs: SIGTERM, then SIGKILL."""
@@ -232,6 +246,10 @@ class _Signals:
     def fileno(self) -> int:
         """What to wait on."""
         return self._read_end.fileno()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until a signal has come, at most so long."""
+        select.select([self._read_end], [], [], timeout_s)
 
     def take(self) -> signal.Signals | None:
         """Return a signal that has come."""

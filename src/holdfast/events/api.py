@@ -108,6 +108,7 @@ class RdzvEvent:
 class EventHandler(ABC):
     """Takes events: implement `record` and pass the handler to `configure`, or offer it as a plugin.
 
+    It is called from one thread at a time, not always the same one.
     A handler that is chosen by name may also have `flush()`, which is called when no events are waiting.
     """
 

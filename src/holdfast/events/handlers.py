@@ -10,10 +10,9 @@ from typing import Any
 
 from holdfast.errors import UnavailableError, UsageError
 from holdfast.events.api import Event, EventHandler, EventSource, NullEventHandler
-from holdfast.sinks import open_lines, otlp_endpoint, refuse_argument
+from holdfast.sinks import EXPORT_TIMEOUT_S, open_lines, otlp_endpoint, refuse_argument
 
 NOUN = "event handler"
-EXPORT_TIMEOUT_S = 5.0
 LOGS_PATH = "/v1/logs"
 
 

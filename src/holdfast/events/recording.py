@@ -2,7 +2,8 @@
 
 Neither disturbs the caller. A destination that is named by text (`jsonl:PATH`) is a file, a socket or a plugin, so it
 is opened once and used through a queue. A handler that is given as an object (`configure`, `register`) is called
-directly, and the first exception that it raises is reported. An unknown name is the caller's mistake and raises.
+directly, from one thread at a time, and the first exception that it raises is reported. An unknown name is the
+caller's mistake and raises.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from holdfast import sinks
 from holdfast.errors import UsageError
@@ -84,7 +86,7 @@ class Destinations:
             raise UsageError(f"'{name}' cannot name an event handler: use any other word without commas and colons")
         take = _log_with(handler) if isinstance(handler, logging.Handler) else handler.record
         with self._lock:
-            self._registered[name] = Guarded(NOUN, handler, take)
+            self._registered[name] = Guarded(NOUN, handler, _OneAtATime(take))
             self._by_spec = {"null": ()}
 
     def get(self, spec: str) -> tuple[_Take, ...]:
@@ -135,6 +137,31 @@ class Destinations:
         return None if queue is None else queue.put
 
 
+class _OneAtATime:
+    """Calls a handler from one thread at a time: the feed of a run and the program itself may both have an event."""
+
+    def __init__(self, take: _Take) -> None:
+        self._take = take
+        self.renew()
+        _serial.add(self)
+
+    def renew(self) -> None:
+        """Take a fresh lock: in a forked child, the thread that held the old one is gone."""
+        self._lock = threading.RLock()
+
+    def __call__(self, event: Event) -> None:
+        with self._lock:
+            self._take(event)
+
+
+_serial: WeakSet[_OneAtATime] = WeakSet()
+
+
+def _renew_locks() -> None:
+    for each in list(_serial):
+        each.renew()
+
+
 def _record(handler: EventHandler, event: Event) -> None:
     handler.record(event)
 
@@ -169,6 +196,7 @@ def close_all(timeout: float | timedelta = CLOSE_TIMEOUT_S) -> None:
 
 
 os.register_at_fork(after_in_child=_destinations.forget)
+os.register_at_fork(after_in_child=_renew_locks)
 atexit.register(close_all)
 
 
@@ -180,7 +208,7 @@ def configure(handler: EventHandler) -> None:
     global _configured
     if not callable(getattr(handler, "record", None)):
         raise UsageError(f"{handler!r} is no EventHandler: it has no record(event)")
-    _configured = None if isinstance(handler, NullEventHandler) else Guarded(NOUN, handler, handler.record)
+    _configured = None if isinstance(handler, NullEventHandler) else Guarded(NOUN, handler, _OneAtATime(handler.record))
 
 
 def record(event: Event, destination: str = "null") -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 
-from holdfast.explain.collect import Module, Source, matches, raised_at
+from holdfast.explain.collect import Module, Source, collect, matches, raised_at
 
 PACKAGE = Path(__file__).parent.parent
 _ERRORS = "errors.py"
@@ -33,6 +33,15 @@ def code_for(error: BaseException) -> str:
         return ""
     fitting = [found.code for found in raised_at(source, module, line) if matches(found.text, str(error))]
     return fitting[0] if fitting else ""
+
+
+def line_of(module: str, code: str) -> int:
+    """Return the line of a module that makes a message, or 0 if its words come from another module."""
+    try:
+        source = _read(dict.fromkeys((module, _ERRORS)))
+    except (OSError, SyntaxError, ValueError):  # a package without its source
+        return 0
+    return next((one.line for one in collect(source) if one.module == module and one.code == code), 0)
 
 
 def _raised_in(traceback: TracebackType | None) -> tuple[str, int] | None:

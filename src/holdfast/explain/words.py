@@ -196,9 +196,14 @@ def area_of(module: str) -> Area:
     return AREAS[max(fitting, key=len)] if fitting else OTHER
 
 
+def fault_of(source: Source, kind: str) -> str:
+    """Name the fault that an exception, a warning or a refusal stands for, a key of `BLAME`."""
+    return next((each for each in source.roots(kind) if each in BLAME), "HoldfastError")
+
+
 def blame_of(source: Source, kind: str) -> str:
     """Say what kind of trouble an exception, a warning or a refusal is."""
-    return next((BLAME[each] for each in source.roots(kind) if each in BLAME), BLAME["HoldfastError"])
+    return BLAME[fault_of(source, kind)]
 
 
 def by_code(found: Iterable[Found]) -> dict[str, list[Found]]:

@@ -5,10 +5,11 @@ The rules, first match wins:
 1. We ended it because it hung: TIMEOUT.
 2. We had signalled it before it died: STOPPED, however it died.
 3. SIGKILL that we did not send, while the kernel counted an out-of-memory kill: OUT_OF_MEMORY.
-4. Its error file or, without one, its last log lines say that a peer went away: VICTIM. A failure of another
+4. Its error file says that no restart can mend it: EXCEPTION.
+5. Its error file or, without one, its last log lines say that a peer went away: VICTIM. A failure of another
    worker is then the root cause; if there is none, the victim is reported.
-5. An exception in the error file: EXCEPTION, or EXIT where the exception is SystemExit.
-6. A signal: SIGNAL. Anything else: EXIT.
+6. An exception in the error file: EXCEPTION, or EXIT where the exception is SystemExit.
+7. A signal: SIGNAL. Anything else: EXIT.
 """
 
 from __future__ import annotations
@@ -76,6 +77,8 @@ def classify(evidence: Evidence) -> Kind:
     if evidence.exit_code == -signal.SIGKILL:
         return Kind.OUT_OF_MEMORY if evidence.oom_kills > 0 else Kind.SIGNAL
     if evidence.error is not None:
+        if evidence.error.ends_job:
+            return Kind.EXCEPTION
         if speaks_as_victim(evidence.error.message):
             return Kind.VICTIM
         return Kind.EXIT if evidence.error.type_name == "SystemExit" else Kind.EXCEPTION
@@ -97,6 +100,16 @@ def reason(kind: Kind, evidence: Evidence) -> str:
     if evidence.exit_code == -signal.SIGKILL:
         return "from outside Holdfast (often the kernel's OOM killer: see dmesg)"
     return ""
+
+
+def describe_exit(exit_code: int | None) -> str:
+    """Return what an exit code means, as a noun phrase; a shell's 128+n is a signal too."""
+    if exit_code is None:
+        return "no exit code is known"
+    if exit_code < 0:
+        return how_it_ended(exit_code)
+    name = signal_name(128 - exit_code) if 128 < exit_code < 128 + signal.NSIG else ""
+    return f"exit code {exit_code}, {name}" if name in signal.Signals.__members__ else f"exit code {exit_code}"
 
 
 def how_it_ended(exit_code: int) -> str:

@@ -2,8 +2,9 @@
 
     {"message": {"message": "<Type>: <text>", "extraInfo": {"py_callstack": "...", "timestamp": "<seconds>"}}}
 
-with an optional "errorCode" beside "message", and "exitMessage" beside "py_callstack" where a program that ended itself
-has said why. The older `{"message": "...", "timestamp": 1}` is read too.
+with an optional "errorCode" beside "message", "exitMessage" beside "py_callstack" where a program that ended itself
+has said why, and "endsJob" where the exception says of itself that no restart can mend it. The older
+`{"message": "...", "timestamp": 1}` is read too.
 
 This module imports nothing of ours, because workers load it by its path while they die. Writing never
 raises, and neither does reading: a garbled error file must not hurt the agent.
@@ -25,6 +26,8 @@ from typing import Any
 ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
 #: In `extraInfo`: names the stream on which Python has printed the traceback as well. Only our writers set it.
 PRINTED_KEY = "printed"
+#: In `extraInfo`: the exception says that no restart can mend it.
+ENDS_JOB_KEY = "endsJob"
 
 MESSAGE_CHARS_MAX = 64 * 1024
 TRACEBACK_CHARS_MAX = 256 * 1024
@@ -46,6 +49,8 @@ class ErrorData:
     #: Whether the worker has printed the traceback on its stderr too.
     printed: bool = False
     data: dict[str, Any] = field(default_factory=dict)
+    #: Whether no restart can mend it, by the exception's own word: its attribute `ends_job`.
+    ends_job: bool = False
 
     @property
     def type_name(self) -> str:
@@ -62,6 +67,8 @@ def describe(error: BaseException, traceback_text: str, *, now: float, error_cod
     }
     if said := exit_message(error):
         message["extraInfo"]["exitMessage"] = _cut(said, MESSAGE_CHARS_MAX)
+    if getattr(error, "ends_job", False) is True:
+        message["extraInfo"][ENDS_JOB_KEY] = "true"
     if error_code is not None:
         message["errorCode"] = error_code
     return {"message": message}
@@ -190,6 +197,7 @@ def _parse(content: dict[str, Any]) -> ErrorData:
         timestamp=_integer(extra.get("timestamp")),
         error_code=_integer(message.get("errorCode")),
         exit_message=_text(extra.get("exitMessage", "")),
+        ends_job=ENDS_JOB_KEY in extra,
         rank=_integer(extra.get("rank")),
         printed=PRINTED_KEY in extra,
         data=content,

@@ -60,6 +60,8 @@ class Failure:
     extra: dict[str, Any] = field(default_factory=dict)
     #: Where the workers were when it hung, equal stacks together.
     stacks: tuple[Group, ...] = ()
+    #: Whether no restart can mend it, so that the job ends.
+    ends_job: bool = False
     version: int = FAILURE_VERSION
 
     def __post_init__(self) -> None:

@@ -47,6 +47,8 @@ class Verdict:
 def root_cause(failures: Sequence[Failure]) -> Verdict:
     """Pick the first true failure, in order of arrival; without one, the first victim; else the first of all.
 
+    A failure that ends the job goes first: it is why there is no restart.
+
     The order is that of arrival at one place (the coordinator, or this agent). No clock is compared.
     """
     assert failures, "there is no root cause without a failure"
@@ -56,7 +58,7 @@ def root_cause(failures: Sequence[Failure]) -> Verdict:
 
 def _weight(failure: Failure) -> int:
     if failure.is_true:
-        return 0
+        return -1 if failure.ends_job else 0
     return 1 if failure.kind is Kind.VICTIM else 2
 
 

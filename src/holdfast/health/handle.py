@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import UnavailableError
-from holdfast.health.protocol import FrameCutter, Limits, Policy, Settings, pack
+from holdfast.health.protocol import RECV_BYTES, FrameCutter, Limits, Policy, Settings, pack
 
 PROGRAM = str(Path(__file__).with_name("health_process.py"))
 #: All that the interpreter itself may need to start; the health process gets nothing else of our environment.
 ENVIRONMENT = ("LD_LIBRARY_PATH", "PYTHONHOME")
-RECV_BYTES = 4096
 STOP_TIMEOUT_S = 2.0
 LAST_OUTPUT_BYTES = 4000
 

@@ -31,12 +31,11 @@ if __name__ == "__main__":
 from holdfast.health import routes
 from holdfast.health.http import BadRequestError, Reply, Request, RequestReader, render
 from holdfast.health.liveness import Liveness, Part
-from holdfast.health.protocol import FrameCutter, Limits, Settings, pack
+from holdfast.health.protocol import RECV_BYTES, FrameCutter, Limits, Settings, pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-RECV_BYTES = 4096
 CONTROL_BYTES = 256 * 1024
 #: How much is done for one client, or how many are let in, before the others get their turn.
 REQUESTS_PER_TURN = 16

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 NO_METRICS = "there are no metrics here: this server was given none"
 ANY_HOST = "*"
+#: One read of either end takes in so much.
+RECV_BYTES = 4096
 
 
 class Limits(NamedTuple):

@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.agent.api import RunResult, WorkerSpec, WorkerState
+from holdfast.agent.api import MAX_RESTARTS, MONITOR_INTERVAL_S, RunResult, WorkerSpec, WorkerState
 from holdfast.agent.driver import Agent
-from holdfast.agent.local import LocalOptions, LocalSettings, LocalWorkers, make_local_agent
-from holdfast.agent.machine import Outcome
+from holdfast.agent.local import LocalWorkers, make_local_agent
+from holdfast.agent.machine import EXIT_BARRIER_TIMEOUT_S, SHUTDOWN_TIMEOUT_S, Outcome
+from holdfast.agent.options import LocalOptions, LocalSettings
 from holdfast.agent.round_source import is_source
 from holdfast.errors import SignalError, UsageError
 from holdfast.events import close_all as close_events
@@ -27,7 +28,6 @@ from holdfast.rendezvous import RendezvousHandler, RendezvousParameters, get_ren
 from holdfast.workers import DefaultLogsSpecs, LogsSpecs, Module, NumaOptions, Program, Script
 from holdfast.workers.pump import wait_output
 
-SHUTDOWN_TIMEOUT_S = 30.0
 #: How long the workers' last lines may take to be read after a signal.
 OUTPUT_TIMEOUT_S = 1.0
 SHUTDOWN_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
@@ -54,8 +54,8 @@ class LaunchConfig:
     rdzv_backend: str = "holdfast"
     rdzv_configs: dict[str, Any] = field(default_factory=dict)
     rdzv_timeout: float = -1
-    max_restarts: int = 3
-    monitor_interval: float = 0.1
+    max_restarts: int = MAX_RESTARTS
+    monitor_interval: float = MONITOR_INTERVAL_S
     start_method: str = "spawn"
     log_line_prefix_template: str | None = None
     metrics_cfg: dict[str, str] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class LaunchConfig:
     duplicate_stderr_filters: list[str] | None = None
     virtual_local_rank: bool = False
     shutdown_timeout: float | None = None
-    exit_barrier_timeout: float = 300.0
+    exit_barrier_timeout: float = EXIT_BARRIER_TIMEOUT_S
     #: Where metrics go, as `--metrics` has it: `console`, `my_app=jsonl:PATH`.
     metrics: tuple[str, ...] = ()
     local_options: LocalOptions = field(default_factory=LocalOptions)

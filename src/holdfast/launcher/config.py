@@ -13,7 +13,7 @@ from pathlib import Path
 
 from holdfast import plugins
 from holdfast.agent.health import HEALTH_TIMEOUT_S
-from holdfast.agent.local import LocalOptions
+from holdfast.agent.options import LocalOptions
 from holdfast.agent.signals import parse_signals
 from holdfast.errors import UsageError
 from holdfast.events.recording import spec_from
@@ -42,6 +42,7 @@ from holdfast.workers import (
     guess,
     local_world_size,
 )
+from holdfast.workers.standbys import Opened
 
 #: Backends whose settings are known here; no name means one of them.
 OUR_BACKENDS = ("", "holdfast", "c10d", "static")
@@ -321,7 +322,7 @@ def _local_options(options: LaunchOptions, entry: Entrypoint) -> LocalOptions:
     return LocalOptions(
         preload=preload,
         standbys=options.standby,
-        standbys_open_gpu=bool(options.standby) and _may_open_gpu(entry),
+        standbys_open=_may_open(entry) if options.standby else frozenset(),
         keep_warm_s=_time("--keep-warm", options.keep_warm) if options.keep_warm else None,
         preload_first=options.preload.strip().lower() != "auto",
         backoff_s=backoff[0],
@@ -338,11 +339,14 @@ def _local_options(options: LaunchOptions, entry: Entrypoint) -> LocalOptions:
     )
 
 
-def _may_open_gpu(entry: Entrypoint) -> bool:
-    """Whether nothing that the program does would have had to come before its GPU is opened."""
-    from holdfast.workers.preload import sets_cuda_variables  # few launches want standbys
+def _may_open(entry: Entrypoint) -> frozenset[Opened]:
+    """Return what standbys may open beforehand, because the program does nothing that would have had to come first."""
+    from holdfast.workers.preload import program_sets  # few launches want standbys
+    from holdfast.workers.variables import is_cuda_variable, is_nccl_variable
 
-    return isinstance(entry, Script) and not sets_cuda_variables(entry.path)
+    if not isinstance(entry, Script) or program_sets(entry.path, is_cuda_variable):
+        return frozenset()
+    return frozenset({"gpu"} if program_sets(entry.path, is_nccl_variable) else {"gpu", "nccl"})
 
 
 def _time(flag: str, text: str) -> float:

@@ -6,6 +6,7 @@ other way round.
 
 from __future__ import annotations
 
+import inspect
 import socket
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from holdfast.store.api import Store
 from holdfast.text import check_text
 from holdfast.wire.ports import HeldPort
 
+_MISSING = object()
 _TRUE = frozenset({"1", "true", "t", "yes", "y"})
 _FALSE = frozenset({"0", "false", "f", "no", "n"})
 
@@ -206,3 +208,9 @@ class RendezvousParameters:
             return float(value)
         except (TypeError, ValueError):
             raise UsageError(f"the rendezvous setting '{key}' must be a number, not {value!r}") from None
+
+
+def has_all_of(protocol: type, handler: object) -> bool:
+    """Return whether a handler can do all that a protocol names; no property is evaluated for it."""
+    names = {name for name in (*vars(protocol), *protocol.__annotations__) if not name.startswith("_")}
+    return all(inspect.getattr_static(handler, name, _MISSING) is not _MISSING for name in names)

@@ -36,10 +36,10 @@ from holdfast.rendezvous.machine import (
 )
 from holdfast.wire.address import Endpoint, parse_endpoint
 from holdfast.wire.frames import Message
+from holdfast.wire.handshake import CONNECT_TIMEOUT_S
 from holdfast.wire.link import Link
 from holdfast.wire.tls import TlsFiles
 
-CONNECT_TIMEOUT_S = 10.0
 FAREWELL_S = 1.0
 
 

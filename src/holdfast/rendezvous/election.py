@@ -140,6 +140,8 @@ class ElectionMachine:
             case AskPermit():
                 if self.stage is Stage.CARRYING:
                     self._permits[event.run] = event.record
+                else:
+                    self._out.append(Permit(event.run, allowed=False))
             case KeepRecord():
                 if self.stage is Stage.CARRYING:
                     self._records[event.run] = event.record

@@ -243,9 +243,10 @@ class StepDown:
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """The run may seal a round, at this moment."""
+    """Whether the run may seal a round, at this moment; not where this process is not the carrier."""
 
     run: str
+    allowed: bool = True
 
 
 @dataclass(frozen=True, slots=True)

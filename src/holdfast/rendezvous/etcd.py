@@ -22,7 +22,7 @@ from holdfast.machine import Tick
 from holdfast.rendezvous import election_events as e
 from holdfast.rendezvous.api import RendezvousParameters
 from holdfast.rendezvous.driver import Host
-from holdfast.rendezvous.election import LEASE_S, ElectionMachine, Stage
+from holdfast.rendezvous.election import LEASE_S, ElectionMachine
 from holdfast.rendezvous.etcd_access import EtcdAccess
 from holdfast.rendezvous.etcd_gateway import Gateway, delete, put
 from holdfast.rendezvous.events import AskFailed, RunEnded
@@ -116,6 +116,8 @@ class EtcdHost(EtcdFollower):
         self._record_lease = 0
         self._opening = asyncio.Lock()
         self._carry = e.Carry(0)
+        #: Whether this process is to carry the coordinator, as the machine last said.
+        self._in_office = False
         #: What waits for the answer to a look, and for permissions to seal, by run.
         self._looks: list[asyncio.Future[bool]] = []
         self._permits: dict[str, list[asyncio.Future[bool]]] = {}
@@ -156,8 +158,6 @@ class EtcdHost(EtcdFollower):
         permit: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._permits.setdefault(run, []).append(permit)
         self.handle(e.AskPermit(run, msgspec.json.encode(record)))
-        if self.machine.stage is not Stage.CARRYING:
-            self._answer_permits(allowed=False)
         return await permit
 
     # -- the machine -----------------------------------------------------------------------------------------------
@@ -189,6 +189,7 @@ class EtcdHost(EtcdFollower):
             case e.Knock():
                 self._start(self._knock(effect))
             case e.Carry():
+                self._in_office = True
                 self._start(self._open(effect))
             case e.Follow():
                 self.endpoint = parse_endpoint(effect.address)
@@ -197,7 +198,7 @@ class EtcdHost(EtcdFollower):
                 self._answer_looks(error=UnavailableError(effect.reason))
             case e.Permit():
                 for permit in self._permits.pop(effect.run, []):
-                    _answer(permit, result=True)
+                    _answer(permit, result=effect.allowed)
             case e.StepDown():
                 self._step_down(effect)
             case e.EtcdAway():
@@ -284,12 +285,12 @@ class EtcdHost(EtcdFollower):
 
     async def _open(self, carry: e.Carry) -> None:
         async with self._opening:
-            if self._coordinator is None and not self._closed and self.machine.stage is Stage.CARRYING:
+            if self._coordinator is None and not self._closed and self._in_office:
                 self._carry, self.endpoint, self._bound = carry, self._mine, Endpoint("", self._mine.port)
                 try:
                     await self._listen()
                 except UnavailableError as error:
-                    self.handle(e.CarriedAway())
+                    self._give_up_office()
                     self._answer_looks(error=error)
                     return
                 finally:
@@ -300,6 +301,7 @@ class EtcdHost(EtcdFollower):
         """Close the coordinator; our nodes look for the next one, and so do we."""
         kind = "coordinator_deposed" if step.deposed else "election_lost"
         facts.warn(kind, f"this node no longer carries the coordinator of run '{self._run}': {step.reason}")
+        self._in_office = False
         self._answer_permits(allowed=False)
         self._start(self._drop_coordinator())
 
@@ -307,6 +309,10 @@ class EtcdHost(EtcdFollower):
         """Let the next look open a coordinator anew; the key is still ours then."""
         super()._on_crash(coordinator)
         self._answer_permits(allowed=False)
+        self._give_up_office()
+
+    def _give_up_office(self) -> None:
+        self._in_office = False
         self.handle(e.CarriedAway())
 
     def _tell_away(self, away: e.EtcdAway) -> None:

@@ -31,7 +31,8 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.coordinator import messages as wire
-from holdfast.coordinator.messages import Cause, NodeSpec, Phase, Place, RunSettings, ToldFact
+from holdfast.coordinator.hearing import LATE_S
+from holdfast.coordinator.messages import SURE_SHARE, Cause, NodeSpec, Phase, Place, RunSettings, ToldFact
 from holdfast.machine import Tick
 from holdfast.rendezvous.events import (
     Ask,
@@ -102,10 +103,6 @@ BEATS_PER_LEASE = 4
 BEAT_S_MAX = 3.0
 #: A coordinator that is silent for so long is told, even where the lease is longer.
 SILENT_TOLD_S = 8.0
-#: A call this much later than asked for means that this process was asleep: what it was told lies unread.
-LATE_S = 0.5
-#: For this share of the time that a coordinator waits for nodes to come back, sure deaths count after it is lost.
-SURE_SHARE = 0.5
 #: How long a wait lasts before the node asks what it is for.
 FIRST_BEAT_S = 0.4
 
@@ -217,15 +214,17 @@ class MemberMachine(Seeker):
 
     def wakeup(self) -> float | None:
         """Say when time alone changes something."""
-        times = [self._retry_at, self._deadline, self._beat_at]
+        away = None
         if self._linked:
-            times.append(self._heard_at + self.spec.lease_s)
-            if self.state in SETTLED and self._away.since is None:
-                times.append(self._heard_at + SILENT_TOLD_S)
+            settled = self.state in SETTLED and self._away.since is None
+            away = self._heard_at + (self._told_after_s if settled else self.spec.lease_s)
         elif self.state in SETTLED:
-            times.append(self._away.due(self._told_after_s))
-        times.append(self._gives_up_at())
-        return min((when for when in times if when is not None), default=None)
+            away = self._away.due(self._told_after_s)
+        first = None
+        for when in (self._retry_at, self._deadline, self._beat_at, away, self._gives_up_at()):
+            if when is not None and (first is None or when < first):
+                first = when
+        return first
 
     def check(self) -> None:
         """Assert every invariant."""
@@ -246,6 +245,12 @@ class MemberMachine(Seeker):
             "ask": self._ask,
             "nodes_waiting": self.nodes_waiting,
         }
+
+    def count_waiting(self) -> int:
+        """Return how many nodes wait to join the round; at least one if the round is broken and another is needed."""
+        if self.state is State.STOPPING:
+            return max(self.nodes_waiting, 1)
+        return self.nodes_waiting if self.state is State.RUNNING else 0
 
     @property
     def is_linked(self) -> bool:
@@ -295,7 +300,7 @@ class MemberMachine(Seeker):
 
     def _add_cause(self, cause: Cause) -> None:
         """Say that a worker failed which outlived the last round, while the next one is asked for."""
-        if self.place is not None and (self._cause is None or self._cause.victim):
+        if self.place is not None and (self._cause is None or self._cause.victim or cause.ends_job):
             self._cause = cause
             self._say_join()
 

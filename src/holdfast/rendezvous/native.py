@@ -54,7 +54,6 @@ from holdfast.rendezvous.machine import (
     Replace,
     RoundSealed,
     RunEnded,
-    State,
 )
 from holdfast.rendezvous.settings import NodeSettings, node_settings, run_settings
 from holdfast.rendezvous.standby import Standby
@@ -155,10 +154,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
 
     def num_nodes_waiting(self) -> int:
         """Return how many nodes wait to join the round; at least one if the round is broken and another is needed."""
-        machine = self._member.machine
-        if machine.state is State.STOPPING:
-            return max(machine.nodes_waiting, 1)
-        return machine.nodes_waiting if machine.state is State.RUNNING else 0
+        return self._member.machine.count_waiting()
 
     def shutdown(self) -> bool:
         """Close the run, leave it, and release everything."""

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.coordinator.messages import DROP_GRACE_S, Admit, RunSettings
+from holdfast.coordinator.messages import DROP_GRACE_S, LEASE_S, Admit, RunSettings
 from holdfast.coordinator.quorum import MAJORITY, RULES
 from holdfast.errors import UsageError
 from holdfast.quantities import parse_duration
 from holdfast.rendezvous.api import RendezvousParameters
 from holdfast.wire.tls import TlsFiles
 
-LEASE_S = 5.0
 JOIN_TIMEOUT_S = 600.0
 #: A round that lasted this long counts as progress.
 PROGRESS_S = 60.0

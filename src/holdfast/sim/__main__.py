@@ -21,7 +21,8 @@ WORKERS_DEFAULT = (2, 8)
 TAKEOVER_DEFAULT = (2, 7)
 #: Of a failed simulation's story, the last so many lines are printed.
 _LINES_TOLD = 120
-_PROGRESS_S = 1.0
+#: How often a terminal, and a log, is told how far we are.
+_PROGRESS_S, _PROGRESS_LOG_S = 1.0, 15.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _replay(options)
     nodes_min, nodes_max = options.nodes
     seeds = range(options.start, options.start + options.seeds)
+    _announce(seeds, "training" if options.training else "takeover" if options.takeover else "nodes", options)
     progress = _Progress(options.seeds)
     summary = run_seeds(
         seeds, nodes_min, nodes_max, options.jobs, progress, training=options.training, takeover=options.takeover
@@ -45,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"seeds {seeds.start} to {seeds.stop - 1}: {summary.describe()}")
     for outcome in summary.failures:
         print(f"seed {outcome.seed} failed: {outcome.check}: {outcome.sentence}")
+    if summary.failed > len(summary.failures):
+        print(f"{summary.failed - len(summary.failures)} more seeds failed")
     if options.takeover:
         if summary.failures:
             print(
@@ -58,12 +62,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m holdfast.sim", description=__doc__)
     parser.add_argument("--seeds", type=int, default=100, help="how many seeds to run")
-    parser.add_argument("--start", type=int, default=0, help="the first seed")
+    parser.add_argument("--start", "--first", type=int, default=0, metavar="SEED", help="the first seed")
     parser.add_argument("--nodes", type=_range, metavar="MIN:MAX", help="nodes, or workers, per simulation")
     parser.add_argument("--training", action="store_true", help="workers that train in process, not nodes")
     parser.add_argument("--takeover", action="store_true", help="nodes whose coordinator moves when its host is lost")
     parser.add_argument("--election", action="store_true", help="elections of the coordinator's node through etcd")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes to run them on")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes to run them on")
     one = parser.add_argument_group("one seed")
     one.add_argument("--seed", type=int, help="replay this seed")
     one.add_argument("--transcript", action="store_true", help="print its whole story")
@@ -126,8 +130,9 @@ def _elections(options: argparse.Namespace) -> int:
     """Run elections through etcd, or replay one."""
     if options.seed is None:
         seeds = range(options.start, options.start + options.seeds)
+        _announce(seeds, "elections", options)
         summary = sum_up(seeds, simulate_election, options.jobs, _Progress(options.seeds))
-        print(summary.describe())
+        print(f"seeds {seeds.start} to {seeds.stop - 1}: {summary.describe()}")
         for outcome in summary.failures:
             print(f"seed {outcome.seed} failed: {outcome.check}: {outcome.sentence}")
         failed = summary.failures[0].seed if summary.failures else None
@@ -181,25 +186,42 @@ def _opening(scenario: Scenario) -> str:
     return "\n".join(lines)
 
 
+def _announce(seeds: range, kind: str, options: argparse.Namespace) -> None:
+    """Say on stderr what is about to be run, so that a log shows it even if it is cut off."""
+    processes = "1 process" if options.jobs == 1 else f"{options.jobs} processes"
+    print(f"{kind}: seeds {seeds.start} to {seeds.stop - 1} on {processes}", file=sys.stderr, flush=True)
+
+
 class _Progress:
-    """One line that says how far we are."""
+    """Says how far we are, and names every seed that fails at once."""
 
     def __init__(self, seeds: int) -> None:
         self._seeds = seeds
         self._told_at = time.monotonic()
+        self._in_place = sys.stderr.isatty()
+        self._every_s = _PROGRESS_S if self._in_place else _PROGRESS_LOG_S
+        self._failures = 0
 
     def __call__(self, summary: Summary) -> None:
+        for outcome in summary.failures[self._failures :]:
+            self._write(f"seed {outcome.seed} failed: {outcome.check}: {outcome.sentence}", ends=True)
+        self._failures = len(summary.failures)
         now = time.monotonic()
         last = summary.seeds == self._seeds
-        if not sys.stderr.isatty() or (now - self._told_at < _PROGRESS_S and not last):
+        if now - self._told_at < self._every_s and not (last and self._in_place):
             return
         self._told_at = now
         rate = summary.seeds / max(summary.real_s, 1e-9)
         left = (self._seeds - summary.seeds) / rate
-        sys.stderr.write(
-            f"\r{summary.seeds:,d} of {self._seeds:,d} seeds; {summary.failed} failed; {rate:.1f} a second; "
-            f"{left:.0f} s left  " + ("\n" if last else "")
+        self._write(
+            f"{summary.seeds:,d} of {self._seeds:,d} seeds; {summary.failed} failed; {rate:.1f} a second; "
+            f"{left:.0f} s left  ",
+            ends=last or not self._in_place,
         )
+
+    def _write(self, line: str, *, ends: bool) -> None:
+        start = "\r" if self._in_place else ""
+        sys.stderr.write(f"{start}{line}" + ("\n" if ends else ""))
         sys.stderr.flush()
 
 

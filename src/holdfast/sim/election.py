@@ -121,6 +121,8 @@ class Candidate(Process):
             case e.StepDown():
                 self.tell(f"steps down: {effect.reason}")
                 self.is_open = self._asked = False
+            case e.Permit(allowed=False):
+                self._asked = False
             case e.Permit():
                 self._asked = False
                 self.number += 1

@@ -16,12 +16,12 @@ from holdfast.sim.scenario import Weather
 from holdfast.sim.violation import Violation
 from holdfast.sim.world import World
 from holdfast.wire.frames import Message
+from holdfast.wire.handshake import CONNECT_TIMEOUT_S
 
 if TYPE_CHECKING:
     from holdfast.sim.coordinator import CoordinatorHost
     from holdfast.sim.members import MemberProcess
 
-CONNECT_TIMEOUT_S = 10.0
 MESSAGES_MAX = 10_000_000
 #: How often a connection that is being made knocks again.
 _KNOCK_S = 0.5

@@ -50,6 +50,7 @@ from holdfast.sim.network import Network
 from holdfast.sim.safety import Safety
 from holdfast.sim.scenario import RUN, NodePlan, Scenario
 from holdfast.sim.story import Story, describe_place
+from holdfast.sim.violation import Violation
 from holdfast.sim.world import World
 
 if TYPE_CHECKING:
@@ -91,6 +92,8 @@ class SimNode(MemberProcess):
         self.gang: dict[int, SimWorker] = {}
         self._make_worker = make_worker
         self._failed: list[int] = []
+        #: Whether the agent has seen a worker end because the state of its training is lost.
+        self.lost_training = False
         self._paused: list[SimWorker] = []
         #: Whether the agent was told to leave.
         self.leaving = False
@@ -185,6 +188,7 @@ class SimNode(MemberProcess):
                 port = PORT_MIN + self.rng.randrange(10_000)
                 self.handle(Ask(port, self.local() + self.scenario.ask_timeout_s, effect.cause, effect.number))
             case StartWorkers():
+                self._check_purpose()
                 self._start_workers(effect.place.round)
                 if self._make_worker is not None:
                     self._after(self._busy_until - self.world.now, self._start_gang, effect.place.round)
@@ -199,6 +203,7 @@ class SimNode(MemberProcess):
                 delay_s = 0.0 if effect.number == SIGKILL else self.rng.random() * self.scenario.stop_s
                 self._after(delay_s, self._stopped, self._stops)
             case ReplaceWorkers():
+                self._check_purpose()
                 self.tell("replaces a worker; the others go on")
                 failed, self._failed = self._failed, []
                 for local in failed:
@@ -219,6 +224,10 @@ class SimNode(MemberProcess):
                 self.tell(f"ends: {effect.outcome.reason}")
                 self.outcome = effect.outcome
                 self.handle(Leave("its agent has ended"))
+
+    def _check_purpose(self) -> None:
+        if self.lost_training:
+            raise Violation("no worker is started for a training that is lost", f"{self.id} starts or replaces one")
 
     def _start_workers(self, round_id: RoundId) -> None:
         self.tell(f"starts workers of round {round_id}")
@@ -264,7 +273,8 @@ class SimNode(MemberProcess):
             return
         if not worker.ended_well:
             self._failed.append(local)
-            self._on_failure(self.workers, Cause(f"{worker.id} ended", victim=False))
+            self.lost_training = self.lost_training or worker.lost_training
+            self._on_failure(self.workers, Cause(f"{worker.id} ended", ends_job=worker.ends_job))
         elif all(each.ended_well for each in self.gang.values()):
             self._on_finish()
 

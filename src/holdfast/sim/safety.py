@@ -173,6 +173,11 @@ class Safety:
         settings = run.settings
         if run.closed is None or not run.closed.failed or settings is None:
             return
+        cause = run.closed.cause
+        if cause is not None and cause.ends_job:
+            if not any(cause in causes for causes in self._failures.values()):
+                raise Violation("a run fails for a failure", f"nothing ended the job: {run.closed}")
+            return
         if run.closed.crash_loop:
             failed = sum(1 for causes in self._failures.values() if causes) + sum(self._outlived.values())
             if not 0 < settings.crash_loop <= failed:

@@ -191,8 +191,11 @@ class TrainingSafety(Safety):
         together = [each for each in self._workers.values() if each.alive and each.workers == worker.workers]
         furthest = max(len(each.model.used) for each in together)
         holders = [each.id for each in together if not each.model.torn and len(each.model.used) == furthest]
-        if holders or (self._disk.readable and self._disk.newest() >= furthest):
-            raise Violation("a training fails only when its state is lost", f"step {furthest}: {holders}")
+        if holders or (self._disk.readable and self._disk.saved):
+            raise Violation(
+                "a training fails only when its state is lost",
+                f"step {furthest} is with {holders}; the newest checkpoint is of step {self._disk.newest()}",
+            )
 
     def error_stands(self, worker: SimWorker, *, own: bool) -> None:
         """Look at a worker that takes an error for its own."""

@@ -21,10 +21,8 @@ from holdfast.sim.training import Disk, Model, TrainingSafety
 from holdfast.sim.violation import Violation
 from holdfast.sim.world import World
 from holdfast.train import events as t
-from holdfast.train.machine import TrainerMachine
+from holdfast.train.machine import NEWS_WAIT_S, TrainerMachine
 
-#: A wait for news is this long, as in production.
-NEWS_WAIT_S = 2.0
 NEWS_LOOK_S = 0.05
 
 
@@ -57,6 +55,10 @@ class SimWorker(MemberProcess):
         #: Whether the program has ended, and how; None while it runs.
         self.exit: str | None = None
         self.ended_well = False
+        #: Whether it ended because the state of its training is lost.
+        self.lost_training = False
+        #: Whether it said so to its agent.
+        self.ends_job = False
         #: Called when the process has ended by itself, so that its agent notices.
         self.on_exit: Callable[[SimWorker], None] | None = None
         self._place: Place | None = None
@@ -206,6 +208,8 @@ class SimWorker(MemberProcess):
             case t.TooLate():
                 self._exit("it came too late", well=True)
             case t.TrainingFailed():
+                self.lost_training = answer.reason == self.safety.failed_for
+                self.ends_job = answer.ends_job
                 self._exit(f"the training failed: {answer.reason}", well=False)
             case t.MustLeave():
                 self.go(t.LoopLeft(answer.reason, failed=True))

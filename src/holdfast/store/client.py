@@ -38,6 +38,7 @@ from holdfast.store.messages import (
 from holdfast.wire.address import Endpoint, parse_endpoint
 from holdfast.wire.channel import Channel
 from holdfast.wire.frames import Codec, Message
+from holdfast.wire.handshake import CONNECT_TIMEOUT_S
 from holdfast.wire.secret import find_secret
 
 if TYPE_CHECKING:
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
 #: Connects and completes the handshake within the seconds given.
 Connect = Callable[[float], Channel[Message]]
 
-CONNECT_TIMEOUT_S = 10.0
 #: How much longer than its timeout a question may take to be answered before the connection counts as lost.
 ANSWER_GRACE_S = 15.0
 RETRY_FIRST_S = 0.02

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import StoreTimeoutError
 from holdfast.quantities import to_seconds
-from holdfast.store.api import to_bytes
+from holdfast.store.api import TIMEOUT_S, to_bytes
 
 if TYPE_CHECKING:
     from holdfast.rendezvous.etcd_gateway import Gateway
 
-TIMEOUT_S = 300.0
 LOOK_S = 0.1
 
 

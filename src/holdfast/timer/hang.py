@@ -30,11 +30,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-#: The longest time between two looks: a pause of our own is seen as one.
-LOOK_S = 5.0
+from holdfast.timer.machine import LATE_S, LOOK_S
+
 LOOK_S_MIN = 0.05
-#: A look that is later than this was delayed by a pause, not by a busy machine.
-LATE_S = 2.0
 #: How often a report can double the limit.
 DOUBLINGS_MAX = 5
 

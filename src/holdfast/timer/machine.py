@@ -22,9 +22,9 @@ from typing import Any
 from holdfast.machine import Tick
 
 TIMERS_MAX = 1000
-#: While timers are set, `Tick` is asked for at least this often, so that a pause of our own is seen as one.
+#: The longest time between two looks, here and for hangs: a pause of our own is seen as one.
 LOOK_S = 5.0
-#: A `Tick` that is later than this was delayed by a pause, not by a busy machine.
+#: A look that is later than this was delayed by a pause, not by a busy machine.
 LATE_S = 2.0
 
 Worker = Hashable

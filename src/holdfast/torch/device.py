@@ -17,6 +17,9 @@ from typing import Any
 import torch
 
 from holdfast.errors import RoundOverError
+from holdfast.facts import Fact, facts
+from holdfast.torch.randomness import cuda_in_use
+from holdfast.workers.template_standby import load_kernels
 
 _cuda: Any = torch.cuda  # its classes are untyped
 
@@ -37,6 +40,25 @@ def wait_event(event: Any, over: Callable[[], str | None], timeout_s: float) -> 
         time.sleep(min(max(waited_s / 100, LOOK_S_MIN), LOOK_S_MAX))
 
 
+def is_lost() -> bool:
+    """Whether this process's GPU has failed, after an assert in a kernel for example: only a new process can use it."""
+    if not cuda_in_use():
+        return False
+    try:
+        _cuda.current_stream().query()
+    except RuntimeError:
+        return True
+    return False
+
+
+def warm_up() -> None:
+    """Load what the first step and the first communicator of a process load, while no other worker waits for it."""
+    try:
+        load_kernels(torch, with_nccl=True)
+    except RuntimeError as error:  # if it matters, the program's own step fails in the same way
+        facts.publish(Fact("warm_up_failed", f"the GPU could not be warmed up: {error}"))
+
+
 class DeviceSums:
     """Sums tensors over a round's group so that the host knows when a sum is complete; `reduce` begins a sum."""
 
@@ -50,6 +72,8 @@ class DeviceSums:
 
     def begin(self, tensor: torch.Tensor) -> Callable[[], None]:
         """Begin to sum a tensor over all workers, in place; what is returned waits for the end."""
+        if (reason := self._over()) is not None:
+            raise RoundOverError(reason)  # a group that is being aborted would not let go of us until that is done
         work = self._reduce(tensor)
         self.in_flight.append(tensor)
 

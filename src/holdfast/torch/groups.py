@@ -25,10 +25,10 @@ from torch.distributed import distributed_c10d as c10d
 from holdfast.errors import HoldfastError, RoundOverError, StoreTimeoutError, UsageError
 from holdfast.quantities import to_seconds
 from holdfast.store import PrefixStore
-from holdfast.torch.device import DeviceSums
+from holdfast.torch.device import DeviceSums, is_lost
 from holdfast.torch.randomness import cuda_in_use
 from holdfast.torch.retired import abort_later, backends_of, forget_groups
-from holdfast.torch.sockets import GlooSockets
+from holdfast.torch.sockets import GlooSockets, NcclSockets
 from holdfast.torch.store import TorchStore
 
 if TYPE_CHECKING:
@@ -141,6 +141,8 @@ class RoundGroups:
         self.timeout_s = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
         self._lock = threading.Lock()
         self._sockets = GlooSockets()
+        #: What NCCL opens while it makes a communicator.
+        self._connects: NcclSockets | None = None
         self._store: TorchStore | None = None
         self._excepthook: Any = None
         self._formed = False
@@ -148,6 +150,8 @@ class RoundGroups:
         self._settled = 0
         #: Whether NCCL's groups of this round are being aborted.
         self._aborting = False
+        #: Set when this round's groups are closed.
+        self._closed = threading.Event()
         #: Why the groups cannot be used any more.
         self.aborted: str | None = None
         #: Sums gradients so that the host knows when a sum is complete; None if they are complete when they return.
@@ -160,6 +164,7 @@ class RoundGroups:
         """Make the default group of a round; raises `RoundOverError` where the round did not last until then."""
         self.close()
         self.aborted, self._aborting, self._settled = None, False, 0
+        self._closed = threading.Event()
         if membership is not None:
             membership.on_break(self.abort)
         self._store = TorchStore(_RoundStore(view.store, lambda: self.aborted))
@@ -173,12 +178,13 @@ class RoundGroups:
             if self.is_nccl:
                 self.device_sums = DeviceSums(self._maker.reduce, lambda: self.aborted, self.timeout_s)
                 # The communicator is made by the first collective. Better here, where all wait for it, than in a step.
-                self.device_sums.begin(torch.zeros(1, device="cuda"))()
+                with self._connecting():
+                    self.device_sums.begin(torch.zeros(1, device="cuda"))()
             if self.is_gloo:
                 self._maker.set_timeout(self.timeout_s)
         except (RuntimeError, OSError, HoldfastError) as error:
             self.close()
-            if isinstance(error, UsageError):
+            if isinstance(error, UsageError) or is_lost():
                 raise
             raise RoundOverError(self.aborted or f"the process group was not formed: {error}") from error
 
@@ -204,6 +210,7 @@ class RoundGroups:
             if formed:
                 self._end_waits()
             self._sockets.forget()
+        self._closed.set()
         if formed:
             self._maker.drop(aborting=self.is_nccl)
             self.device_sums = None
@@ -269,10 +276,29 @@ class RoundGroups:
             raise error if isinstance(error, RoundOverError) else RoundOverError(self.aborted or str(error)) from error
         return b"".join(parts) if mine is None else mine
 
+    def exchange(self, sends: Sequence[tuple[torch.Tensor, int]], receives: Sequence[tuple[torch.Tensor, int]]) -> None:
+        """Send and receive tensors, each to or from a rank of the default group, all at the same time."""
+        if not sends and not receives:
+            return
+        self._check()
+        pieces = [tensor for tensor, _ in (*sends, *receives)]
+        in_flight = [] if self.device_sums is None else self.device_sums.in_flight
+        in_flight += pieces
+        operations = [dist.P2POp(dist.isend, tensor, peer) for tensor, peer in sends]
+        operations += [dist.P2POp(dist.irecv, tensor, peer) for tensor, peer in receives]
+        try:
+            for work in dist.batch_isend_irecv(operations):
+                self._wait(work)
+        except (RuntimeError, OSError) as error:
+            raise error if isinstance(error, RoundOverError) else RoundOverError(self.aborted or str(error)) from error
+        del in_flight[-len(pieces) :]
+
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _send(self, tensor: torch.Tensor, source: int) -> None:
-        work = self._maker.send(tensor, source)
+        self._wait(self._maker.send(tensor, source))
+
+    def _wait(self, work: Any) -> None:
         if self.device_sums is not None:
             self.device_sums.wait(work)
         else:
@@ -282,6 +308,20 @@ class RoundGroups:
         if self.aborted is not None:
             raise RoundOverError(self.aborted)
 
+    @contextlib.contextmanager
+    def _connecting(self) -> Iterator[None]:
+        """Let `abort` end a communicator that is being made meanwhile."""
+        connects = NcclSockets()
+        with self._lock:
+            self._check()
+            self._connects = connects
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._connects = None
+            connects.close()
+
     def _end_waits(self) -> None:
         self._sockets.shut_down()
         if self.is_gloo:
@@ -289,7 +329,10 @@ class RoundGroups:
         if self.is_nccl:
             if not self._aborting:
                 self._aborting = True
-                abort_later(self._maker.backends(), [] if self.device_sums is None else [self.device_sums.in_flight])
+                if self._connects is not None:
+                    self._connects.end()
+                in_flight = [] if self.device_sums is None else [self.device_sums.in_flight]
+                abort_later(self._maker.backends(), in_flight, self._closed)
             return
         for backend in self._maker.backends():
             with contextlib.suppress(RuntimeError, AttributeError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -77,6 +78,23 @@ def copy_tree(value: Any, *, slices: bool = False) -> Any:
     tensors: list[torch.Tensor] = []
     _collect(value, tensors)
     return _rebuild(value, iter(copy_tensors(tensors)), slices)
+
+
+#: Copies a tree.
+Copied = Callable[[Any], Any]
+
+
+def copy_slices(value: Any) -> Any:
+    """Return what `copy_tree` does, with parts of sharded tensors as slices that say where they belong."""
+    return copy_tree(value, slices=True)
+
+
+def keep_on_device(value: Any) -> Any:
+    """Return a tree in which tensors of a device are this worker's parts of them, in place, and others are copies."""
+    tensors: list[torch.Tensor] = []
+    _collect(value, tensors)
+    on_host = iter(copy_tensors([tensor for tensor in tensors if tensor.device.type == "cpu"]))
+    return _rebuild(value, (next(on_host) if each.device.type == "cpu" else each for each in tensors), slices=False)
 
 
 def _collect(value: Any, found: list[torch.Tensor]) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from holdfast.errors import UsageError
-from holdfast.torch.leaf import copy_tree
+from holdfast.torch.leaf import Copied, copy_tree
 from holdfast.torch.sharded import as_part_of, is_sharded, own_part
 
 #: Buffers of up to this many numbers are copied before every step.
@@ -22,8 +22,8 @@ SMALL = 1 << 16
 class Part(Protocol):
     """Something that training changes."""
 
-    def capture(self, *, slices: bool = False) -> Any:
-        """Return a copy in this host's memory; with `slices` parts of sharded tensors say where they belong."""
+    def capture(self, copied: Copied = copy_tree) -> Any:
+        """Return a copy; `copied` says where to, and what becomes of sharded tensors."""
 
     def apply(self, tree: Any) -> None:
         """Take the values that `capture` returned, here or on another worker; objects stay the same objects."""
@@ -57,11 +57,11 @@ class ModulePart:
         """Count the changes of each parameter."""
         return [parameter._version for parameter in self.parameters]
 
-    def capture(self, *, slices: bool = False) -> Any:
-        """Return a copy in this host's memory."""
+    def capture(self, copied: Copied = copy_tree) -> Any:
+        """Return a copy."""
         state = self.module.state_dict()
         hidden = {name: value for name, value in self.module.named_buffers() if name not in state}
-        return copy_tree({"state": dict(state), "hidden": hidden}, slices=slices)
+        return copied({"state": dict(state), "hidden": hidden})
 
     def apply(self, tree: Any) -> None:
         """Become what `capture` returned, in place."""
@@ -132,9 +132,9 @@ class OptimizerPart:
         self.name = name
         self.optimizer = optimizer
 
-    def capture(self, *, slices: bool = False) -> Any:
-        """Return a copy in this host's memory."""
-        return copy_tree(self.optimizer.state_dict(), slices=slices)
+    def capture(self, copied: Copied = copy_tree) -> Any:
+        """Return a copy."""
+        return copied(self.optimizer.state_dict())
 
     def apply(self, tree: Any) -> None:
         """Become what `capture` returned, in place."""
@@ -197,9 +197,9 @@ class ScalerPart:
         self.name = name
         self.scaler = scaler
 
-    def capture(self, *, slices: bool = False) -> Any:
-        """Return a copy in this host's memory."""
-        return copy_tree(self.scaler.state_dict(), slices=slices)
+    def capture(self, copied: Copied = copy_tree) -> Any:
+        """Return a copy."""
+        return copied(self.scaler.state_dict())
 
     def apply(self, tree: Any) -> None:
         """Become what `capture` returned, in place."""
@@ -231,9 +231,9 @@ class StatefulPart:
         self.name = name
         self.thing = thing
 
-    def capture(self, *, slices: bool = False) -> Any:
-        """Return a copy in this host's memory."""
-        return copy_tree(copy.deepcopy(self.thing.state_dict()), slices=slices)
+    def capture(self, copied: Copied = copy_tree) -> Any:
+        """Return a copy."""
+        return copied(copy.deepcopy(self.thing.state_dict()))
 
     def apply(self, tree: Any) -> None:
         """Become what `capture` returned, in place."""
@@ -255,13 +255,13 @@ class ValuePart:
         self.name = name
         self._home = home
 
-    def capture(self, *, slices: bool = False) -> Any:
-        """Return a copy in this host's memory."""
-        return copy_tree(copy.deepcopy(self._home[self.name]), slices=slices)
+    def capture(self, copied: Copied = copy_tree) -> Any:
+        """Return a copy."""
+        return copied(_separate(self._home[self.name]))
 
     def apply(self, tree: Any) -> None:
         """Become what `capture` returned, in place."""
-        self._home[self.name] = _filled(self._home[self.name], copy.deepcopy(tree))
+        self._home[self.name] = _filled(self._home[self.name], _separate(tree))
 
     def begin(self) -> Any:
         """Note what a rollback needs."""
@@ -287,6 +287,11 @@ def make_part(name: str, value: Any, home: dict[str, Any]) -> Part:
 
 def _is_like(value: Any, tensor: torch.Tensor) -> bool:
     return isinstance(value, torch.Tensor) and value.shape == tensor.shape
+
+
+def _separate(value: Any) -> Any:
+    """Return a copy of anything but a tensor, which is copied anyway where it ends up."""
+    return value if isinstance(value, torch.Tensor) else copy.deepcopy(value)
 
 
 def _own(value: Any) -> Any:

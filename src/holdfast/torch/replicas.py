@@ -39,6 +39,7 @@ from holdfast.errors import RoundOverError, UsageError
 from holdfast.facts import facts
 from holdfast.quantities import to_seconds
 from holdfast.store.environ import ENDPOINT_VARIABLE, from_environ
+from holdfast.torch.groups import TIMEOUT_S
 from holdfast.torch.store import TorchStore
 from holdfast.train.membership import Membership
 from holdfast.train.replica import FollowerRounds, Follows, Leads
@@ -52,8 +53,6 @@ if TYPE_CHECKING:
     from holdfast.train.machine import TrainerMachine
     from holdfast.train.membership import RoundView
 
-#: How long a collective inside a replica may take.
-TIMEOUT_S = 1800.0
 #: How long a worker whose replica is lost has to end by itself, and its exit code where it does not.
 LOST_GRACE_S = 2.0
 LOST_EXIT_CODE = 1

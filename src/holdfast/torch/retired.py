@@ -22,6 +22,8 @@ from holdfast.facts import facts
 
 #: How long a process that ends waits for its aborts: a kernel that still runs would delay the end of the process.
 EXIT_WAIT_S = 10.0
+#: How long an abort waits for the program to notice by itself that the round is over.
+CLOSE_WAIT_S = 0.1
 #: Where torch keeps its groups; versions of torch differ.
 _REGISTRIES = (
     "pg_map",
@@ -36,9 +38,14 @@ _REGISTRIES = (
 _threads: list[threading.Thread] = []
 
 
-def abort_later(backends: list[Any], keep: list[Any]) -> None:
-    """Abort what stands behind process groups, in a thread; what is in `keep` lives until that is done."""
-    thread = threading.Thread(target=_abort, args=([backends, *keep],), name="holdfast abort", daemon=True)
+def abort_later(backends: list[Any], keep: list[Any], closed: threading.Event) -> None:
+    """Abort what stands behind process groups, in a thread; what is in `keep` lives until that is done.
+
+    It begins when the round is `closed`, or a moment from now: the program's own thread then waits for something that
+    only the abort ends. Meanwhile that thread may still begin a collective. During the abort it could not: torch would
+    hold it until the abort is done.
+    """
+    thread = threading.Thread(target=_abort, args=([backends, *keep], closed), name="holdfast abort", daemon=True)
     _threads[:] = [each for each in _threads if each.is_alive()]
     _threads.append(thread)
     thread.start()
@@ -66,7 +73,8 @@ def backends_of(groups: list[Any]) -> list[Any]:
     return found
 
 
-def _abort(kept: list[Any]) -> None:
+def _abort(kept: list[Any], closed: threading.Event) -> None:
+    closed.wait(CLOSE_WAIT_S)
     for backend in kept[0]:
         try:
             backend.abort()

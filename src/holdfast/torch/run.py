@@ -27,14 +27,16 @@ from holdfast.errors import RoundOverError, UsageError
 from holdfast.timer.heartbeat import pause, resume
 from holdfast.torch.data import StepLoader
 from holdfast.torch.ddp import ElasticDDP
+from holdfast.torch.device import is_lost, warm_up
 from holdfast.torch.gradients import Reducer, give_gradients, sum_with_ring, take_gradients
 from holdfast.torch.groups import TIMEOUT_S, RoundGroups
+from holdfast.torch.handover import DeviceCarrier
 from holdfast.torch.state import TorchState
 from holdfast.train.ledger import MicroBatch, Portion
+from holdfast.train.machine import NEWS_WAIT_S
 from holdfast.train.membership import Membership, RoundView, from_environ
 from holdfast.train.run import Run, Step
 from holdfast.train.state import State
-from holdfast.train.trainer import NEWS_WAIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -60,6 +62,7 @@ class TorchBackend:
         self.ring_sums = 0
         self.wrapped: list[ElasticDDP] = []
         self._state = state
+        self._view: RoundView | None = None
         self._reducers: weakref.WeakKeyDictionary[torch.nn.Module, Reducer] = weakref.WeakKeyDictionary()
         if isinstance(state, TorchState):
             state.count_operations = self._operations
@@ -67,6 +70,7 @@ class TorchBackend:
 
     def open(self, view: RoundView, membership: Rounds) -> None:
         """Form the process group, and wrap what stands on it."""
+        self._view = view
         if self.groups is None:
             return
         self._agreed = 0
@@ -94,10 +98,23 @@ class TorchBackend:
         if isinstance(self._state, TorchState):
             self._state.look_back()
 
+    def is_own(self, error: BaseException) -> bool:
+        """Whether this process's GPU has failed, or has no memory left for it."""
+        return isinstance(error, torch.cuda.OutOfMemoryError) or is_lost()
+
     @property
     def broadcast(self) -> Callable[[bytes | None, int], bytes] | None:
         """Sends bytes from one replica's worker to its column; None where the ring does that."""
         return None if self.replica is None or self.groups is None else self.groups.broadcast
+
+    @property
+    def carrier(self) -> DeviceCarrier | None:
+        """Moves the state over NCCL; None where it travels as bytes."""
+        if self.groups is None or not self.groups.is_nccl or self.replica is not None or self._view is None:
+            return None
+        if not isinstance(self._state, TorchState):
+            return None
+        return DeviceCarrier(self._state, self.groups.exchange, self._view.rank, self._view.world_size)
 
     def reducer(self, module: torch.nn.Module) -> Reducer:
         """Return the reducer for the gradients of a module; it is made once."""
@@ -425,6 +442,8 @@ def elastic(
     if backend == "auto":
         backend = "nccl" if _on_gpu(state) else "gloo"
     groups = None if backend == "ring" else RoundGroups(backend, timeout)
+    if backend == "nccl":
+        warm_up()
     made = membership if membership is not None else from_environ(min_workers=min_workers)
     return TorchRun(state, made, groups, checkpoints=checkpoints, notices=notices)
 

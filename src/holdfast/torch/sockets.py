@@ -1,10 +1,14 @@
-"""The connections that gloo holds in this process, and how to end them.
+"""The connections that gloo and NCCL hold in this process, and how to end them.
 
 gloo cannot stop waiting for a peer: its `abort` does nothing, and a collective with a frozen peer waits for
 the group's timeout. But a connection that is shut down, from any thread, fails the collective at once. gloo serves its
 connections from an epoll instance of its own, and the kernel lists what is registered there. So nothing has to be
 guessed: connections made later are found too, and no others are touched. Where the kernel does not tell (gVisor),
 they are those that appeared while the group was made.
+
+NCCL can be told to stop, but not while a communicator is being made: torch then waits for it behind the lock that an
+abort needs. A peer that has died may never have connected, so no connection of its breaks either. The sockets that
+NCCL has opened meanwhile are ended instead, those it listens on too, and the communicator fails at once.
 """
 
 from __future__ import annotations
@@ -13,9 +17,14 @@ import contextlib
 import os
 import re
 import socket
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from holdfast.threads import start_thread
+
+#: How long NCCL has to notice that its sockets are gone, before it is looked whether it has opened others.
+AGAIN_S = 0.02
 _FDS = Path("/proc/self/fd")
 _FACTS = Path("/proc/self/fdinfo")
 _WATCHED = re.compile(r"tfd:\s*(\d+)\s.*\bino:([0-9a-f]+)")
@@ -64,6 +73,34 @@ class GlooSockets:
 
     def _watched(self) -> set[tuple[int, int]]:
         return self._found.union(*(_registered(loop) for loop in self._loops))
+
+
+class NcclSockets:
+    """The sockets that a communicator of NCCL opens while it is made.
+
+    They are those that this process has opened since. A connection of our own that is opened in the same moments is
+    ended with them, and made again by its owner as after any fault of the network.
+    """
+
+    def __init__(self) -> None:
+        self._before = _descriptors("socket:")
+        self._done = threading.Event()
+
+    def end(self) -> None:
+        """End them until `close` is called: NCCL may just be opening the next one. Returns at once."""
+        start_thread(self._end, "nccl-sockets")
+
+    def close(self) -> None:
+        """The communicator is made, or it has failed."""
+        self._done.set()
+
+    def _end(self) -> None:
+        while True:
+            for sock in _sockets(_descriptors("socket:") - self._before):
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
+            if self._done.wait(AGAIN_S):
+                return
 
 
 def _descriptors(kind: str) -> set[tuple[int, int]]:

@@ -16,6 +16,7 @@ import torch
 
 from holdfast.errors import UsageError
 from holdfast.facts import Fact, facts
+from holdfast.torch.leaf import Copied, copy_slices, copy_tree, keep_on_device
 from holdfast.torch.parts import ModulePart, OptimizerPart, Part, make_part
 from holdfast.torch.randomness import seed_step
 from holdfast.torch.sharded import from_slices, own_part
@@ -80,15 +81,19 @@ class TorchState(State):
 
     def capture_snapshot(self) -> Any:
         """Return a copy in this host's memory; a step that is open counts as done."""
-        return self._capture(slices=False)
+        return self._capture(copy_tree)
 
     def capture_to_save(self) -> Any:
         """Return a copy whose sharded tensors can be restored by another number of workers."""
-        return self._capture(slices=True)
+        return self._capture(copy_slices)
 
-    def _capture(self, *, slices: bool) -> Any:
+    def capture_on_device(self) -> Any:
+        """Return what `capture_snapshot` does, but for tensors of a device: they are those of the state itself."""
+        return self._capture(keep_on_device)
+
+    def _capture(self, copied: Copied) -> Any:
         return {
-            "parts": {name: part.capture(slices=slices) for name, part in self._parts.items()},
+            "parts": {name: part.capture(copied) for name, part in self._parts.items()},
             "seed": self._seed,
             "steps": self._steps + self._open,
         }

@@ -482,9 +482,10 @@ class TooLate:
 
 @dataclass(frozen=True, slots=True)
 class TrainingFailed:
-    """The training cannot continue."""
+    """The training cannot continue; `ends_job` if it could not with a new worker either."""
 
     reason: str
+    ends_job: bool = False
 
 
 @dataclass(frozen=True, slots=True)

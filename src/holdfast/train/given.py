@@ -2,17 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import queue
     import socket
 
-    from holdfast.rendezvous.events import RunEnded
+    from holdfast.coordinator.messages import Cause, Place
+    from holdfast.rendezvous.events import MemberEffect, RunEnded
+    from holdfast.store.client import StoreClient
     from holdfast.train import events as t
     from holdfast.train.membership import RoundView
     from holdfast.train.trainer import Trainer
+    from holdfast.wire.address import Endpoint
+    from holdfast.wire.secret import Secret
+
+
+class Meeting(Protocol):
+    """A rendezvous through which workers that train in process can meet: its coordinator pushes all news."""
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where the coordinator is."""
+
+    @property
+    def secret(self) -> Secret:
+        """The run's secret."""
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the coordinator can be reached at present."""
+
+    @property
+    def ended(self) -> RunEnded | None:
+        """How the run ended, once it has."""
+
+    @property
+    def store_space(self) -> str:
+        """The name of this round's keys."""
+
+    def listen(self, listener: Callable[[MemberEffect], None]) -> None:
+        """Send all news to `listener`, on another thread."""
+
+    def listen_for_peers(self, port: int) -> None:
+        """Tell the others where the one before this worker may connect to it."""
+
+    def count_steps(self, steps: Callable[[], int]) -> None:
+        """Have the others hear how many steps this worker has made."""
+
+    def next_round(self, cause: Cause | None = None) -> Place:
+        """Block until there is a round."""
+
+    def store(self) -> StoreClient:
+        """Return the store of the round."""
+
+    def note(self, text: str) -> None:
+        """Have people who look at the run see this of the worker."""
+
+    def sentence(self) -> str:
+        """Return the reason for a wait."""
+
+    def close(self, reason: str, *, failed: bool = False) -> None:
+        """End the run for all workers."""
+
+    def leave(self, reason: str) -> bool:
+        """Leave for good."""
 
 
 class Rounds(Protocol):
@@ -69,9 +124,29 @@ class Backend(Protocol):
     def settle(self) -> None:
         """Wait until every collective of the step has done its work; raises `RoundOverError` where one never will."""
 
+    def is_own(self, error: BaseException) -> bool:
+        """Whether an error of a step is certainly this worker's own, such as the failure of its device."""
+
     @property
     def broadcast(self) -> Callable[[bytes | None, int], bytes] | None:
         """Sends bytes from one rank to all others; None where the ring does that."""
+
+    @property
+    def carrier(self) -> Carrier | None:
+        """Moves states by itself; None where they travel as bytes."""
+
+
+class Carrier(Protocol):
+    """Moves a state from device to device, while our ring carries what is not on one."""
+
+    def describe(self, position: Any) -> bytes:
+        """Return what all workers have to know of this worker's state before it travels, with its position."""
+
+    def carry(self, described: bytes | memoryview, to: Sequence[int]) -> tuple[Any, int]:
+        """Send or receive a state.
+
+        Returns it where this worker is one of `to`, as a tree with its position, and its size in bytes.
+        """
 
 
 class NoBackend:
@@ -86,9 +161,18 @@ class NoBackend:
     def settle(self) -> None:
         """Nothing is under way."""
 
+    def is_own(self, error: BaseException) -> bool:
+        """There is no device that could fail."""
+        del error
+        return False
+
     @property
     def broadcast(self) -> None:
         """The ring does that."""
+
+    @property
+    def carrier(self) -> None:
+        """The state travels as bytes."""
 
 
 class Position(Protocol):

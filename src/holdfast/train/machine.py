@@ -25,8 +25,10 @@ The rules:
 3. When a round begins, all workers take the most advanced whole state, or a checkpoint that is further than all of
    them. Of states that have the same step, counted in different rounds, the later round's is taken. A worker looks for
    checkpoints unless it comes straight from the last round with a whole state.
-4. If no whole state and no checkpoint is as far as a worker once was, the training ends as failed: it never starts
-   again at an earlier step by itself. A worker that was away while the others went back to a checkpoint does not count.
+4. If no whole state is as far as a worker once was, the training goes back to the newest checkpoint, or to a whole
+   state that is further than that. Without a checkpoint it ends as failed, and the job with it: it never starts again
+   at an earlier step by itself, and a new worker could not mend it. A worker that was away while the others went back
+   does not count.
 5. An error that a lost worker may have caused is not taken for the program's own while something explains it: news
    that the round is over, a neighbour that closed its connection, or a coordinator that cannot be asked. An error that
    nothing explains is tried again in another round; it stands if the same step fails like this once more.
@@ -37,11 +39,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from holdfast.train import events as t
 from holdfast.train.events import Account, Blame, TrainerEffect, TrainerEvent, Vote
+from holdfast.train.source import Plan, choose_source
 from holdfast.train.stragglers import Stragglers
 
 #: Workers vote this often, or at every step if steps take longer; and at least once in this many steps.
@@ -51,6 +53,8 @@ VOTE_STEPS_MAX = 10
 UNEXPLAINED_MAX = 1
 #: After this many attempts at one step the error stands, whatever explains it.
 ATTEMPTS_MAX = 100
+#: How long the driver waits after an error for news that explains it.
+NEWS_WAIT_S = 2.0
 #: How often a checkpoint may vanish while it is restored.
 RESTORES_MAX = 3
 
@@ -98,42 +102,6 @@ IN_ROUND = frozenset(
 )
 #: Stages in which the state is whole and equal on all workers of the round but for the step that is under way.
 IN_STEP = frozenset({Stage.READY, Stage.STEPPING, Stage.SETTLING, Stage.VOTING})
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Whose state all workers take."""
-
-    source: int
-    #: Whether the source takes its newest checkpoint first.
-    restores: bool
-    #: The ranks that take the state from the source.
-    to: tuple[int, ...]
-
-
-def choose_source(accounts: Sequence[Account]) -> Plan | int:
-    """Choose whose state all workers take, or return the step whose state is lost.
-
-    The source is the most advanced whole state; of equals one that has trained with others, then the lowest rank. A
-    checkpoint is taken where it is further than every whole state.
-    """
-    ranks = range(len(accounts))
-    whole = [rank for rank in ranks if accounts[rank].whole]
-    best = max((accounts[rank].step for rank in whole), default=-1)
-    newest = max((accounts[rank].counted_in for rank in whole if accounts[rank].step == best), default=0)
-    saver = max(ranks, key=lambda rank: (accounts[rank].saved, -rank))
-    if accounts[saver].saved > best:
-        return Plan(saver, True, tuple(rank for rank in ranks if rank != saver))
-    # A worker that comes back from an older round may have been further: the training went back without it.
-    furthest = max((account.step for account in accounts if account.counted_in >= newest), default=best)
-    if best < furthest:
-        return furthest
-    source = max(whole, key=lambda rank: (accounts[rank].step, accounts[rank].counted_in, accounts[rank].synced, -rank))
-    return Plan(source, False, tuple(rank for rank in ranks if rank != source and _needs(accounts[rank], best, newest)))
-
-
-def _needs(account: Account, step: int, counted_in: int) -> bool:
-    return not account.whole or not account.synced or (account.step, account.counted_in) != (step, counted_in)
 
 
 class TrainerMachine:
@@ -260,7 +228,7 @@ class TrainerMachine:
         self.stage = Stage.OVER
         if closed.failed:
             self._save_the_last()
-            self._out.append(t.TrainingFailed(closed.reason))
+            self._out.append(t.TrainingFailed(closed.reason, ends_job=True))
         elif self.synced:
             self._out.append(t.TrainingOver())
         else:
@@ -451,7 +419,7 @@ class TrainerMachine:
         """The training cannot continue: end it for all, so that no replacement starts it again."""
         self._sharing = False
         self.stage = Stage.OVER
-        self._out += [t.CloseRun(reason, failed=True), t.TrainingFailed(reason)]
+        self._out += [t.CloseRun(reason, failed=True), t.TrainingFailed(reason, ends_job=True)]
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 

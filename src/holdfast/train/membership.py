@@ -13,20 +13,20 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from holdfast.coordinator.messages import Cause, Place
 from holdfast.errors import UsageError
 from holdfast.facts import facts
-from holdfast.rendezvous.api import RendezvousParameters
+from holdfast.rendezvous.api import RendezvousParameters, has_all_of
 from holdfast.rendezvous.machine import MemberEffect, NewcomersWait, RoundBroken, RoundSealed, RunEnded
-from holdfast.rendezvous.native import HoldfastRendezvousHandler
 from holdfast.rendezvous.registry import get_rendezvous_handler
 from holdfast.store.client import StoreClient
 from holdfast.store.environ import ENDPOINT_VARIABLE, ETCD_VARIABLE, MAX_WORKERS_VARIABLE, STANDBY_VARIABLE
 from holdfast.timer.heartbeat import beats, heartbeat, pause
 from holdfast.train import events
 from holdfast.train.events import TrainerEvent
+from holdfast.train.given import Meeting
 from holdfast.train.ring import listen, make_token
 from holdfast.workers.plan import MEMBER_FILE_VARIABLE
 
@@ -106,8 +106,8 @@ class Membership:
     """Takes part in rounds until the training is over."""
 
     def __init__(self, params: RendezvousParameters) -> None:
-        handler = get_rendezvous_handler(params)
-        if not isinstance(handler, HoldfastRendezvousHandler):
+        handler: object = get_rendezvous_handler(params)
+        if not can_meet(handler):
             raise UsageError(f"workers cannot meet through '{params.backend}': use holdfast or etcd")
         self._handler = handler
         self._handler.listen(self._on_effect)
@@ -223,6 +223,11 @@ class Membership:
         if self._view is not None:
             self._view.store.close()
             self._view = None
+
+
+def can_meet(handler: object) -> TypeGuard[Meeting]:
+    """Return whether workers can meet through a handler, by what it can do."""
+    return has_all_of(Meeting, handler)
 
 
 def from_environ(

@@ -24,13 +24,14 @@ from holdfast.errors import (
     RendezvousError,
     RoundOverError,
     StopTrainingError,
+    TrainingLostError,
     UsageError,
 )
 from holdfast.facts import Fact, facts
 from holdfast.timer.heartbeat import heartbeat
 from holdfast.train import events as t
 from holdfast.train.given import Backend, Decider, NoBackend, Position, Rounds, StepCount
-from holdfast.train.machine import VOTE_EVERY_S, TrainerMachine
+from holdfast.train.machine import NEWS_WAIT_S, VOTE_EVERY_S, TrainerMachine
 from holdfast.train.membership import RoundView
 from holdfast.train.ring import Ring
 from holdfast.train.state import State
@@ -38,8 +39,6 @@ from holdfast.train.state import State
 if TYPE_CHECKING:
     from holdfast.checkpoint import Checkpointer, Notices
 
-#: How long the driver waits after an error for news that explains it.
-NEWS_WAIT_S = 2.0
 #: How often it looks for such news.
 LOOK_S = 0.02
 #: How long a worker that leaves the loop waits for the others to do the same.
@@ -163,8 +162,8 @@ class Trainer:
                 sentence = f"the replacement started after training had finished; exiting normally ({reason})"
                 facts.warn("too_late", sentence)
                 raise SystemExit(0)
-            case t.TrainingFailed(reason):
-                raise self._failure(reason)
+            case t.TrainingFailed() as failed:
+                raise self._failure(failed)
             case _:
                 return False
 
@@ -175,8 +174,8 @@ class Trainer:
                 return self.view
             case t.RoundGone(reason):
                 raise RoundOverError(reason)
-            case t.TrainingFailed(reason):
-                raise self._failure(reason)
+            case t.TrainingFailed() as failed:
+                raise self._failure(failed)
             case _:
                 raise RendezvousClosedError("the training is over")
 
@@ -192,8 +191,8 @@ class Trainer:
         match self.drive(t.SharingAsked()):
             case t.RoundGone(reason):
                 raise RoundOverError(reason)
-            case t.TrainingFailed(reason):
-                raise self._failure(reason)
+            case t.TrainingFailed() as failed:
+                raise self._failure(failed)
 
     def begin_step(self, count: Callable[[], None]) -> None:
         """Keep what is needed to undo the step; `count` is called once the step counts."""
@@ -219,7 +218,7 @@ class Trainer:
         if self._decider.shares_fate and not isinstance(error, RoundOverError):
             return False  # the others of its replica know nothing of it, and end with this worker
         self._error = error
-        return isinstance(self.drive(t.StepFailed(blame_of(error), str(error) or repr(error))), t.StepUndone)
+        return isinstance(self.drive(t.StepFailed(self._blame(error), str(error) or repr(error))), t.StepUndone)
 
     def stop(self, reason: str) -> None:
         """End the training for all workers soon; may be called from any thread."""
@@ -355,21 +354,29 @@ class Trainer:
     def _move(self, effect: t.MoveState) -> t.TrainerEvent:
         assert self._state is not None
         began = time.monotonic()
+        carrier, gives = self.backend.carrier, self.rank == effect.source
         mine = None
-        if self.rank == effect.source:
+        if gives and carrier is not None:
+            mine = carrier.describe(self.position.snapshot())
+        elif gives:
             tree = {"state": self._state.capture_snapshot(), "position": self.position.snapshot()}
             mine = pack(tree).to_bytes()
         data = (self.backend.broadcast or self.ring.broadcast)(mine, effect.source)
-        if self.rank in effect.to:
-            self._touched = True
-            self._become(unpack(data, verify=False))
+        takes = self._touched = self.rank in effect.to
+        taken, nbytes = None, len(data)
+        if carrier is not None:
+            taken, nbytes = carrier.carry(data, effect.to)
+        elif takes:
+            taken = unpack(data, verify=False)
+        if takes:
+            self._become(taken)
         took_ms = (time.monotonic() - began) * 1000
         facts.publish(
             Fact(
                 "state_synced",
-                f"rank {effect.source} gave its state ({len(data)} bytes, step {self.position.step}) to "
+                f"rank {effect.source} gave its state ({nbytes} bytes, step {self.position.step}) to "
                 f"{len(effect.to)} of {self.world_size} workers in {took_ms:.0f} ms",
-                {"duration_ms": took_ms, "bytes": len(data), "source": effect.source, "to": list(effect.to)},
+                {"duration_ms": took_ms, "bytes": nbytes, "source": effect.source, "to": list(effect.to)},
             )
         )
         return t.StateMoved(self.position.step)
@@ -396,8 +403,11 @@ class Trainer:
             self.backend.settle()
         except (RuntimeError, OSError) as error:
             self._error = error
-            return t.StepFailed(blame_of(error), str(error))
+            return t.StepFailed(self._blame(error), str(error))
         return t.SumsSettled()
+
+    def _blame(self, error: BaseException) -> t.Blame:
+        return t.Blame.OWN if self.backend.is_own(error) else blame_of(error)
 
     def _count_step(self, _: t.CountStep) -> None:
         self._count()
@@ -462,10 +472,12 @@ class Trainer:
     def _leave_run(self, effect: t.LeaveRun) -> None:
         self.membership.leave(effect.reason)
 
-    def _failure(self, reason: str) -> BaseException:
+    def _failure(self, failed: t.TrainingFailed) -> BaseException:
         """Return the exception that the program gets when the training cannot continue."""
         error, self._error = self._error, None
-        return error if isinstance(error, RendezvousError) else NotRetryableError(reason)
+        if isinstance(error, RendezvousError):
+            return error
+        return TrainingLostError(failed.reason) if failed.ends_job else NotRetryableError(failed.reason)
 
 
 def blame_of(error: BaseException) -> t.Blame:

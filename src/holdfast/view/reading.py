@@ -148,5 +148,5 @@ def the_live_one(name: str) -> LiveRun:
     found = open_run(run)
     state = found.look()
     if not state.is_live:
-        raise UsageError(f"run '{state.run or run}' is over ({state.outcome}); only a live one can be looked into")
+        raise UsageError(f"only a live run can be looked into; {state.ending(time.time())}")
     return found

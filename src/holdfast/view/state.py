@@ -9,6 +9,7 @@ from typing import Any
 
 from holdfast.events.account import Account, Accountant, Steps
 from holdfast.events.story import Told
+from holdfast.quantities import ago, length
 
 #: How many notable events are kept.
 NOTABLE_MAX = 200
@@ -46,6 +47,14 @@ class Worker:
     logs: str = ""
 
 
+_ENDINGS = {
+    "succeeded": "succeeded",
+    "failed": "failed",
+    "signalled": "was ended by a signal",
+    "gone": "ended without a word from its agent",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class RunState:
     """Where a run stands."""
@@ -73,6 +82,14 @@ class RunState:
     def is_live(self) -> bool:
         """Whether it goes on."""
         return self.outcome == "running"
+
+    def ending(self, now: float) -> str:
+        """Say how a run that is over ended, and which commands tell more."""
+        why = f": {self.reason.splitlines()[0]}" if self.outcome == "failed" and self.reason else ""
+        return (
+            f"run '{self.run}' {_ENDINGS[self.outcome]} {ago(now - self.end)}, after {length(self.end - self.begin)}"
+            f"{why}; `holdfast runs {self.run}` says where its time went, `holdfast events {self.run}` what happened"
+        )
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from holdfast.events.account import Phase
-from holdfast.events.summary import losses_by_cause, percent, short_cause, without_asides
+from holdfast.events.summary import losses_by_cause, percent, phase_name, short_cause, without_asides
 from holdfast.printable import printable
 from holdfast.quantities import count, length, size
 from holdfast.view.state import RunState
@@ -95,8 +95,9 @@ def as_line(seen: Seen, now: float, clock: Callable[[float], str]) -> str:
     """Return one run as one line, for where there is no terminal."""
     state = seen.state
     steps = [row.step for row in seen.rows if row.step is not None]
+    so_far = f"{'for' if state.is_live else 'after'} {length(state.end - state.begin)}"
     parts = [
-        f"{clock(now)} {state.run}: {state.outcome} for {length(state.end - state.begin)}",
+        f"{clock(now)} {state.run}: {state.outcome} {so_far}",
         f"round {state.round}",
         count(state.world_size, "worker"),
         f"step {max(steps)}" if steps else "",
@@ -162,6 +163,9 @@ def _detail(seen: Seen, clock: Callable[[float], str], width: int, height: int) 
         lines.append([(f"  waiting: {printable(state.waiting)}", "yellow")])
     if state.outcome == "failed":
         lines.append([(f"  {printable(state.reason)}", "red")])
+    if not state.is_live:
+        more = f"  over; more: holdfast runs {state.run}, holdfast events {state.run}"
+        lines.append([(printable(more), "dim")])
     room = height - len(lines)
     ranks = _ranks(seen.rows, max(room - EVENTS_SHOWN_MIN - 2, 3)) if seen.rows else []
     events = [_event(told.entry.level, told.entry.sentence, clock(told.entry.time)) for told in state.notable]
@@ -199,7 +203,7 @@ def _split(seen: Seen) -> Line:
     pieces: Line = [("  ", "")]
     for phase, (style, mark) in PHASES.items():
         if account.seconds[phase] >= 0.05:
-            pieces += [(mark, style), (f" {phase} {length(account.seconds[phase])}  ", "")]
+            pieces += [(mark, style), (f" {phase_name(account, phase)} {length(account.seconds[phase])}  ", "")]
     return pieces
 
 

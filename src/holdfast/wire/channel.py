@@ -14,7 +14,16 @@ from holdfast.errors import ConnectionLostError, FrameError, HandshakeError, Pee
 from holdfast.facts import facts
 from holdfast.wire.address import Endpoint
 from holdfast.wire.frames import FRAME_BYTES_MAX, HELLO_BYTES_MAX, Codec, FrameReader, Message, UnknownTags
-from holdfast.wire.handshake import NONCE_BYTES, ClientHandshake, NotUnderstood, Purpose, Refused, refusal
+from holdfast.wire.gmac import find_gmac
+from holdfast.wire.handshake import (
+    CONNECT_TIMEOUT_S,
+    NONCE_BYTES,
+    ClientHandshake,
+    NotUnderstood,
+    Purpose,
+    Refused,
+    refusal,
+)
 from holdfast.wire.session import Session
 from holdfast.wire.silence import watch_silence
 from holdfast.wire.tls import SPEAKS_TLS, speaks_tls, tls_trouble
@@ -61,7 +70,7 @@ class Channel(Generic[M]):
         secret: bytes,
         *,
         run: str = "",
-        timeout_s: float = 10.0,
+        timeout_s: float = CONNECT_TIMEOUT_S,
         tls: ssl.SSLContext | None = None,
     ) -> Channel[M]:
         """Connect and complete the handshake; raises `ConnectionLostError` or `HandshakeError` with the reason."""
@@ -76,7 +85,7 @@ class Channel(Generic[M]):
                 sock = tls.wrap_socket(sock, server_hostname=endpoint.host)
             channel = cls(sock, codec)
             purpose = Purpose.of(endpoint, codec.service, run)
-            channel._shake(ClientHandshake(secret, purpose, secrets.token_bytes(NONCE_BYTES)), deadline)
+            channel._shake(ClientHandshake(secret, purpose, secrets.token_bytes(NONCE_BYTES), find_gmac()), deadline)
         except BaseException as error:
             if sock is not None:
                 sock.close()

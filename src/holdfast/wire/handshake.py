@@ -29,9 +29,11 @@ import msgspec
 from holdfast.errors import ConnectionLostError, HandshakeError, WrongSecretError
 from holdfast.wire.address import Endpoint
 from holdfast.wire.frames import PROTOCOL_VERSION, Message
-from holdfast.wire.session import KEY_BYTES, Session
+from holdfast.wire.session import KEY_BYTES, MakeGmac, Session
 
 NONCE_BYTES = 16
+#: How long a client waits for a connection and its handshake, and a server for the client's proof.
+CONNECT_TIMEOUT_S = 10.0
 #: A reason that is longer than this is cut: it must fit into what an unproven peer may send.
 REASON_CHARACTERS_MAX = 240
 
@@ -44,6 +46,8 @@ class Challenge(Message, frozen=True, tag=1):
 
     nonce: bytes
     guarded: bool
+    #: Whether this side can compute a GMAC; see `session`.
+    gmac: bool = False
 
 
 class Proof(Message, frozen=True, tag=2):
@@ -54,6 +58,8 @@ class Proof(Message, frozen=True, tag=2):
     service: str
     run: bytes = b""
     port: int = 0
+    #: Whether both sides can compute a GMAC, so that both use it.
+    gmac: bool = False
 
 
 class Welcome(Message, frozen=True, tag=3):
@@ -68,6 +74,8 @@ class Refused(Message, frozen=True, tag=4):
 
     reason: str
     again: bool = False
+    #: Whether the client's proof was wrong.
+    wrong_secret: bool = False
 
 
 class NotUnderstood(Message, frozen=True, tag=5):
@@ -129,10 +137,11 @@ class Purpose:
 class ClientHandshake:
     """The client's side: give it every message until `session` is there."""
 
-    __slots__ = ("_proof", "_purpose", "_root", "_secret", "kind", "nonce", "session")
+    __slots__ = ("_make_gmac", "_proof", "_purpose", "_root", "_secret", "kind", "nonce", "session")
 
-    def __init__(self, secret: bytes, purpose: Purpose, nonce: bytes) -> None:
+    def __init__(self, secret: bytes, purpose: Purpose, nonce: bytes, make_gmac: MakeGmac | None = None) -> None:
         self._secret = secret
+        self._make_gmac = make_gmac
         self._purpose = purpose
         self._proof: Proof | None = None
         self._root = b""
@@ -152,7 +161,8 @@ class ClientHandshake:
         if self._proof is None:
             if not isinstance(message, Challenge):
                 raise HandshakeError(f"expected a challenge, got {type(message).__name__}")
-            self._proof, self._root = _prove(self._secret, message, self.nonce, self._purpose)
+            gmac = message.gmac and self._make_gmac is not None
+            self._proof, self._root = _prove(self._secret, message, self.nonce, self._purpose, gmac=gmac)
             return self._proof
         if not isinstance(message, Welcome):
             raise HandshakeError(f"expected a welcome, got {type(message).__name__}")
@@ -160,20 +170,23 @@ class ClientHandshake:
             raise WrongSecretError(NOT_PROVEN)
         self.kind = message.kind
         from_client, from_server = _frame_keys(self._root, self._proof, message)
-        self.session = Session(from_client, from_server)
+        self.session = Session(from_client, from_server, self._make_gmac if self._proof.gmac else None)
         return None
 
 
 class ServerHandshake:
     """The server's side: send `challenge`, then give it the answer."""
 
-    __slots__ = ("_kind", "_purpose", "_secret", "challenge", "session")
+    __slots__ = ("_kind", "_make_gmac", "_purpose", "_secret", "challenge", "session")
 
-    def __init__(self, secret: bytes, purpose: Purpose, nonce: bytes, kind: str = "") -> None:
+    def __init__(
+        self, secret: bytes, purpose: Purpose, nonce: bytes, kind: str = "", make_gmac: MakeGmac | None = None
+    ) -> None:
         self._secret = secret
+        self._make_gmac = make_gmac
         self._purpose = purpose
         self._kind = kind
-        self.challenge = Challenge(nonce, guarded=bool(secret))
+        self.challenge = Challenge(nonce, guarded=bool(secret), gmac=make_gmac is not None)
         self.session: Session | None = None
 
     def hear(self, message: Message) -> Welcome | Refused:
@@ -184,12 +197,14 @@ class ServerHandshake:
             return Refused(f"a nonce has {NONCE_BYTES} bytes, not {len(message.nonce)}")
         root = _root(self._secret, self.challenge, message)
         if not hmac.compare_digest(message.mac, _derive(root, "client")):
-            return Refused(WRONG_SECRET)
+            return Refused(WRONG_SECRET, wrong_secret=True)
+        if message.gmac and self._make_gmac is None:
+            return Refused("the client asked for a GMAC, which this side has not offered")
         if objection := self._purpose.objection(message):
             return Refused(objection)
         welcome = Welcome(_derive(root, "server", self._kind), self._kind)
         from_client, from_server = _frame_keys(root, message, welcome)
-        self.session = Session(from_server, from_client)
+        self.session = Session(from_server, from_client, self._make_gmac if message.gmac else None)
         return welcome
 
 
@@ -198,7 +213,9 @@ def prove(secret: bytes, challenge: Challenge, nonce: bytes, purpose: Purpose) -
     return _prove(secret, challenge, nonce, purpose)[0]
 
 
-def _prove(secret: bytes, challenge: Challenge, nonce: bytes, purpose: Purpose) -> tuple[Proof, bytes]:
+def _prove(
+    secret: bytes, challenge: Challenge, nonce: bytes, purpose: Purpose, *, gmac: bool = False
+) -> tuple[Proof, bytes]:
     """Return the answer to a challenge, and the root that it was made with."""
     if len(challenge.nonce) != NONCE_BYTES:
         raise HandshakeError(f"the coordinator sent a nonce of {len(challenge.nonce)} bytes, not {NONCE_BYTES}")
@@ -206,9 +223,9 @@ def _prove(secret: bytes, challenge: Challenge, nonce: bytes, purpose: Purpose) 
         raise WrongSecretError(NO_SECRET)
     if secret and not challenge.guarded:
         raise HandshakeError(UNGUARDED)
-    claim = Proof(nonce, b"", purpose.service, purpose.run_digest, purpose.port)
+    claim = Proof(nonce, b"", purpose.service, purpose.run_digest, purpose.port, gmac)
     root = _root(secret, challenge, claim)
-    return Proof(nonce, _derive(root, "client"), claim.service, claim.run, claim.port), root
+    return Proof(nonce, _derive(root, "client"), claim.service, claim.run, claim.port, gmac), root
 
 
 def _root(secret: bytes, challenge: Challenge, proof: Proof) -> bytes:
@@ -218,10 +235,12 @@ def _root(secret: bytes, challenge: Challenge, proof: Proof) -> bytes:
         PROTOCOL_VERSION,
         challenge.nonce,
         challenge.guarded,
+        challenge.gmac,
         proof.nonce,
         proof.service,
         proof.run,
         proof.port,
+        proof.gmac,
     )
     return hmac.digest(secret, _encode(said), "sha256")
 
@@ -241,4 +260,4 @@ def refusal(refused: Refused) -> HandshakeError | ConnectionLostError:
     """Return the error that a refusal means."""
     if refused.again:
         return ConnectionLostError(refused.reason)
-    return WrongSecretError(refused.reason) if refused.reason == WRONG_SECRET else HandshakeError(refused.reason)
+    return WrongSecretError(refused.reason) if refused.wrong_secret else HandshakeError(refused.reason)

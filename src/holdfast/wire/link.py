@@ -13,7 +13,8 @@ from holdfast.facts import facts
 from holdfast.wire.address import Endpoint
 from holdfast.wire.forks import keep_transport, let_go
 from holdfast.wire.frames import FRAME_BYTES_MAX, HELLO_BYTES_MAX, Codec, FrameReader, Message, UnknownTags
-from holdfast.wire.handshake import NONCE_BYTES, ClientHandshake, NotUnderstood, Purpose, Refused
+from holdfast.wire.gmac import find_gmac
+from holdfast.wire.handshake import CONNECT_TIMEOUT_S, NONCE_BYTES, ClientHandshake, NotUnderstood, Purpose, Refused
 from holdfast.wire.session import Session
 from holdfast.wire.silence import end_when_unacknowledged, forget_silently
 from holdfast.wire.tls import SPEAKS_TLS, speaks_tls, tls_trouble
@@ -66,7 +67,7 @@ class Link(asyncio.Protocol, Generic[M]):
         on_lost: Callable[[str], None],
         *,
         run: str = "",
-        timeout_s: float = 10.0,
+        timeout_s: float = CONNECT_TIMEOUT_S,
         tls: ssl.SSLContext | None = None,
         explains: bool = True,
     ) -> Link[M]:
@@ -76,7 +77,8 @@ class Link(asyncio.Protocol, Generic[M]):
         """
         loop = asyncio.get_running_loop()
         purpose = Purpose.of(endpoint, codec.service, run)
-        link = cls(codec, ClientHandshake(secret, purpose, secrets.token_bytes(NONCE_BYTES)), on_message, on_lost)
+        handshake = ClientHandshake(secret, purpose, secrets.token_bytes(NONCE_BYTES), find_gmac())
+        link = cls(codec, handshake, on_message, on_lost)
         try:
             async with asyncio.timeout(timeout_s):
                 await loop.create_connection(

@@ -23,7 +23,7 @@ from holdfast.wire.address import Endpoint
 from holdfast.wire.binding import listen
 from holdfast.wire.forks import keep_from_children
 from holdfast.wire.frames import FRAME_BYTES_MAX, Codec, Message, UnknownTags
-from holdfast.wire.handshake import REASON_CHARACTERS_MAX, Refused
+from holdfast.wire.handshake import CONNECT_TIMEOUT_S, REASON_CHARACTERS_MAX, Refused
 from holdfast.wire.peer import Peer
 from holdfast.wire.refusals import Refusals
 
@@ -49,7 +49,7 @@ class Limits:
     #: Of these, how many that have not proven the secret, once they had `unproven_grace_s` for it.
     unproven_max: int = 256
     unproven_grace_s: float = 2.0
-    handshake_timeout_s: float = 10.0
+    handshake_timeout_s: float = CONNECT_TIMEOUT_S
     frame_bytes_max: int = FRAME_BYTES_MAX
     #: Bytes waiting to be read by one peer; one that reads slower than it asks loses its connection.
     pending_bytes_max: int = 4 * FRAME_BYTES_MAX

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from holdfast.errors import FrameError, UnknownMessageError
 from holdfast.wire.frames import HELLO_BYTES_MAX, FrameReader, Message
+from holdfast.wire.gmac import find_gmac
 from holdfast.wire.handshake import (
     NONCE_BYTES,
     REASON_CHARACTERS_MAX,
@@ -96,12 +97,12 @@ class Peer(asyncio.Protocol, Generic[M]):
             self._listener._complain(self, reason)
             self.drop(reason)
 
-    def refuse(self, reason: str, *, again: bool = False) -> None:
+    def refuse(self, reason: str, *, again: bool = False, wrong_secret: bool = False) -> None:
         """Tell the peer why, then end the connection; `again` where it may come back later."""
         transport = self._transport
         if transport is not None and not transport.is_closing():
             self._reason = reason
-            self.send(Refused(reason[:REASON_CHARACTERS_MAX], again))  # type: ignore[arg-type]
+            self.send(Refused(reason[:REASON_CHARACTERS_MAX], again, wrong_secret))  # type: ignore[arg-type]
             transport.close()
 
     def finish(self, reason: str) -> None:
@@ -135,7 +136,8 @@ class Peer(asyncio.Protocol, Generic[M]):
         sockname = transport.get_extra_info("sockname")
         self.local_address = sockname[0] if sockname else ""
         purpose = Purpose(listener.codec.service, listener.run, sockname[1] if sockname else 0)
-        handshake = ServerHandshake(listener.secret, purpose, secrets.token_bytes(NONCE_BYTES), listener.kind)
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        handshake = ServerHandshake(listener.secret, purpose, nonce, listener.kind, find_gmac())
         self._handshake = handshake
         self.send(handshake.challenge)  # type: ignore[arg-type]
 
@@ -177,7 +179,7 @@ class Peer(asyncio.Protocol, Generic[M]):
         answer = handshake.hear(message)
         if isinstance(answer, Refused):
             self._listener._complain(self, answer.reason)
-            self.refuse(answer.reason)
+            self.refuse(answer.reason, wrong_secret=answer.wrong_secret)
             return
         self.send(answer)  # type: ignore[arg-type]
         session = handshake.session

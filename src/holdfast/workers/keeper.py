@@ -30,6 +30,7 @@ from holdfast.workers.child import OwnChild
 from holdfast.workers.family import family
 from holdfast.workers.gangs import stopped_by_signal
 from holdfast.workers.linux import set_child_subreaper
+from holdfast.workers.machine import KILL_TIMEOUT_S
 from holdfast.workers.strays import children, end_strays, read_stat
 from holdfast.workers.template import FDS_MAX
 from holdfast.workers.warm import Template
@@ -41,7 +42,6 @@ ENV_BYTES_MAX = 64 * 1024
 CALL_TIMEOUT_S = 2.0
 #: How long a predecessor that has been told to end may still hold the lock.
 LOCK_TIMEOUT_S = 5.0
-KILL_TIMEOUT_S = 5.0
 
 
 def peer_of(connection: socket.socket) -> tuple[int, int]:

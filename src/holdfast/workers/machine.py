@@ -19,8 +19,9 @@ with `StraysGone`.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from holdfast.machine import Tick
 
@@ -46,41 +47,35 @@ class StopState(enum.Enum):
 STOPPING_STATES = frozenset({StopState.TERMINATING, StopState.KILLING, StopState.SWEEPING})
 
 
-@dataclass(frozen=True, slots=True)
-class StopAsked:
+class StopAsked(Struct, frozen=True):
     """End the gang: this signal, then SIGKILL after the grace time. A grace of 0 kills at once."""
 
     signal: int
     grace_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerGone:
+class WorkerGone(Struct, frozen=True):
     """A worker has ended, for any reason."""
 
     local_rank: int
 
 
-@dataclass(frozen=True, slots=True)
-class StraysGone:
+class StraysGone(Struct, frozen=True):
     """No descendant of the gang is left."""
 
 
-@dataclass(frozen=True, slots=True)
-class SignalWorker:
+class SignalWorker(Struct, frozen=True):
     """Send this signal to the worker, its process group and all its descendants."""
 
     local_rank: int
     signal: int
 
 
-@dataclass(frozen=True, slots=True)
-class KillStrays:
+class KillStrays(Struct, frozen=True):
     """Kill all processes that the workers have left behind; ends with `StraysGone`."""
 
 
-@dataclass(frozen=True, slots=True)
-class StopEnded:
+class StopEnded(Struct, frozen=True):
     """The stop is over. `stuck` are workers that not even SIGKILL could end in time."""
 
     stuck: tuple[int, ...]

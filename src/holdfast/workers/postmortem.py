@@ -70,6 +70,7 @@ class Postmortem:
             round=_number(env.get(ROUND_VARIABLE)),
             attempt=_number(env.get(ATTEMPT_VARIABLE)),
             timestamp=time.time(),
+            ends_job=error is not None and error.ends_job,
             extra={"printed": True} if error is not None and error.printed else {},
         )
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.workers.effects import OWN, Ends, Import, Kind, Library, Reader, sets_variables
-from holdfast.workers.variables import is_cuda_variable, is_lazy_variable
+from holdfast.workers.variables import is_lazy_variable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -66,11 +66,11 @@ def guess(script: str | Path, search: Sequence[str | Path] | None = None) -> tup
     return tuple(found)
 
 
-def sets_cuda_variables(script: str | Path) -> bool:
-    """Whether a program sets a variable, or an unknown one, that counts only before a GPU is opened."""
+def program_sets(script: str | Path, of_kind: Callable[[str], bool]) -> bool:
+    """Whether a program sets a variable of a kind, or one that cannot be told."""
     path = Path(script)
     search = list(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
-    return _Program([path.resolve().parent, *map(Path, search)]).sets_any(path, is_cuda_variable)
+    return _Program([path.resolve().parent, *map(Path, search)]).sets_any(path, of_kind)
 
 
 @dataclass(slots=True)

@@ -1,8 +1,8 @@
 """Hot standbys, the agent's side: forks of the template that wait to take the place of workers that end.
 
-A worker that is forked from the template still has to open its GPU. A standby has done that already, where there is one
-standby for each GPU in use: it then serves the local ranks of its own GPU only, so that no worker keeps memory on
-another's. With fewer standbys than GPUs none opens one.
+A worker that is forked from the template still has to open its GPU, and to load NCCL's kernels onto it. A standby has
+done that already, where there is one standby for each GPU in use: it then serves the local ranks of its own GPU only,
+so that no worker keeps memory on another's. With fewer standbys than GPUs none opens one.
 
 When a standby is taken, another is prepared behind it a moment later. See `template_standby.py` for the standby itself.
 """
@@ -17,15 +17,18 @@ import signal
 import socket
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from holdfast.errors import UnavailableError
 from holdfast.facts import Fact, facts
 from holdfast.workers.child import Child
 from holdfast.workers.family import family
 from holdfast.workers.linux import inherit_limits, memory_bytes
+from holdfast.workers.variables import is_nccl_variable
 from holdfast.workers.warm import Order, Template
 
+#: What a standby may have opened before it becomes a worker.
+Opened = Literal["gpu", "nccl"]
 #: How long after one was taken the next is prepared: the worker that it became has the processors to itself first.
 REFILL_AFTER_S = 1.0
 #: How many may be lost one after the other before no more are prepared.
@@ -50,17 +53,20 @@ class _Standby:
         device = self.report["device"]
         if device is None:
             return True
-        same = all(env.get(name) == os.environ.get(name) for name in {*env, *os.environ} if name.startswith("CUDA_"))
+        fixed = {
+            name for name in {*env, *os.environ} if name.startswith(("CUDA_", "CUBLAS_")) or is_nccl_variable(name)
+        }
+        same = all(env.get(name) == os.environ.get(name) for name in fixed)
         return same and local_rank % self.report["devices"] == device
 
 
 class Standbys:
     """So many processes that wait, forked from one template."""
 
-    def __init__(self, template: Template, number: int, *, workers: int, cuda: bool) -> None:
+    def __init__(self, template: Template, number: int, *, workers: int, may_open: frozenset[Opened]) -> None:
         self._template = template
         self._number = number
-        self._wanted = {"standbys": number, "workers": workers, "cuda": cuda}
+        self._wanted = {"standbys": number, "workers": workers, "may_open": sorted(may_open)}
         self._waiting: dict[int, _Standby] = {}  # by index
         self._fill_at: float | None = 0.0
         self._lost = 0

@@ -141,3 +141,8 @@ def is_lazy_variable(name: str) -> bool:
 def is_cuda_variable(name: str) -> bool:
     """Whether a variable of this name has an effect only before this process has opened a GPU."""
     return name.startswith(("CUDA_", "CUBLAS_", "NVIDIA_", "PYTORCH_"))
+
+
+def is_nccl_variable(name: str) -> bool:
+    """Whether a variable of this name has an effect only before this process has made its first communicator."""
+    return name.startswith("NCCL_") and name != "NCCL_HOSTID"  # that one is read for each communicator

@@ -119,7 +119,9 @@ def describe(family: Family, value: Any, path: str, *, own: bool) -> Entry:
     if isinstance(value, types.ModuleType):
         return {"kind": "module"}
     if is_plain(value) and value != {}:
-        return {"kind": "constant", "value": repr(value)}
+        # A set has another order in every process.
+        text = f"{{{', '.join(sorted(map(repr, value)))}}}" if isinstance(value, set) and value else repr(value)
+        return {"kind": "constant", "value": text}
     return {"kind": "value", "type": type(value).__name__}
 
 

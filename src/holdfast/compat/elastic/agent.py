@@ -22,15 +22,9 @@ from holdfast.agent.api import (
 )
 from holdfast.agent.driver import Agent, Workers, WorkersEvent, as_event
 from holdfast.agent.inbox import Inbox
-from holdfast.agent.local import (
-    SHUTDOWN_TIMEOUT_S,
-    LocalOptions,
-    LocalSettings,
-    LocalWorkers,
-    as_cause,
-    make_local_agent,
-)
-from holdfast.agent.machine import AgentEvent, AgentRules, Outcome, WorkersStopped
+from holdfast.agent.local import LocalWorkers, as_cause, make_local_agent
+from holdfast.agent.machine import SHUTDOWN_TIMEOUT_S, AgentEvent, AgentRules, Outcome, WorkersStopped
+from holdfast.agent.options import LocalOptions, LocalSettings
 from holdfast.agent.round_source import rounds_of
 from holdfast.compat.elastic.classic_rounds import ClassicRounds
 from holdfast.compat.elastic.status_events import StatusEvents

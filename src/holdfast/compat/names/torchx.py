@@ -196,6 +196,16 @@ MODULES: Table = {
             ),
         },
     ),
+    "torchx.schedulers.slurm_scheduler": View(
+        (f"{_ADAPTERS}.slurm_scheduler",),
+        {
+            **_of(f"{_ADAPTERS}.lines", "filter_regex split_lines_iterator"),
+            **_of(f"{_ADAPTERS}.local_scheduler", "LogIterator"),
+            **_of("holdfast.workspace.dir_workspace", "DirWorkspaceMixin"),
+            **_of("holdfast.schedulers", "DescribeAppResponse ListAppResponse Scheduler Stream"),
+            **_of("holdfast.specs", "NONE AppDef AppDryRunInfo AppState ReplicaStatus Role RoleStatus macros runopts"),
+        },
+    ),
     "torchx.schedulers.local_scheduler": View(
         (f"{_ADAPTERS}.local_scheduler",),
         {

@@ -18,10 +18,9 @@ from holdfast.errors import UnavailableError, UsageError
 from holdfast.metrics.api import MetricData, MetricHandler
 from holdfast.metrics.names import BUCKETS_MS, is_duration, number, otel_name
 from holdfast.metrics.source import Source, current
-from holdfast.sinks import otlp_endpoint
+from holdfast.sinks import EXPORT_TIMEOUT_S, otlp_endpoint
 
 PATH = "/v1/metrics"
-EXPORT_TIMEOUT_S = 5.0
 #: More names are refused: names that contain a step's number would fill the memory.
 INSTRUMENTS_MAX = 2_000
 

@@ -179,12 +179,15 @@ function verdict(run) {
   return [el("section", { class: "card verdict" }, ...parts)];
 }
 
+// Without heartbeats it is not known whether workers that run make steps.
+const named = (run, phase) => (phase === "stepping" && run.goodput === null ? "running" : phase);
+
 function goodput(run) {
   const total = PHASES.reduce((sum, phase) => sum + run.seconds[phase], 0) || 1;
   const bar = el("div", { class: "bar", role: "img", "aria-label": `goodput ${percent(run.goodput)}` });
   for (const phase of PHASES) {
     if (run.seconds[phase] <= 0) continue;
-    const part = tipped(el("i", { class: phase }), `${phase}: ${length(run.seconds[phase])}, ${percent(run.seconds[phase] / total)}`);
+    const part = tipped(el("i", { class: phase }), `${named(run, phase)}: ${length(run.seconds[phase])}, ${percent(run.seconds[phase] / total)}`);
     part.style.width = `${(run.seconds[phase] / total) * 100}%`;
     bar.append(part);
   }
@@ -193,7 +196,7 @@ function goodput(run) {
   return el("section", { class: "card" },
     el("h2", {}, run.goodput === null ? "Time (no worker calls holdfast.heartbeat(step), so goodput is not known)" : "Goodput"),
     bar,
-    el("div", { class: "legend" }, ...PHASES.map((phase) => el("span", {}, el("i", { class: phase }), `${phase} ${length(run.seconds[phase])}`))),
+    el("div", { class: "legend" }, ...PHASES.map((phase) => el("span", {}, el("i", { class: phase }), `${named(run, phase)} ${length(run.seconds[phase])}`))),
     losses.length ? table(heads, losses.map((loss) => el("tr", {}, ...cells(heads, [loss.seconds.toFixed(1), loss.phase, loss.short])))) : null);
 }
 
@@ -214,7 +217,7 @@ function timeline(run) {
     if (rowHeight > 10 || row % 8 === 0) drawing.append(svg("text", { x: left - 8, y: y + rowHeight / 2 + 4, "text-anchor": "end" }, `rank ${rank}`));
     for (const [, phase, round, from, to, cause] of run.spans.filter((span) => span[0] === rank)) {
       const part = svg("rect", { class: phase, x: x(from), y, width: Math.max(x(to) - x(from), 0.8), height: rowHeight, rx: 2 });
-      drawing.append(tipped(part, `rank ${rank}, round ${round}: ${phase} for ${length(to - from)}${cause ? `, ${cause}` : ""}`));
+      drawing.append(tipped(part, `rank ${rank}, round ${round}: ${named(run, phase)} for ${length(to - from)}${cause ? `, ${cause}` : ""}`));
     }
   });
   for (const told of run.events.filter((each) => each.kind === "worker_failed" || each.kind === "round_broken")) {

@@ -28,7 +28,7 @@ from holdfast.threads import start_thread
 #: How often the batch program is looked at before it counts as lost, and how often in the end, when a node waits.
 LOOKS, LAST_LOOKS = 10, 100
 #: How often Slurm is asked which nodes are left, and how often in vain.
-ASK_EVERY_S, ASKS = 5.0, 60
+NODES_EVERY_S, ASKS = 5.0, 60
 LOST = "the node with the batch program was lost"
 
 
@@ -120,7 +120,7 @@ class BatchWatch:
                 running = running or (is_left and not is_terminal(status.state))
             if not running:
                 return replicas
-            time.sleep(ASK_EVERY_S)
+            time.sleep(NODES_EVERY_S)
 
     def _ask(self) -> list[JobInfo]:
         """Return what Slurm knows of the job; its controller may be away for a while, as the batch program is."""
@@ -129,7 +129,7 @@ class BatchWatch:
                 return client.find(self._job_id)
             except UnavailableError as error:
                 print(f"holdfast: {error}", file=sys.stderr, flush=True)
-                time.sleep(ASK_EVERY_S)
+                time.sleep(NODES_EVERY_S)
         return client.find(self._job_id)
 
     def _give_back(self, why: str) -> None:

@@ -1,0 +1,46 @@
+"""Whose state all workers take when a round begins, from what each says that it holds. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdfast.train.events import Account
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Whose state all workers take."""
+
+    source: int
+    #: Whether the source takes its newest checkpoint first.
+    restores: bool
+    #: The ranks that take the state from the source.
+    to: tuple[int, ...]
+
+
+def choose_source(accounts: Sequence[Account]) -> Plan | int:
+    """Choose whose state all workers take, or return the step whose state is lost.
+
+    The source is the most advanced whole state; of equals one that has trained with others, then the lowest rank. A
+    checkpoint is taken where it is further than every whole state. Where there are checkpoints the training may go back
+    to an earlier step; without any it may not.
+    """
+    ranks = range(len(accounts))
+    whole = [rank for rank in ranks if accounts[rank].whole]
+    best = max((accounts[rank].step for rank in whole), default=-1)
+    newest = max((accounts[rank].counted_in for rank in whole if accounts[rank].step == best), default=0)
+    saver = max(ranks, key=lambda rank: (accounts[rank].saved, -rank))
+    saved = accounts[saver].saved
+    if saved > best:
+        return Plan(saver, True, tuple(rank for rank in ranks if rank != saver))
+    # A worker that comes back from an older round may have been further: the training went back without it.
+    furthest = max((account.step for account in accounts if account.counted_in >= newest), default=best)
+    if best < furthest and saved < 0:
+        return furthest
+    source = max(whole, key=lambda rank: (accounts[rank].step, accounts[rank].counted_in, accounts[rank].synced, -rank))
+    return Plan(source, False, tuple(rank for rank in ranks if rank != source and _needs(accounts[rank], best, newest)))
+
+
+def _needs(account: Account, step: int, counted_in: int) -> bool:
+    return not account.whole or not account.synced or (account.step, account.counted_in) != (step, counted_in)
