@@ -8,17 +8,18 @@ from __future__ import annotations
 import html
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from bench.top import PATIENCE_S, RUN, pid_of, training
+from bench.top import PATIENCE_S, pid_of, training
 
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "recording.svg"
 COLUMNS, LINES = 88, 17
+#: Lines of the upper shell; the lower one has what is left below a rule.
+UPPER = 14
 EVERY_S = 0.2
 #: How long the last frame stays before the recording begins again.
 HOLD_S = 6.0
@@ -36,12 +37,13 @@ TOLD = """\
 class Terminal:
     """One shell under tmux."""
 
-    def __init__(self, folder: str) -> None:
-        self._tmux = ["tmux", "-L", f"holdfast-{os.getpid()}"]
+    def __init__(self, folder: str, lines: int) -> None:
+        self._tmux = ["tmux", "-L", f"holdfast-{os.getpid()}-{lines}"]
+        self._lines = lines
         beside = Path(sys.executable).parent
         path = f"{beside}:{os.environ['PATH']}"
         shell = f"env PS1='$ ' PATH={path} HOLDFAST_HOME={folder} bash --norc --noprofile"
-        size = ["-x", str(COLUMNS), "-y", str(LINES)]
+        size = ["-x", str(COLUMNS), "-y", str(lines)]
         subprocess.run([*self._tmux, "-f", "/dev/null", "new-session", "-d", *size, "-c", folder, shell], check=True)
         subprocess.run([*self._tmux, "set", "status", "off"], check=True)
 
@@ -51,48 +53,68 @@ class Terminal:
     def enter(self) -> None:
         subprocess.run([*self._tmux, "send-keys", "Enter"], check=True)
 
-    def screen(self) -> str:
+    def screen(self) -> list[str]:
         told = subprocess.run([*self._tmux, "capture-pane", "-p", "-e"], capture_output=True, text=True, check=True)
-        return told.stdout.rstrip("\n")
+        return (told.stdout.rstrip("\n").split("\n") + [""] * self._lines)[: self._lines]
 
     def close(self) -> None:
         subprocess.run([*self._tmux, "kill-server"], check=False)
 
 
+class Recorder:
+    """Two shells, one above the other, and what they have shown."""
+
+    def __init__(self, folder: str) -> None:
+        self.frames: list[tuple[float, str]] = []
+        self.upper, self.lower = Terminal(folder, UPPER), Terminal(folder, LINES - UPPER - 1)
+        self._began = time.monotonic()
+
+    def screen(self) -> str:
+        """Return both screens as one."""
+        return "\n".join([*self.upper.screen(), f"\x1b[2m{'─' * COLUMNS}\x1b[0m", *self.lower.screen()]).rstrip()
+
+    def look(self, until: str, seconds: float = PATIENCE_S, *, times: int = 1) -> None:
+        """Note every change of the screens until a text is there so many times, or for some seconds."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            screen = self.screen()
+            if not self.frames or self.frames[-1][1] != screen:
+                self.frames.append((time.monotonic() - self._began, screen))
+            if until and screen.count(until) >= times:
+                return
+            time.sleep(EVERY_S)
+        if until:
+            raise SystemExit(f"'{until}' did not come in time:\n{self.screen()}")
+
+    def type(self, terminal: Terminal, command: str) -> None:
+        """Type a command as a person would, and send it off."""
+        for place in range(0, len(command), 6):
+            terminal.type(command[place : place + 6])
+            self.look("", 0.05)
+        terminal.enter()
+
+    def close(self) -> None:
+        self.upper.close()
+        self.lower.close()
+
+
 def record() -> list[tuple[float, str]]:
     """Return the screens, each with the time at which it was first seen."""
-    frames: list[tuple[float, str]] = []
     with tempfile.TemporaryDirectory() as folder:
         os.environ["HOLDFAST_HOME"] = folder
         (Path(folder) / "train.py").write_text(training(20, 0.04) + TOLD)
-        terminal = Terminal(folder)
-        began = time.monotonic()
-
-        def look(until: str, seconds: float = PATIENCE_S) -> None:
-            end = time.monotonic() + seconds
-            while time.monotonic() < end:
-                screen = terminal.screen()
-                if not frames or frames[-1][1] != screen:
-                    frames.append((time.monotonic() - began, screen))
-                if until and until in screen:
-                    return
-                time.sleep(EVERY_S)
-            if until:
-                raise SystemExit(f"'{until}' did not come in time:\n{terminal.screen()}")
-
+        recorder = Recorder(folder)
         try:
-            command = f"holdfast launch --nproc-per-node 4 --max-restarts 3 --rdzv-id {RUN} train.py"
-            for place in range(0, len(command), 6):
-                terminal.type(command[place : place + 6])
-                look("", 0.05)
-            terminal.enter()
-            look("step  60")
-            os.kill(pid_of(2), signal.SIGKILL)
-            look("goodput")
-            look("", 1.0)
+            recorder.look("$", times=2)  # both shells are ready
+            recorder.frames.clear()
+            recorder.type(recorder.upper, "holdfast launch --nproc-per-node 4 --max-restarts 3 train.py")
+            recorder.look("step  20")
+            recorder.type(recorder.lower, f"kill -9 {pid_of(2, '')}    # one of the four workers")
+            recorder.look("goodput")
+            recorder.look("", 1.0)
         finally:
-            terminal.close()
-    return frames
+            recorder.close()
+    return recorder.frames
 
 
 def draw(frames: list[tuple[float, str]]) -> str:

@@ -81,9 +81,10 @@ def screen(tmux: list[str]) -> str:
     return subprocess.run([*tmux, "capture-pane", "-p"], capture_output=True, text=True, check=True).stdout.rstrip()
 
 
-def pid_of(rank: int) -> int:
+def pid_of(rank: int, run: str = RUN) -> int:
+    """Return the process of a rank of a run, or of the latest one."""
     lines = subprocess.run(
-        [sys.executable, "-m", "holdfast", "events", RUN, "--json", "--kind", "workers_started"],
+        [sys.executable, "-m", "holdfast", "events", *([run] if run else []), "--json", "--kind", "workers_started"],
         capture_output=True,
         text=True,
         check=True,

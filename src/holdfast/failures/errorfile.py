@@ -44,13 +44,13 @@ class ErrorData:
     error_code: int | None = None
     #: The message of a program that exited with a code of its own.
     exit_message: str = ""
-    #: Whether no restart can mend it, by the exception's own word: its attribute `ends_job`.
-    ends_job: bool = False
     #: The rank of the worker, if a launcher passed on the error of one of its workers.
     rank: int | None = None
     #: Whether the worker has printed the traceback on its stderr too.
     printed: bool = False
     data: dict[str, Any] = field(default_factory=dict)
+    #: Whether no restart can mend it, by the exception's own word: its attribute `ends_job`.
+    ends_job: bool = False
 
     @property
     def type_name(self) -> str:

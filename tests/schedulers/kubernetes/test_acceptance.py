@@ -39,8 +39,6 @@ SMALL = (
     "1",
     "--memMB",
     "256",
-    "--rdzv_conf",
-    "takeover=true",
     "--last-call",
     "30s",
     "--lease",

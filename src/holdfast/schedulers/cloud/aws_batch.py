@@ -10,21 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.errors import UsageError
-from holdfast.schedulers.cloud.common import (
-    NAME_TAG,
-    SESSION_TAG,
-    JobInfo,
-    Option,
-    Site,
-    check,
-    command,
-    environment,
-    need_image,
-    need_secret,
-    number_of,
-    retries,
-    safe_name,
-)
+from holdfast.schedulers.cloud import common
+from holdfast.schedulers.cloud.common import JobInfo, Option, Site
 from holdfast.specs.app import AppDef, Role
 from holdfast.specs.cfg import CfgVal
 from holdfast.specs.mounts import BindMount, DeviceMount, VolumeMount
@@ -42,7 +29,7 @@ STATES = {
 OPTIONS = (
     Option("queue", str, "queue of AWS Batch that the job goes to", required=True),
     Option("secret", str, "ARN of the secret that replicas share, in Secrets Manager or Parameter Store"),
-    Option("insecure", bool, "let replicas meet without a secret, in a network that only you can reach", False),
+    common.INSECURE,
     Option("user", str, "user in the containers"),
     Option("privileged", bool, "give the containers all rights on the host", False),
     Option("share_id", str, "share identifier, for a queue with fair shares"),
@@ -55,16 +42,15 @@ OPTIONS = (
 
 def render(app: AppDef, cfg: Mapping[str, CfgVal], site: Site) -> dict[str, Any]:
     """Make the requests: the job definition to register, and the job to submit, whose definition is then known."""
-    check(app, "AWS Batch", roles_max=ROLES_MAX)
-    queue = str(cfg.get("queue") or "")
-    if not queue:
-        raise UsageError("name a queue of AWS Batch with -cfg queue=NAME")
-    more = need_secret(app, cfg, "name one of Secrets Manager with -cfg secret=ARN")
-    attempts = retries(app) + 1  # AWS counts the first start too
+    common.check(app, "AWS Batch", roles_max=ROLES_MAX)
+    common.check_options(cfg, "AWS Batch", OPTIONS)
+    queue = str(cfg["queue"])
+    more = common.need_secret(app, cfg, "name one of Secrets Manager with -cfg secret=ARN")
+    attempts = common.retries(app) + 1  # AWS counts the first start too
     if attempts > ATTEMPTS_MAX:
         raise UsageError(f"AWS Batch starts a job {ATTEMPTS_MAX} times at most: max_retries may be {ATTEMPTS_MAX - 1}")
-    name = safe_name(site.app_id, NAME_CHARS_MAX)
-    tags = {SESSION_TAG: site.session, NAME_TAG: app.name[:256]}
+    name = common.safe_name(site.app_id, NAME_CHARS_MAX)
+    tags = common.tags(app, site)
     definition: dict[str, Any] = {
         "jobDefinitionName": name,
         "retryStrategy": {"attempts": attempts},
@@ -72,7 +58,7 @@ def render(app: AppDef, cfg: Mapping[str, CfgVal], site: Site) -> dict[str, Any]
         "propagateTags": True,
     }
     if cfg.get("timeout_s"):
-        definition["timeout"] = {"attemptDurationSeconds": int(number_of(cfg.get("timeout_s"), 0))}
+        definition["timeout"] = {"attemptDurationSeconds": int(common.number_of(cfg.get("timeout_s"), 0))}
     total = sum(role.num_replicas for role in app.roles)
     if total == 1:
         definition |= {"type": "container", "containerProperties": _container(app.roles[0], cfg, site, more, 0)}
@@ -81,7 +67,7 @@ def render(app: AppDef, cfg: Mapping[str, CfgVal], site: Site) -> dict[str, Any]
     job: dict[str, Any] = {"jobName": name, "jobQueue": queue, "jobDefinition": name, "tags": tags}
     if cfg.get("share_id"):
         job["shareIdentifier"] = str(cfg["share_id"])
-        job["schedulingPriorityOverride"] = int(number_of(cfg.get("priority"), 0))
+        job["schedulingPriorityOverride"] = int(common.number_of(cfg.get("priority"), 0))
     return {"register_job_definition": definition, "submit_job": job}
 
 
@@ -104,15 +90,15 @@ def _container(
     wanted = {"VCPU": math.ceil(resource.cpu), "MEMORY": resource.memMB, "GPU": math.ceil(max(resource.gpu, 0))}
     # On the main node AWS does not name its address.
     here = "$(hostname -i | cut -d' ' -f1)"
-    words = command(
+    words = common.command(
         role,
         site,
         number=f"$(( ${{AWS_BATCH_JOB_NODE_INDEX:-0}} - {offset} ))",
         first=f'"${{AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS:-{here}}}"',
     )
-    env = {**environment(role, site), **more}
+    env = {**common.environment(role, site), **more}
     found: dict[str, Any] = {
-        "image": need_image(role),
+        "image": common.need_image(role),
         "command": words,
         "environment": [{"name": name, "value": value} for name, value in sorted(env.items())],
         "resourceRequirements": [{"type": kind, "value": str(count)} for kind, count in wanted.items() if count],
@@ -164,10 +150,10 @@ def parse(detail: Mapping[str, Any]) -> JobInfo:
         replicas[roles[0].name, 0] = (state, code if isinstance(code, int) else None, "")
     return JobInfo(
         id=str(detail["jobId"]),
-        name=str(tags.get(NAME_TAG) or detail.get("jobName") or ""),
+        name=str(tags.get(common.NAME_TAG) or detail.get("jobName") or ""),
         state=state,
         msg=msg,
-        session=str(tags.get(SESSION_TAG) or ""),
+        session=str(tags.get(common.SESSION_TAG) or ""),
         submitted=_seconds(detail.get("createdAt")),
         started=_seconds(detail.get("startedAt")),
         ended=_seconds(detail.get("stoppedAt")),

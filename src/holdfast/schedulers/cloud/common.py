@@ -39,6 +39,11 @@ class Option:
     required: bool = False
 
 
+INSECURE = Option(
+    "insecure", bool, "let replicas meet without a secret, in a network that only you can reach", default=False
+)
+
+
 @dataclass(frozen=True)
 class Site:
     """What a request depends on besides the app."""
@@ -112,6 +117,18 @@ def check(app: AppDef, service: str, *, roles_max: int | None = None) -> None:
                 f"the role '{role.name}' wants replicas to be started again one by one (retry policy "
                 f"{role.retry_policy}): {service} starts whole jobs again; use dist.ddp, or --max-restarts"
             )
+
+
+def check_options(cfg: Mapping[str, CfgVal], service: str, options: Sequence[Option]) -> None:
+    """Refuse a run without an option that a service cannot do without; raises `UsageError`."""
+    for option in options:
+        if option.required and not cfg.get(option.name):
+            raise UsageError(f"{service} needs -cfg {option.name}=...: {option.help}")
+
+
+def tags(app: AppDef, site: Site) -> dict[str, str]:
+    """Return what a job of ours is known by."""
+    return {SESSION_TAG: site.session, NAME_TAG: app.name[:256]}
 
 
 def need_image(role: Role) -> str:

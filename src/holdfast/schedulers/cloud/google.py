@@ -7,21 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.errors import UsageError
-from holdfast.schedulers.cloud.common import (
-    NAME_TAG,
-    SESSION_TAG,
-    JobInfo,
-    Option,
-    Site,
-    check,
-    command,
-    environment,
-    need_image,
-    need_secret,
-    number_of,
-    retries,
-    safe_name,
-)
+from holdfast.schedulers.cloud import common
+from holdfast.schedulers.cloud.common import JobInfo, Option, Site
 from holdfast.specs.app import AppDef, Role
 from holdfast.specs.cfg import CfgVal
 from holdfast.specs.mounts import BindMount
@@ -43,7 +30,7 @@ OPTIONS = (
     Option("location", str, "region of the job", "us-central1"),
     Option("machine_type", str, "type of machines; by default one with as many GPUs as the app asks for"),
     Option("secret", str, "secret that replicas share, as in projects/P/secrets/S/versions/latest"),
-    Option("insecure", bool, "let replicas meet without a secret, in a network that only you can reach", False),
+    common.INSECURE,
     Option("service_account", str, "mail address of the account that the machines have"),
     Option("timeout_s", int, "how long an attempt may take"),
 )
@@ -51,20 +38,21 @@ OPTIONS = (
 
 def render(app: AppDef, cfg: Mapping[str, CfgVal], site: Site) -> dict[str, Any]:
     """Make the request of projects.locations.jobs.create."""
-    check(app, "Google Batch", roles_max=1)
-    if not cfg.get("project"):
-        raise UsageError("name a project of Google Cloud with -cfg project=NAME")
-    if retries(app) > RETRIES_MAX:
+    common.check(app, "Google Batch", roles_max=1)
+    common.check_options(cfg, "Google Batch", OPTIONS)
+    if common.retries(app) > RETRIES_MAX:
         raise UsageError(f"Google Batch starts a job again {RETRIES_MAX} times at most")
     role = app.roles[0]
-    more = need_secret(app, cfg, "name one of Secret Manager with -cfg secret=projects/P/secrets/S/versions/latest")
-    variables: dict[str, Any] = {"variables": {**environment(role, site), **more}}
+    more = common.need_secret(
+        app, cfg, "name one of Secret Manager with -cfg secret=projects/P/secrets/S/versions/latest"
+    )
+    variables: dict[str, Any] = {"variables": {**common.environment(role, site), **more}}
     if cfg.get("secret"):
         variables["secretVariables"] = {"HOLDFAST_SECRET": str(cfg["secret"])}
     spec: dict[str, Any] = {
         "runnables": [{"container": _container(role, site)}],
         "environment": variables,
-        "maxRetryCount": retries(app),
+        "maxRetryCount": common.retries(app),
     }
     resource = role.resource
     compute = {"cpuMilli": str(math.ceil(resource.cpu * 1000))} if resource.cpu > 0 else {}
@@ -72,7 +60,7 @@ def render(app: AppDef, cfg: Mapping[str, CfgVal], site: Site) -> dict[str, Any]
     if compute:
         spec["computeResource"] = compute
     if cfg.get("timeout_s"):
-        spec["maxRunDuration"] = f"{int(number_of(cfg.get('timeout_s'), 0))}s"
+        spec["maxRunDuration"] = f"{int(common.number_of(cfg.get('timeout_s'), 0))}s"
     group = {
         "taskCount": str(role.num_replicas),
         "parallelism": str(role.num_replicas),
@@ -82,17 +70,19 @@ def render(app: AppDef, cfg: Mapping[str, CfgVal], site: Site) -> dict[str, Any]
     }
     job: dict[str, Any] = {
         "taskGroups": [group],
-        "labels": {SESSION_TAG: safe_name(site.session, 63, lower=True), NAME_TAG: safe_name(app.name, 63, lower=True)},
+        "labels": {key: common.safe_name(value, 63, lower=True) for key, value in common.tags(app, site).items()},
         "logsPolicy": {"destination": "CLOUD_LOGGING"},
     }
     if policy := _allocation(role, cfg):
         job["allocationPolicy"] = policy
     parent = f"projects/{cfg['project']}/locations/{cfg.get('location') or 'us-central1'}"
-    return {"parent": parent, "jobId": safe_name(site.app_id, NAME_CHARS_MAX, lower=True), "body": job}
+    return {"parent": parent, "jobId": common.safe_name(site.app_id, NAME_CHARS_MAX, lower=True), "body": job}
 
 
 def _container(role: Role, site: Site) -> dict[str, Any]:
-    words = command(role, site, number="${BATCH_TASK_INDEX:-0}", first='"${BATCH_MAIN_NODE_HOSTNAME:-localhost}"')
+    words = common.command(
+        role, site, number="${BATCH_TASK_INDEX:-0}", first='"${BATCH_MAIN_NODE_HOSTNAME:-localhost}"'
+    )
     shm = f" --shm-size={role.resource.memMB}m" if role.resource.memMB > 0 else ""
     volumes = []
     for mount in role.mounts:
@@ -100,7 +90,7 @@ def _container(role: Role, site: Site) -> dict[str, Any]:
             raise UsageError(f"the role '{role.name}' mounts a {type(mount).__name__}: Google Batch binds folders only")
         volumes.append(f"{mount.src_path}:{mount.dst_path}:{'ro' if mount.read_only else 'rw'}")
     found: dict[str, Any] = {
-        "imageUri": need_image(role),
+        "imageUri": common.need_image(role),
         "entrypoint": words[0],
         "commands": words[1:],
         "options": f"--network=host{shm}",
@@ -156,10 +146,10 @@ def parse(job: Mapping[str, Any]) -> JobInfo:
     events = status.get("statusEvents") or []
     return JobInfo(
         id=make_id(str(job["name"])),
-        name=str(labels.get(NAME_TAG) or job["name"].rsplit("/", 1)[-1]),
+        name=str(labels.get(common.NAME_TAG) or job["name"].rsplit("/", 1)[-1]),
         state=STATES.get(str(status.get("state")), AppState.UNKNOWN),
         msg=str(events[-1].get("description") or "") if events else "",
-        session=str(labels.get(SESSION_TAG) or ""),
+        session=str(labels.get(common.SESSION_TAG) or ""),
         roles=[role],
         url=str(job.get("uid") or ""),
     )

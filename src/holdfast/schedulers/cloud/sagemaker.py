@@ -10,21 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.errors import UsageError
-from holdfast.schedulers.cloud.common import (
-    NAME_TAG,
-    SESSION_TAG,
-    JobInfo,
-    Option,
-    Site,
-    check,
-    command,
-    environment,
-    need_image,
-    need_secret,
-    number_of,
-    retries,
-    safe_name,
-)
+from holdfast.schedulers.cloud import common
+from holdfast.schedulers.cloud.common import JobInfo, Option, Site
 from holdfast.specs.app import AppDef, Role
 from holdfast.specs.cfg import CfgVal
 from holdfast.specs.states import AppState
@@ -53,31 +40,31 @@ OPTIONS = (
     Option("checkpoint_s3_uri", str, "folder in S3 that is kept like /opt/ml/checkpoints"),
     Option("subnets", list[str], "subnets of the instances"),
     Option("security_group_ids", list[str], "security groups of the instances"),
-    Option("insecure", bool, "let replicas meet without a secret, in a network that only you can reach", False),
+    common.INSECURE,
 )
 
 
 def render(app: AppDef, cfg: Mapping[str, CfgVal], site: Site) -> dict[str, Any]:
     """Make the request of CreateTrainingJob."""
-    check(app, "SageMaker", roles_max=1)
-    for name in ("role", "instance_type", "output_path"):
-        if not cfg.get(name):
-            raise UsageError(f"SageMaker needs -cfg {name}=...")
+    common.check(app, "SageMaker", roles_max=1)
+    common.check_options(cfg, "SageMaker", OPTIONS)
     role = app.roles[0]
     if role.mounts:
         raise UsageError(f"the role '{role.name}' has mounts, which SageMaker does not know: use its S3 channels")
-    more = need_secret(app, cfg, "SageMaker has no place for one: put it into the image and set HOLDFAST_SECRET_FILE")
-    env = {**environment(role, site), **more}
+    more = common.need_secret(
+        app, cfg, "SageMaker has no place for one: put it into the image and set HOLDFAST_SECRET_FILE"
+    )
+    env = {**common.environment(role, site), **more}
     long = [name for name, value in env.items() if len(value) > VALUE_CHARS_MAX]
     if long:
         raise UsageError(f"the variable {long[0]} is longer than the {VALUE_CHARS_MAX} letters that SageMaker takes")
     spot = bool(cfg.get("use_spot_instances"))
-    run_s = int(number_of(cfg.get("max_run_s"), 24 * 3600))
-    wait = {"MaxWaitTimeInSeconds": int(number_of(cfg.get("max_wait_s"), run_s))} if spot else {}
+    run_s = int(common.number_of(cfg.get("max_run_s"), 24 * 3600))
+    wait = {"MaxWaitTimeInSeconds": int(common.number_of(cfg.get("max_wait_s"), run_s))} if spot else {}
     request: dict[str, Any] = {
-        "TrainingJobName": safe_name(site.app_id, NAME_CHARS_MAX),
+        "TrainingJobName": common.safe_name(site.app_id, NAME_CHARS_MAX),
         "AlgorithmSpecification": {
-            "TrainingImage": need_image(role),
+            "TrainingImage": common.need_image(role),
             "TrainingInputMode": "File",
             "ContainerEntrypoint": ["sh", "-c", JOIN, "sh"],
             "ContainerArguments": pieces(_line(role, site)),
@@ -87,16 +74,16 @@ def render(app: AppDef, cfg: Mapping[str, CfgVal], site: Site) -> dict[str, Any]
         "ResourceConfig": {
             "InstanceType": str(cfg["instance_type"]),
             "InstanceCount": role.num_replicas,
-            "VolumeSizeInGB": int(number_of(cfg.get("volume_size"), 30)),
+            "VolumeSizeInGB": int(common.number_of(cfg.get("volume_size"), 30)),
         },
         "StoppingCondition": {"MaxRuntimeInSeconds": run_s, **wait},
         "Environment": env,
         "EnableManagedSpotTraining": spot,
         "EnableInterContainerTrafficEncryption": role.num_replicas > 1,
-        "Tags": [{"Key": SESSION_TAG, "Value": site.session}, {"Key": NAME_TAG, "Value": app.name[:256]}],
+        "Tags": [{"Key": key, "Value": value} for key, value in common.tags(app, site).items()],
     }
-    if retries(app):
-        request["RetryStrategy"] = {"MaximumRetryAttempts": retries(app)}
+    if common.retries(app):
+        request["RetryStrategy"] = {"MaximumRetryAttempts": common.retries(app)}
     if cfg.get("checkpoint_s3_uri"):
         request["CheckpointConfig"] = {"S3Uri": str(cfg["checkpoint_s3_uri"])}
     subnets, groups = cfg.get("subnets"), cfg.get("security_group_ids")
@@ -107,7 +94,7 @@ def render(app: AppDef, cfg: Mapping[str, CfgVal], site: Site) -> dict[str, Any]
 
 def _line(role: Role, site: Site) -> str:
     found = f"""sed -n 's/.*"current_host" *: *"algo-\\([0-9]*\\)".*/\\1/p' {CONFIG}"""
-    return command(role, site, number=f"$(( $({found}) - 1 ))", first="algo-1")[-1]
+    return common.command(role, site, number=f"$(( $({found}) - 1 ))", first="algo-1")[-1]
 
 
 def pieces(line: str) -> list[str]:
@@ -136,10 +123,10 @@ def parse(detail: Mapping[str, Any], tags: Mapping[str, str]) -> JobInfo:
     last = str(changes[-1].get("StatusMessage") or "") if changes else ""
     return JobInfo(
         id=str(detail["TrainingJobName"]),
-        name=str(tags.get(NAME_TAG) or detail["TrainingJobName"]),
+        name=str(tags.get(common.NAME_TAG) or detail["TrainingJobName"]),
         state=state,
         msg=str(detail.get("FailureReason") or "") or (last if state is AppState.PENDING else ""),
-        session=str(tags.get(SESSION_TAG) or ""),
+        session=str(tags.get(common.SESSION_TAG) or ""),
         submitted=_seconds(detail.get("CreationTime")),
         started=_seconds(detail.get("TrainingStartTime")),
         ended=_seconds(detail.get("TrainingEndTime")),

@@ -14,20 +14,21 @@ import sys
 import threading
 import time
 
+from holdfast.errors import UnavailableError
 from holdfast.rendezvous.settings import TAKEOVER
 from holdfast.schedulers import cluster
 from holdfast.schedulers.slurm import client
 from holdfast.schedulers.slurm.decide import outlives_first
 from holdfast.schedulers.slurm.folders import Run
-from holdfast.schedulers.slurm.parse import BatchRecord, expand_nodes
+from holdfast.schedulers.slurm.parse import BatchRecord, JobInfo, expand_nodes
 from holdfast.schedulers.slurm.render import SlurmRequest
 from holdfast.specs.states import AppState, ReplicaStatus, is_terminal
 from holdfast.threads import start_thread
 
 #: How often the batch program is looked at before it counts as lost, and how often in the end, when a node waits.
 LOOKS, LAST_LOOKS = 10, 100
-#: How often Slurm is asked which nodes are left.
-NODES_EVERY_S = 5.0
+#: How often Slurm is asked which nodes are left, and how often in vain.
+NODES_EVERY_S, ASKS = 5.0, 60
 LOST = "the node with the batch program was lost"
 
 
@@ -38,7 +39,7 @@ class BatchWatch:
         self._run = run
         self._request = request
         self._job_id = job_id
-        #: This node is lost with the batch program, so it has nothing to look for.
+        #: Nothing is left to look for: this node would be lost with the batch program, or has given the job back.
         self._idle = on_its_node
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -80,6 +81,7 @@ class BatchWatch:
                 continue
             self._lost = True
             if not outlives_first(self._request, self._sizes(), by_default=TAKEOVER):
+                self._idle = True  # Slurm ends this node's replica now; that is not the job's end
                 return self._give_back(LOST)
             print(f"holdfast: {LOST}; the job goes on without it", file=sys.stderr, flush=True)
             return None
@@ -105,7 +107,7 @@ class BatchWatch:
         first = self._request.groups[0].role
         sizes = self._sizes()
         while True:
-            nodes = {name for info in client.find(self._job_id) for name in expand_nodes(info.nodes)}
+            nodes = {name for info in self._ask() for name in expand_nodes(info.nodes)}
             found = self._run.records(self._request.job)
             replicas, running = [], False
             for plan in self._request.job.replicas:
@@ -120,9 +122,19 @@ class BatchWatch:
                 return replicas
             time.sleep(NODES_EVERY_S)
 
+    def _ask(self) -> list[JobInfo]:
+        """Return what Slurm knows of the job; its controller may be away for a while, as the batch program is."""
+        for _ in range(ASKS):
+            try:
+                return client.find(self._job_id)
+            except UnavailableError as error:
+                print(f"holdfast: {error}", file=sys.stderr, flush=True)
+                time.sleep(NODES_EVERY_S)
+        return client.find(self._job_id)
+
     def _give_back(self, why: str) -> None:
         """Give the job back to the queue, or end it where it may not be requeued; not one that is ending already."""
-        infos = client.find(self._job_id)
+        infos = self._ask()
         if not infos or infos[0].state != "RUNNING":
             return
         record = self._run.read_batch() or BatchRecord()
