@@ -168,8 +168,10 @@ class Standby(Host):
         """Hand the coordinator over once it has received the last message of this node, and close it."""
         if self._coordinator is not None and self._leads:
             await self._farewell(farewell_of)
-            self._coordinator.tell(HandOver("its agent has ended"))
-            await asyncio.sleep(HAND_OVER_S)
+            run = self._coordinator.machine.runs.get(self._run)
+            if run is not None and run.closed is None and run.nodes:  # a run that is over is not handed over
+                self._coordinator.tell(HandOver("its agent has ended"))
+                await asyncio.sleep(HAND_OVER_S)
         await self._drop_coordinator()
         if self._file is not None:
             self._file.close()
