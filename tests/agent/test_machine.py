@@ -279,6 +279,14 @@ def test_an_agent_that_counts_by_itself_ends_with_such_a_failure_too() -> None:
     assert agent.do(WorkersStopped()) == [End(Outcome(succeeded=False, reason=reason, cause=lost))]
 
 
+def test_such_a_failure_is_told_although_a_round_was_sealed_meanwhile(in_process: Agent) -> None:
+    """The answer to the ask beside the workers came before the coordinator heard of it."""
+    lost = Cause("rank 1: the state is lost", ends_job=True)
+    in_process.do(broken("host-b was lost"), WorkerFailed(lost), sealed(2))
+
+    assert in_process.do(WorkersStopped()) == [AskRound(lost)]
+
+
 def test_such_a_failure_counts_where_it_comes_to_light_during_a_stop(running: Agent) -> None:
     lost = Cause("rank 1: the state is lost", ends_job=True)
     running.do(WorkerFailed(BOOM))

@@ -375,7 +375,7 @@ class AgentMachine:
             self._out.append(TakePlace(place))
             if self.stage is Stage.FINISHED:
                 self._out.append(Finish())  # earlier messages were about a round that is over
-        elif self.stage in (Stage.STOPPING, Stage.PAUSED):
+        elif self.stage in (Stage.STOPPING, Stage.PAUSED) and not (self._cause is not None and self._cause.ends_job):
             self._cause = None  # it ended the round before; the one just sealed has no part in it
 
     def _on_broken(self, event: RoundBroken) -> None:
