@@ -159,6 +159,10 @@ class JobRecord(Progress, kw_only=True):
         return msgspec.convert(data, cls)
 
 
+# msgspec learns a type when it is first used, and crashes if two threads do that at the same moment.
+msgspec.json.Decoder(JobRecord)
+
+
 @dataclass(frozen=True, slots=True)
 class Life:
     """What the machine shows of a job besides its records; read *before* the state.
