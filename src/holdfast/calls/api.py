@@ -71,7 +71,7 @@ def submit(
                 **options,
             )
         except TypeError as error:
-            known = ", ".join(options)
+            known = ", ".join(options) or "this call"
             raise UsageError(
                 f"submit cannot take {known}: {error}; arguments of the function by name are given with "
                 "functools.partial(fn, name=value)"

@@ -37,7 +37,7 @@ class Exchange(Protocol):
 
 
 def on_device(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is worth to travel by itself."""
+    """Whether a tensor travels by itself: one on a GPU does."""
     return tensor.is_cuda
 
 
