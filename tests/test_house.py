@@ -98,7 +98,7 @@ def test_a_pure_module_imports_nothing_of_the_outside(path: Path) -> None:
     tree = ast.parse(path.read_text())
     pure = {str(each.relative_to(SOURCE.parent).with_suffix("")).replace("/", ".") for each in PURE}
     # Shared vocabulary without behaviour, and facts, which are only values to a machine.
-    pure |= {"holdfast.machine", "holdfast.errors", "holdfast.facts"}
+    pure |= {"holdfast.machine", "holdfast.errors", "holdfast.facts", "holdfast.typed"}
 
     for name in imports_of(tree):
         assert name.partition(".")[0] not in OUTSIDE, f"{path.name} imports {name}"
@@ -435,3 +435,24 @@ def test_every_exception_is_of_one_tree_and_is_called_an_error() -> None:
     assert set(NO_ERRORS) <= set(found)
     assert [name for name, each in errors.items() if not issubclass(each, HoldfastError)] == []
     assert [name for name in errors if not name.endswith("Error")] == []
+
+
+def test_records_are_read_into_types_that_msgspec_has_learned() -> None:
+    """Two threads that read the first record of a type at once crash the process: see `holdfast.typed`."""
+    found, wrong = 0, []
+    for path in MODULES:
+        for call in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(call, ast.Call) or not (words := ast.unparse(call.func)).startswith("msgspec."):
+                continue
+            kinds = [each.value for each in call.keywords if each.arg == "type"]
+            if words.endswith((".Decoder", ".convert")):
+                kinds += call.args[words.endswith(".convert") :]
+            found += len(kinds)
+            wrong += [
+                f"{path.relative_to(SOURCE)}: {ast.unparse(call)}"
+                for kind in kinds
+                if not ast.unparse(kind).startswith("learned(") and path.name != "typed.py"
+            ]
+
+    assert found > 20
+    assert wrong == []

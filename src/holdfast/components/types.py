@@ -22,6 +22,7 @@ import msgspec
 
 from holdfast.components.words import cut, quote, split, unquote
 from holdfast.errors import UsageError
+from holdfast.typed import learned
 
 YES = frozenset({"true", "yes", "on", "1", "t", "y"})
 NO = frozenset({"false", "no", "off", "0", "f", "n"})
@@ -93,7 +94,7 @@ class Scalar(Type):
 
     def check(self, value: Any) -> Any:
         try:
-            return msgspec.convert(value, self.kind)
+            return msgspec.convert(value, learned(self.kind))
         except msgspec.ValidationError:
             raise WrongValueError(value, self.name) from None
 

@@ -14,6 +14,7 @@ from holdfast.errors import UsageError
 from holdfast.facts import facts
 from holdfast.filenames import file_name
 from holdfast.home import make_folders
+from holdfast.typed import learned
 
 _SUFFIX = ".json"
 
@@ -53,10 +54,10 @@ class RecordFolder:
         for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
             try:
                 data = path.read_bytes()
-                run = msgspec.json.decode(data, type=_Named).run
+                run = msgspec.json.decode(data, type=learned(_Named)).run
                 # Records of 0.1.0 did not name their run; their file names did.
                 run = unquote(path.name.removesuffix(_SUFFIX)) if run is None else run
-                records[run] = msgspec.json.decode(data, type=RunRecord)
+                records[run] = msgspec.json.decode(data, type=learned(RunRecord))
                 path.rename(self._path(run))
             except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
                 facts.warn("record_unreadable", f"the record {path} is left out: {error}")

@@ -16,6 +16,7 @@ import msgspec
 from holdfast.events.platform import RunContext
 from holdfast.facts import Fact, level_name
 from holdfast.text import clean, clean_data
+from holdfast.typed import learned
 
 VERSION = 1
 #: How many cluster facts are remembered so that none is written twice; a coordinator repeats only recent ones.
@@ -133,4 +134,4 @@ class Sieve:
         return True
 
 
-_decoder = msgspec.json.Decoder(Entry)
+_decoder = msgspec.json.Decoder(learned(Entry))

@@ -21,6 +21,7 @@ import msgspec
 from holdfast.events.entry import CLOSED, decode
 from holdfast.filenames import file_name
 from holdfast.home import make_folders, state_folder
+from holdfast.typed import learned
 
 RUNS_MAX = 200
 JOURNALS_PER_RUN_MAX = 200
@@ -98,7 +99,7 @@ def _read(file: Path) -> list[Noted]:
     for line in lines:
         # Not msgspec's own decoder: the path of a folder that is not UTF-8 holds surrogates, which it refuses.
         with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError):
-            noted.append(msgspec.convert(json.loads(line), Noted))
+            noted.append(msgspec.convert(json.loads(line), learned(Noted)))
     return noted
 
 

@@ -23,6 +23,7 @@ from holdfast.metrics.api import MetricData, MetricHandler
 from holdfast.metrics.names import number
 from holdfast.metrics.source import current_rank
 from holdfast.threads import start_thread
+from holdfast.typed import learned
 
 VERSION = 1
 DATAGRAM_BYTES_MAX = 64 * 1024
@@ -40,7 +41,7 @@ class Batch(msgspec.Struct, array_like=True, frozen=True):
     values: list[tuple[float, str, str, float]]
 
 
-_decoder = msgspec.msgpack.Decoder(Batch)
+_decoder = msgspec.msgpack.Decoder(learned(Batch))
 
 
 def encode(rank: int, values: list[MetricData]) -> bytes:

@@ -27,6 +27,7 @@ from holdfast.rendezvous.etcd_access import EtcdAccess
 from holdfast.rendezvous.etcd_gateway import Gateway, delete, put
 from holdfast.rendezvous.events import AskFailed, RunEnded
 from holdfast.rendezvous.native import HoldfastRendezvousHandler
+from holdfast.typed import learned
 from holdfast.wire.address import Endpoint, parse_endpoint
 from holdfast.wire.ports import HeldPort
 
@@ -88,7 +89,7 @@ class _EtcdRecords:
         records: dict[str, RunRecord] = {}
         for run, record in self._left:
             try:
-                records[run] = msgspec.json.decode(record, type=RunRecord)
+                records[run] = msgspec.json.decode(record, type=learned(RunRecord))
             except msgspec.MsgspecError as error:
                 facts.warn("record_unreadable", f"the record of run '{run}' in etcd is left out: {error}")
         return records
@@ -418,7 +419,7 @@ def _carrier(found: tuple[bytes, int] | None) -> e.Carrier | None:
     if found is None:
         return None
     try:
-        value = msgspec.json.decode(found[0], type=_Value)
+        value = msgspec.json.decode(found[0], type=learned(_Value))
         parse_endpoint(value.address)
     except (msgspec.MsgspecError, UsageError) as error:
         raise UnavailableError(f"etcd holds no address of a coordinator: {error}") from error

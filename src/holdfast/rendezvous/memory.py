@@ -28,6 +28,7 @@ from holdfast.errors import HoldfastError
 from holdfast.facts import facts
 from holdfast.filenames import file_name
 from holdfast.home import make_folders, state_folder
+from holdfast.typed import learned
 from holdfast.wire.forks import keep_descriptor, let_go
 
 #: For how long a memory counts after its agent was last alive, and how often an agent says that it is.
@@ -143,7 +144,8 @@ def _decoded(half: bytes) -> tuple[int, Memory] | None:
     body = half[_HEAD.size : _HEAD.size + length]
     if not body or len(body) != length or zlib.crc32(body) != checksum:
         return None
-    return msgspec.json.decode(body, type=tuple[int, Memory])
+    written: tuple[int, Memory] = msgspec.json.decode(body, type=learned(tuple[int, Memory]))
+    return written
 
 
 def _close(descriptor: int) -> int:

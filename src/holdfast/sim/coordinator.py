@@ -19,6 +19,7 @@ from holdfast.sim.safety import Safety
 from holdfast.sim.scenario import RUN
 from holdfast.sim.story import Story, words
 from holdfast.sim.world import Clock, World
+from holdfast.typed import learned
 from holdfast.wire.frames import Message
 
 ADDRESS = "10.0.0.1"
@@ -62,7 +63,7 @@ class CoordinatorHost(Process):
         self._ring_due = False
         for safety in self.safety.values():
             safety.restarted()
-        records = {run: msgspec.json.decode(record, type=RunRecord) for run, record in self.disk.items()}
+        records = {run: msgspec.json.decode(record, type=learned(RunRecord)) for run, record in self.disk.items()}
         self.machine = CoordinatorMachine(lambda: f"{self.rng.getrandbits(32):08x}", records, self.local())
         self._arm()
 

@@ -28,6 +28,7 @@ from holdfast.train import events as t
 from holdfast.train.membership import Break, RoundView
 from holdfast.train.replica_lines import ANSWER, BYE, DO, REPORT, FollowerEnd, LeaderEnd
 from holdfast.train.trainer import MachineDecides, Trainer, carry_out
+from holdfast.typed import learned
 
 if TYPE_CHECKING:
     from holdfast.rendezvous.events import RunEnded
@@ -83,7 +84,7 @@ def _encode(what: Any) -> tuple[str, Any]:
 
 
 def _decode(name: str, fields: Any) -> Any:
-    return msgspec.convert(fields, _KINDS[name])
+    return msgspec.convert(fields, learned(_KINDS[name]))
 
 
 # -- the leader ------------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from holdfast.errors import HoldfastError, ReplicaLostError, RoundOverError, Una
 from holdfast.threads import start_thread
 from holdfast.timer.heartbeat import heartbeat, is_beating, pause, resume
 from holdfast.train.neighbours import CALLER_TIMEOUT_S, CALLERS_MAX, Call, Caller
+from holdfast.typed import learned
 
 if TYPE_CHECKING:
     from holdfast.store.api import Store
@@ -148,7 +149,7 @@ class FolderMeeting:
         """Read the file, once it is there."""
         if not self._where.exists():
             return None
-        return (self.host, *msgspec.json.decode(self._where.read_bytes(), type=tuple[int, str]))
+        return (self.host, *msgspec.json.decode(self._where.read_bytes(), type=learned(tuple[int, str])))
 
 
 class StoreMeeting:
@@ -167,7 +168,8 @@ class StoreMeeting:
         """Read the key, once it is there."""
         if not self._store.check([self._key]):
             return None
-        return msgspec.json.decode(self._store.get(self._key), type=tuple[str, int, str])
+        told: tuple[str, int, str] = msgspec.json.decode(self._store.get(self._key), type=learned(tuple[str, int, str]))
+        return told
 
 
 def meet(meeting: Meeting, name: str, index: int, size: int) -> LeaderEnd | FollowerEnd:

@@ -35,6 +35,7 @@ from holdfast.train.machine import NEWS_WAIT_S, VOTE_EVERY_S, TrainerMachine
 from holdfast.train.membership import RoundView
 from holdfast.train.ring import Ring
 from holdfast.train.state import State
+from holdfast.typed import learned
 
 if TYPE_CHECKING:
     from holdfast.checkpoint import Checkpointer, Notices
@@ -390,7 +391,7 @@ class Trainer:
 
     def _gather(self, mine: T, kind: type[T]) -> tuple[T, ...]:
         texts = self.ring.all_gather(msgspec.msgpack.encode(mine))
-        return tuple(msgspec.msgpack.decode(text, type=kind) for text in texts)
+        return tuple(msgspec.msgpack.decode(text, type=learned(kind)) for text in texts)
 
     # -- effects: steps ------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ import msgspec
 
 from holdfast.errors import FrameError, UnknownMessageError
 from holdfast.text import clean_data
+from holdfast.typed import learned
 from holdfast.wire.session import MAC_BYTES, SHORT_BYTES_MAX, Seal
 
 PROTOCOL_VERSION = 2
@@ -167,7 +168,7 @@ class Codec(Generic[M]):
             union = union | each
         self.service = service
         self._tags = frozenset(each.__struct_config__.tag for each in types)
-        self._decoder: msgspec.msgpack.Decoder[M] = msgspec.msgpack.Decoder(union)
+        self._decoder: msgspec.msgpack.Decoder[M] = msgspec.msgpack.Decoder(learned(union))
         self._encoder = msgspec.msgpack.Encoder()
 
     def encode(self, message: M) -> bytes:
@@ -191,8 +192,8 @@ class Codec(Generic[M]):
             raise FrameError(f"a frame does not hold a known message: {error}") from None
 
 
-_parts: msgspec.msgpack.Decoder[list[msgspec.Raw]] = msgspec.msgpack.Decoder(list[msgspec.Raw])
-_tag: msgspec.msgpack.Decoder[int] = msgspec.msgpack.Decoder(int)
+_parts: msgspec.msgpack.Decoder[list[msgspec.Raw]] = msgspec.msgpack.Decoder(learned(list[msgspec.Raw]))
+_tag: msgspec.msgpack.Decoder[int] = msgspec.msgpack.Decoder(learned(int))
 
 
 def _tag_of(body: bytes) -> int | None:

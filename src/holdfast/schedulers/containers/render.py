@@ -27,6 +27,7 @@ from holdfast.specs.app import AppDef, Role
 from holdfast.specs.cfg import CfgVal
 from holdfast.specs.handles import make_app_handle
 from holdfast.specs.mounts import BindMount, DeviceMount, VolumeMount
+from holdfast.typed import learned
 
 #: Where the files of a replica lie in its container.
 INSIDE = "/holdfast"
@@ -100,8 +101,8 @@ class ContainerRequest:
         """Read what `to_json` wrote; fields that are not known here are left out."""
         check_version(data)
         known = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
-        known |= {"boxes": msgspec.convert(data["boxes"], list[Box])}
-        return cls(**{**known, "job": job, "builds": msgspec.convert(data.get("builds", []), list[Build])})
+        known |= {"boxes": msgspec.convert(data["boxes"], learned(list[Box]))}
+        return cls(**{**known, "job": job, "builds": msgspec.convert(data.get("builds", []), learned(list[Build]))})
 
     @property
     def handle(self) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from holdfast.schedulers.local.record import ReplicaRecord
+from holdfast.typed import learned
 
 BYTES_MAX = 4096
 PLAIN, PACKED = "holdfast:1:", "holdfast:z:"
@@ -47,7 +48,7 @@ def decode(message: str) -> ReplicaRecord | None:
             text = unpacking.decompress(base64.b85decode(message.removeprefix(PACKED)), UNPACKED_BYTES_MAX)
         else:
             return None
-        return msgspec.json.decode(text, type=ReplicaRecord)
+        return msgspec.json.decode(text, type=learned(ReplicaRecord))
     except (ValueError, zlib.error, msgspec.MsgspecError):
         return None
 

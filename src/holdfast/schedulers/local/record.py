@@ -16,6 +16,7 @@ from holdfast.errors import UsageError
 from holdfast.specs.app import RetryPolicy, Role
 from holdfast.specs.serialize import role_from_json, role_to_json
 from holdfast.specs.states import AppState
+from holdfast.typed import learned
 
 RECORD_VERSION = 1
 
@@ -89,12 +90,16 @@ class LocalRequest:
         """Read what `to_json` wrote; fields that are not known here are left out. Raises `msgspec.ValidationError`."""
         check_version(data)
         known = {key: data[key] for key in cls.__dataclass_fields__ if key in data}
-        known |= {key: msgspec.convert(data.get(key, []), kind) for key, kind in _NESTED.items()}
+        known |= {key: msgspec.convert(data.get(key, []), learned(kind)) for key, kind in _NESTED.items()}
         return cls(**{**known, "roles": [role_from_json(role) for role in data.get("roles", ())]})
 
 
 #: Fields of the request that hold records of their own. Roles are written by their own package.
-_NESTED = {"replicas": list[ReplicaPlan], "role_plans": list[RolePlan], "shipments": list[Shipment]}
+_NESTED: dict[str, type[Any]] = {
+    "replicas": list[ReplicaPlan],
+    "role_plans": list[RolePlan],
+    "shipments": list[Shipment],
+}
 
 
 class Supervisor(msgspec.Struct, frozen=True):
@@ -156,11 +161,7 @@ class JobRecord(Progress, kw_only=True):
     def from_json(cls, data: Mapping[str, Any]) -> JobRecord:
         """Read what `to_json` wrote, of older versions too. Raises `msgspec.ValidationError`."""
         check_version(data)
-        return msgspec.convert(data, cls)
-
-
-# msgspec learns a type when it is first used, and crashes if two threads do that at the same moment.
-msgspec.json.Decoder(JobRecord)
+        return msgspec.convert(data, learned(cls))
 
 
 @dataclass(frozen=True, slots=True)

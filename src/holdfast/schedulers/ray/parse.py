@@ -15,6 +15,7 @@ from holdfast.schedulers.local.record import LocalRequest, Progress
 from holdfast.schedulers.replies import DescribeAppResponse
 from holdfast.specs.app import NONE
 from holdfast.specs.states import AppState, ReplicaStatus, RoleStatus, is_terminal
+from holdfast.typed import learned
 
 #: What a line of the driver begins with.
 MARK = "@holdfast "
@@ -80,7 +81,7 @@ def read_story(lines: Iterable[str]) -> Story:
         if isinstance(each, str):
             story.other = each.strip() or story.other
         elif "progress" in each:
-            story.progress = msgspec.convert(each["progress"], Progress)
+            story.progress = msgspec.convert(each["progress"], learned(Progress))
             story.hosts = dict(each.get("hosts", {}))
             story.waiting = ""
         elif "waiting" in each:

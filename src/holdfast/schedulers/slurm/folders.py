@@ -32,6 +32,7 @@ from holdfast.schedulers.local.folders import JobFolder, clear, read_record, wri
 from holdfast.schedulers.local.record import JobRecord, LocalRequest
 from holdfast.schedulers.slurm.parse import BatchRecord
 from holdfast.schedulers.slurm.render import SlurmRequest
+from holdfast.typed import learned
 from holdfast.wire.secret import write_secret
 
 JOBS, RUNS = ".jobs", "runs"
@@ -47,7 +48,7 @@ class Run:
 
     def read_batch(self) -> BatchRecord | None:
         """Return what the batch program wrote last; None where it was never started."""
-        return read_record(self.path / "batch.json", lambda data: msgspec.convert(data, BatchRecord))
+        return read_record(self.path / "batch.json", lambda data: msgspec.convert(data, learned(BatchRecord)))
 
     def write_batch(self, record: BatchRecord) -> None:
         """Replace what the batch program wrote."""

@@ -22,6 +22,7 @@ from holdfast.schedulers.slurm.options import sbatch_flags
 from holdfast.specs.app import AppDef, RetryPolicy, Role
 from holdfast.specs.cfg import CfgVal
 from holdfast.specs.mounts import BindMount
+from holdfast.typed import learned
 
 BATCH_LOG = "batch.log"
 #: What of the notice before the end is left for Slurm itself, when the workers' time is over.
@@ -72,7 +73,7 @@ class SlurmRequest:
         """Read what `to_json` wrote; fields that are not known here are left out."""
         check_version(data)
         known = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
-        return cls(**{**known, "job": job, "groups": msgspec.convert(data["groups"], list[Group])})
+        return cls(**{**known, "job": job, "groups": msgspec.convert(data["groups"], learned(list[Group]))})
 
     def script(self) -> str:
         """Write the script that sbatch gets."""

@@ -14,6 +14,7 @@ from holdfast.schedulers.local.record import RECORD_VERSION, LocalRequest, check
 from holdfast.schedulers.local.render import show_parts
 from holdfast.schedulers.ssh.hosts import Placed
 from holdfast.specs.app import AppDef, RetryPolicy
+from holdfast.typed import learned
 
 
 @dataclass
@@ -47,8 +48,8 @@ class SshRequest:
     def from_json(cls, data: Mapping[str, Any], job: LocalRequest) -> SshRequest:
         """Read what `to_json` wrote; fields that are not known here are left out."""
         check_version(data)
-        placed = msgspec.convert(data["placed"], list[Placed])
-        return cls(job, placed, msgspec.convert(data["access"], Access), str(data.get("first_host", "")))
+        placed = msgspec.convert(data["placed"], learned(list[Placed]))
+        return cls(job, placed, msgspec.convert(data["access"], learned(Access)), str(data.get("first_host", "")))
 
 
 def check(app: AppDef) -> None:
