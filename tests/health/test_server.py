@@ -218,7 +218,7 @@ def test_a_callback_that_hangs_costs_only_its_own_endpoint(serve: Serve) -> None
     assert (first.status, second.status) == (503, 503)
     assert "did not answer within 0.2 s" in first.data["error"]
     assert first.data["alive"] is True
-    assert ask(server.port, "/readyz").status == 200
+    ask_until(server.port, 200, "/readyz")
     assert ask(server.port).status == 200
     release.set()
     ask_until(server.port, 200, "/status")
@@ -516,7 +516,7 @@ def test_a_mistake_on_the_agents_side_is_told_and_health_answers_again(
     serve: Serve, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = serve(timeout=1)
-    assert ask(server.port).status == 200
+    ask_until(server.port, 200)
     parts, failed = HealthCheckServer._parts, threading.Event()
 
     def mistaken(self: HealthCheckServer) -> object:

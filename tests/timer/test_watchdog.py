@@ -439,7 +439,8 @@ def test_a_script_written_for_torchelastics_timers_runs_unchanged(launch: StartL
     code, out, err = launch("--max-restarts=1", script=text, **TIMERS).end()
 
     assert (code, out) == (0, "finished\n"), err
-    assert re.search(r"timer 'all_reduce' of 0\.[45]\d* s expired", err), err
+    # torch's client says when it expires, not how long it runs: that is counted from when the watchdog read it.
+    assert re.search(r"timer 'all_reduce' of \S+ s expired", err), err
 
 
 @pytest.fixture
