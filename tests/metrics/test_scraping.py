@@ -119,7 +119,7 @@ TRAIN = """
     metrics.getStream("my_app").add_value("loss", 0.25)
     page = b""
     while b"holdfast_loss" not in page or b"membership_workers" not in page:
-        page = urllib.request.urlopen("http://127.0.0.1:" + sys.argv[1] + "/metrics", timeout=60).read()
+        page = urllib.request.urlopen("http://127.0.0.1:" + sys.argv[1] + "/metrics", timeout=240).read()
     if os.environ["RANK"] == "0":
         print(page.decode())
 """
@@ -149,7 +149,7 @@ def test_without_the_client_metrics_say_what_to_install(launch, tmp_path: Path) 
     script = """
         import sys, urllib.error, urllib.request
         try:
-            urllib.request.urlopen("http://127.0.0.1:" + sys.argv[1] + "/metrics", timeout=60)
+            urllib.request.urlopen("http://127.0.0.1:" + sys.argv[1] + "/metrics", timeout=240)
         except urllib.error.HTTPError as error:
             print(error.code, error.read().decode())
     """

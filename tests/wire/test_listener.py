@@ -18,7 +18,7 @@ from holdfast.wire.listener import Listener
 from holdfast.wire.loop import io_thread, new_loop
 from holdfast.wire.ports import HeldPort
 
-PATIENCE_S = 30.0
+PATIENCE_S = 240.0
 
 
 def has_ipv6():

@@ -21,7 +21,7 @@ from holdfast.wire.listener import Limits
 from holdfast.wire.loop import io_thread
 from holdfast.wire.tls import TlsFiles
 
-PATIENCE_S = 30.0
+PATIENCE_S = 240.0
 
 
 class Authority:
