@@ -16,7 +16,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import socket
 import subprocess
 import sys
 import tomllib
@@ -28,6 +27,7 @@ import pytest
 
 from holdfast.variables import all_names
 from tests import variables_page
+from tests.processes import free_port
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "holdfast"
@@ -104,8 +104,7 @@ class Reader:
     def _free_port(self, shown: re.Match[str]) -> str:
         """Return the port that stands for the one in a page; the same one throughout the page."""
         if shown[0] not in self._ports:
-            with socket.create_server(("localhost", 0)) as server:
-                self._ports[shown[0]] = server.getsockname()[1]
+            self._ports[shown[0]] = free_port()
         return str(self._ports[shown[0]])
 
     def _run_python(self, code: str) -> None:

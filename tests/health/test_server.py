@@ -23,6 +23,7 @@ from holdfast.facts import Fact, facts
 from holdfast.health import HealthCheckServer, LastProgress, Limits, address, create_healthcheck_server
 from holdfast.health.health_process import __file__ as PROGRAM_FILE
 from tests.health.conftest import PATIENCE_S, Owner, ask, ask_until, connect, read_all, wait_gone
+from tests.processes import free_port
 
 Serve = Callable[..., HealthCheckServer]
 Own = Callable[..., Owner]
@@ -695,8 +696,7 @@ def test_a_subclass_runs_a_server_of_its_own_on_the_port_it_was_given() -> None:
             self._server.server_close()
             self._thread.join()
 
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     server = MyServer(lambda: int(time.time()) - 100, port, 60)
     server.start()
     answer = ask(port)

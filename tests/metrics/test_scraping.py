@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ from holdfast.metrics.relay import RelayHandler
 from holdfast.metrics.scraping import Scraping
 from tests.launcher.conftest import launch
 from tests.metrics.conftest import Remembering
+from tests.processes import free_port
 
 __all__ = ["launch"]
 
@@ -125,15 +125,9 @@ TRAIN = """
 """
 
 
-def free_port() -> str:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return str(sock.getsockname()[1])
-
-
 @pytest.mark.parametrize("flags", [(), ("--metrics", "prometheus"), ("--metrics", "my_app=jsonl:m.jsonl")])
 def test_a_launch_with_a_health_port_is_scraped(launch, flags: tuple[str, ...]) -> None:
-    port = free_port()
+    port = str(free_port())
     code, out, err = launch("--health-port", port, *flags, script=TRAIN, args=(port,)).end()
 
     assert code == 0, err
@@ -145,7 +139,7 @@ def test_without_the_client_metrics_say_what_to_install(launch, tmp_path: Path) 
     """A module of that name that cannot be found stands for a client that is not installed."""
     (tmp_path / "hide").mkdir()
     (tmp_path / "hide" / "sitecustomize.py").write_text("import sys; sys.modules['prometheus_client'] = None\n")
-    port = free_port()
+    port = str(free_port())
     script = """
         import sys, urllib.error, urllib.request
         try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ from holdfast.timer import expires, watchdog
 from holdfast.timer.hang import HangOptions
 from holdfast.workers import DefaultLogsSpecs
 from tests.launcher.conftest import Launch
+from tests.processes import free_port
 from tests.timer.conftest import Node
 
 StartLaunch = Callable[..., Launch]
@@ -200,9 +200,7 @@ while not os.path.exists("done"):
 def test_nodes_whose_workers_wait_for_one_that_computes_elsewhere_are_left_alone(
     node: StartNode, tmp_path: Path
 ) -> None:
-    with socket.socket() as sock:
-        sock.bind(("localhost", 0))
-        endpoint = f"localhost:{sock.getsockname()[1]}"
+    endpoint = f"localhost:{free_port()}"
     work = f"""
 import os, time
 done = {str(tmp_path / "done")!r}
@@ -223,9 +221,7 @@ while not os.path.exists(done):
 
 
 def test_a_hang_across_nodes_is_found_in_a_script_that_never_beats(node: StartNode) -> None:
-    with socket.socket() as sock:
-        sock.bind(("localhost", 0))
-        endpoint = f"localhost:{sock.getsockname()[1]}"
+    endpoint = f"localhost:{free_port()}"
     config = {"min_nodes": 2, "max_nodes": 2, "rdzv_endpoint": endpoint, "run_id": "still", "max_restarts": 1}
     config["rdzv_configs"] = {"max_restarts": 1}
     nodes = [node(NO_BEATS, {"limit_s": 2.0}, workers=1, **config) for _ in range(2)]
@@ -268,7 +264,7 @@ def test_a_hang_on_another_node_is_found_by_everybodys_stacks_and_blamed_on_it(n
             hangs_here()
         waits_for_the_other()
     """
-    settings = {"min_nodes": 2, "max_nodes": 2, "run_id": "job", "rdzv_endpoint": f"localhost:{_free_port()}"}
+    settings = {"min_nodes": 2, "max_nodes": 2, "run_id": "job", "rdzv_endpoint": f"localhost:{free_port()}"}
     common = {"workers": 2, "max_restarts": 0, **settings}
     waiting = node(script("deadlock", body), {"limit_s": 1.0}, **common)
     hanging = node(script("deadlock", body), {"limit_s": 4.0}, env={"HANGS": "1"}, **common)
@@ -290,7 +286,7 @@ def test_a_hang_that_its_own_node_does_not_see_is_broken_up_by_the_others(node: 
             hangs_here()
         waits_for_the_other()
     """
-    settings = {"min_nodes": 2, "max_nodes": 2, "run_id": "job", "rdzv_endpoint": f"localhost:{_free_port()}"}
+    settings = {"min_nodes": 2, "max_nodes": 2, "run_id": "job", "rdzv_endpoint": f"localhost:{free_port()}"}
     common = {"max_restarts": 0, **settings}
     watchful = {"HOLDFAST_TEST_ELSEWHERE_WAIT_S": "0.1"}
     waiting = node(script("deadlock", body), {"limit_s": 1.0}, workers=2, env=watchful, **common)
@@ -512,9 +508,3 @@ def test_other_nodes_that_cannot_be_asked_cost_only_their_own_stacks() -> None:
 def test_a_limit_of_nothing_is_refused() -> None:
     with pytest.raises(UsageError, match="more than 0"):
         watchdog.Watchdog("run", "default", hang=HangOptions(limit_s=0))
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
