@@ -251,7 +251,8 @@ def test_a_lost_node_costs_the_others_a_round_and_no_more(launch: StartLaunch) -
             signal.pause()
     """
     common = ("--nnodes=1:2", "--rdzv-backend=holdfast", f"--rdzv-endpoint=localhost:{free_port()}", "--rdzv-id=job")
-    nodes = [launch(*common, script=script) for _ in range(2)]
+    patient = ("--last-call=10m", "--rdzv-conf=quiet=10m")  # one may start much later than the other
+    nodes = [launch(*common, *patient, script=script) for _ in range(2)]
     for node in nodes:
         assert node.wait_line("round 1") == "round 1 world 2"
 

@@ -158,7 +158,7 @@ def test_an_ask_that_times_out_names_the_nodes_and_how_many_are_missing(node: St
 
 
 def test_a_killed_coordinator_that_comes_back_disturbs_no_node(node: StartNode, serve: Serve) -> None:
-    nodes = [node(serve.endpoint, nnodes="2", max_restarts=1, lease="300ms") for _ in range(2)]
+    nodes = [node(serve.endpoint, nnodes="2", max_restarts=1, lease="3s") for _ in range(2)]
     gather(nodes)
 
     serve.kill()
