@@ -51,7 +51,9 @@ def test_a_traceback_is_reported_without_a_decorator(launch: StartLaunch) -> Non
 
     assert err.count("in train") == 1, "the worker's own output has it; the report does not repeat it"
     assert re.search(r"^holdfast: failed after [\d.]+ s: ValueError: no data$", err, re.MULTILINE)
-    assert err.count("ValueError: no data") == 2
+    # Where it takes long to stop the worker, the screen says meanwhile that it does, and why.
+    told = [line for line in err.splitlines() if "stopping workers" not in line]
+    assert sum("ValueError: no data" in line for line in told) == 2
 
 
 @pytest.mark.parametrize("redirect", ["--redirects=3", "--local-ranks-filter=1"])
