@@ -413,6 +413,17 @@ def test_newcomers_are_told_when_their_number_changes() -> None:
     assert member.hear(Newcomers(1)) == []
 
 
+def test_nodes_that_waited_for_a_round_are_no_newcomers_once_it_is_sealed() -> None:
+    """While it waits, a node is counted itself; a poll would end the round again, and a real newcomer was not told."""
+    member = waiting()
+    member.hear(Ack("1 of 2 nodes (host-a); last call in 3 s", 1))
+    member.hear(Sealed(1, place()))
+
+    assert member.machine.count_waiting() == 0
+    assert member.hear(Newcomers(1)) == [NewcomersWait(1)]
+    assert member.machine.count_waiting() == 1
+
+
 def test_the_end_of_the_run_is_asked_for_until_it_is_granted() -> None:
     member = running()
     member.tell(LinkDown("reset by peer"))

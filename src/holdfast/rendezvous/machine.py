@@ -460,6 +460,8 @@ class MemberMachine(Seeker):
                     )  # earlier rounds count until all members are known to have accepted this one
             self.state = State.RUNNING
             self.place = message.place
+            # What was told until now counts the nodes that waited for this very round.
+            self.nodes_waiting = 0
             self._cause = None
             self._deadline = None
             self._heard_sentence = f"round {message.place.round.number} is running"
