@@ -150,7 +150,7 @@ class KubernetesClient:
             if each and each["in"] == "header" and each["value"]:
                 headers[each["key"]] = each["value"]
         address = f"{self.server}{path}{'?' + urlencode(query) if query else ''}"
-        settings = {
+        settings: dict[str, Any] = {
             "body": json.dumps(body).encode() if body is not None else None,
             "headers": headers,
             "timeout": urllib3.Timeout(connect=CONNECT_S, read=read_s),
