@@ -7,7 +7,6 @@ layout differs between versions of Slurm. Times are seconds since 1970.
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -50,7 +49,7 @@ MEANINGS = {
     "DEADLINE": "its deadline passed",
 }
 #: Exit codes of a program that SIGTERM has ended, and of a shell whose program it has.
-TOLD_TO_END = (-signal.SIGTERM, 128 + signal.SIGTERM)
+TOLD_TO_END = (-15, 143)
 _FIELD = re.compile(r"(?:^|(?<= ))([A-Za-z][\w/:]*)=")
 _NODES = re.compile(r"([^,\[]+(?:\[[^\]]*\][^,\[]*)*)")
 
