@@ -10,7 +10,7 @@ import torch
 from torch.nn.modules.batchnorm import SyncBatchNorm, _NormBase
 
 from holdfast.errors import UsageError
-from holdfast.torch.sharded import as_part_of, own_part
+from holdfast.torch.sharded import align_gradients, as_part_of, own_part
 from holdfast.train.ring import Ring
 
 BUCKET_BYTES = 25 * 1024 * 1024
@@ -58,6 +58,10 @@ class Reducer:
         for bucket, wait in zip(self._buckets, waits, strict=True):
             wait()
             _hand_out(bucket)
+
+    def align(self) -> None:
+        """Share gradients out as their parameters are; the workers of a replica do so before they sum with others."""
+        align_gradients(self._parameters)
 
     def forget(self) -> None:
         """Release all sums: an aborted collective may still write to their memory."""
