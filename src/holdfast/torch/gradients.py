@@ -26,6 +26,8 @@ class _Bucket:
     parameters: list[torch.nn.Parameter]
     flat: torch.Tensor
     views: list[torch.Tensor]
+    #: The views as gradients, shared out as the parameters are. To make one takes torch longer than a small sum.
+    gradients: list[torch.Tensor]
     present: torch.Tensor
 
 
@@ -143,7 +145,9 @@ def _make_bucket(parameters: list[torch.nn.Parameter]) -> _Bucket:
     flat = torch.zeros(sum(sizes) + len(sizes), dtype=parts[0].dtype, device=parts[0].device)
     *pieces, present = torch.split(flat, [*sizes, len(sizes)])
     views = [piece.view(part.shape) for piece, part in zip(pieces, parts, strict=True)]
-    return _Bucket(parameters, flat, views, present)
+    with torch.no_grad():
+        gradients = [as_part_of(view, parameter) for view, parameter in zip(views, parameters, strict=True)]
+    return _Bucket(parameters, flat, views, gradients, present)
 
 
 def _fill(bucket: _Bucket, weight: float) -> None:
@@ -174,8 +178,8 @@ def _hand_out(bucket: _Bucket) -> None:
     """Give every parameter its sum; one that had no gradient on any worker gets none."""
     missing = [index for index, parameter in enumerate(bucket.parameters) if parameter.grad is None]
     absent = {index for index in missing if not bucket.present[index]} if missing else set()
-    for index, (parameter, view) in enumerate(zip(bucket.parameters, bucket.views, strict=True)):
-        parameter.grad = None if index in absent else as_part_of(view, parameter)
+    for index, (parameter, gradient) in enumerate(zip(bucket.parameters, bucket.gradients, strict=True)):
+        parameter.grad = None if index in absent else gradient
 
 
 def _scatter(flat: torch.Tensor, tensors: list[torch.Tensor]) -> None:
