@@ -371,7 +371,10 @@ class Agent:
 
     def _conclude(self, outcome: Outcome) -> RunResult:
         if outcome.unanswered is not None:
-            raise self.rounds.error_of(outcome.unanswered)
+            error = self.rounds.error_of(outcome.unanswered)
+            if not isinstance(error, RendezvousGracefulExitError):
+                self.facts.ended(Outcome(succeeded=False, reason=str(error)), WorkerState.FAILED, {})
+            raise error
         result = self._result(outcome)
         errors = {rank: str(failure.message) for rank, failure in result.failures.items()}
         self.facts.ended(outcome, result.state, errors)
