@@ -62,6 +62,8 @@ class Job:
         self._mark = secrets.token_hex(8)
         self._others: list[subprocess.Popen[bytes]] = []
         self._stopped: set[int] = set()
+        #: Hosts whose agents were told to end.
+        self._drained: set[int] = set()
         (self.folder / "secret").write_text(secrets.token_hex(32))
         (self.folder / "secret").chmod(0o600)
 
@@ -116,6 +118,9 @@ class Job:
         self._undo()
         if self.setting.where == "serve" and self._others[-1].poll() is not None:
             self.serve()
+        for host in self._drained:
+            self.agents[host].wait(END_S)
+        self._drained.clear()
         for host in self.all:
             if self.agents[host].poll() is not None:
                 self.start(host)
@@ -165,6 +170,11 @@ class Job:
         for pid in self.family(host):
             _signal(pid, signal.SIGKILL)
         self.agents[host].wait()
+
+    def drain(self, host: int) -> None:
+        """SIGTERM an agent, as a scheduler does."""
+        _signal(self.agents[host].pid, signal.SIGTERM)
+        self._drained.add(host)
 
     def stop(self, pids: Sequence[int]) -> None:
         """SIGSTOP processes; they go on at the end at the latest."""

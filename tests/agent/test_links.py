@@ -61,7 +61,9 @@ def test_of_two_nodes_that_cannot_talk_the_one_with_the_higher_rank_stands_apart
     watch.look(SILENT_S + 1, {C: 1})
 
     assert watch.told((), (C,), (B,)) == [
-        PartNode(2, (B,), f"node 1 ({B}) and node 2 ({C}): packets between their workers are lost for {SILENT_S:.0f} s")
+        PartNode(
+            2, (B,), f"node 1 ({B}) and node 2 ({C}): packets between their workers have been lost for {SILENT_S:.0f} s"
+        )
     ]
 
 

@@ -193,6 +193,8 @@ class LinkWatch:
         if place is None:
             return
         groups = kept(merge(self._take_stacks()))
+        if self._place is not place:  # another node was quicker
+            return
         sentence = f"{effect.sentence}; node {effect.node} stands apart until they can talk"
         data = {"node": effect.node, "lost": list(effect.lost), "stacks": [group.to_json() for group in groups]}
         facts.publish(Fact("link_stuck", f"{sentence}\n{render(groups)}", data, WARNING))

@@ -173,11 +173,11 @@ class LinkMachine:
             return []  # it answers after all, or no node of the round has this address
         apart, named = choose_apart(pairs, event.carrier), _name(pairs, event.told)
         if event.nodes - len(apart) < self._min_nodes:
-            why = f"{named}; they cannot be kept apart, because MIN is {self._min_nodes} nodes"
+            why = f"{named} are lost; they cannot be kept apart, because MIN is {self._min_nodes} nodes"
             known, self._told_why = self._told_why, why
             return [] if known == why else [CannotPart(why)]
         silent_s = now - min(self._since[host] for host in lost)
-        sentence = f"{named} for {silent_s:.0f} s"
+        sentence = f"{named} have been lost for {silent_s:.0f} s"
         return [PartNode(node, _lost_by(node, pairs, event.told), sentence) for node in apart]
 
     def _due(self, now: float) -> tuple[str, ...]:
@@ -229,4 +229,4 @@ def _name(pairs: Iterable[tuple[int, int]], told: Mapping[int, NodeLinks]) -> st
         return f"node {number} ({told[number].addresses[0]})"
 
     named = [f"{node(one)} and {node(other)}" for one, other in pairs]
-    return f"{'; '.join(named)}: packets between their workers are lost"
+    return f"{'; '.join(named)}: packets between their workers"
