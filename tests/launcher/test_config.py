@@ -85,7 +85,7 @@ def test_entrypoints(tmp_path: Path) -> None:
     assert config_from_options(LaunchOptions(script=str(script), script_args=("a",)))[1] == Script(str(script), ("a",))
     assert config_from_options(LaunchOptions(script="pkg.train", module=True))[1] == Module("pkg.train")
     assert config_from_options(LaunchOptions(script="echo", no_python=True))[1] == Program(("echo",))
-    with pytest.raises(UsageError, match="exclude each other"):
+    with pytest.raises(UsageError, match="cannot be used together"):
         config_from_options(LaunchOptions(script="x", no_python=True, module=True))
 
 

@@ -99,7 +99,7 @@ class Break:
             try:
                 breaker(reason)
             except Exception as error:  # noqa: BLE001 - the others must still be told
-                facts.warn("breaker_failed", f"something could not be ended with the round: {error!r}")
+                facts.warn("breaker_failed", f"cleaning up after the round failed: {error!r}")
 
 
 class Membership:
