@@ -145,7 +145,7 @@ def test_mistakes_are_told_in_a_sentence(invoke: Invoke, talk: str) -> None:
     assert "has no role 'trainer'; there is reader, writer" in invoke("log", f"{talk}/trainer").err
     assert "has no replica writer/7" in invoke("log", f"{talk}/writer/7").err
     assert "write them as 0,1,2" in invoke("log", f"{talk}/writer/x").err
-    assert "no regular expression" in invoke("log", "--regex", "(", talk).err
+    assert "not a regular expression" in invoke("log", "--regex", "(", talk).err
     assert "is not a time" in invoke("log", "--since", "yesterday", talk).err
     assert "is not of the form" in invoke("log", f"{talk}/a/b/c").err
 

@@ -106,7 +106,7 @@ def test_small_languages() -> None:
     assert split_filters("one,two,,with comma") == ["one", "two,with comma"]
     assert split_filters("") is None
     assert [parse_bytes(text) for text in (None, "10", "64K", "2MiB", "1g")] == [None, 10, 65536, 2 << 20, 1 << 30]
-    with pytest.raises(UsageError, match="no size"):
+    with pytest.raises(UsageError, match="not a size"):
         parse_bytes("lots")
 
 

@@ -211,7 +211,7 @@ class Membership:
             self.newcomers = effect.nodes_waiting
             self.news.put(events.NewcomersWait(effect.nodes_waiting))
         elif isinstance(effect, RunEnded):
-            self.news.put(events.RunClosed(effect.reason, effect.failed))
+            self.news.put(events.RunEnded(effect.reason, effect.failed))
             self._over.set()
             self._break.tell(effect.reason)
         elif isinstance(effect, RoundBroken):
