@@ -19,7 +19,7 @@ only_in_test_clusters = pytest.mark.skipif(
     not os.environ.get("HOLDFAST_TEST_CLUSTERS"), reason="only in make test-clusters"
 )
 #: No test waits for that long; it only keeps a broken one from hanging.
-PATIENCE_S = 180.0
+PATIENCE_S = 240.0
 
 TRAIN = """
 import sys, time

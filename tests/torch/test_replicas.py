@@ -77,7 +77,7 @@ def train_on_nodes(home: Path, *options: str) -> tuple[str, str]:
         said = [node.communicate(timeout=400)[0] for node in nodes]
     finally:
         serving.terminate()
-        serving.wait(60)
+        serving.wait(240)
         held.close()
     assert [node.returncode for node in nodes] == [0] * 4, "\n".join(said)
     (last,) = re.findall(r"^done: .*$", "\n".join(said), re.MULTILINE)

@@ -26,7 +26,7 @@ PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "sque
 FOR_ACCOUNTS = ("slurmdbd", "sacct", "sacctmgr")
 MARIADB = ("mariadbd", "mariadb-install-db", "my_print_defaults")
 #: No test waits for that long; it only keeps a broken one from hanging.
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 
 CONF = """
 ClusterName=holdfast-test
