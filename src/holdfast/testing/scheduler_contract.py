@@ -237,7 +237,7 @@ def the_list_holds_every_job(bench: Bench) -> None:
 
 @_case
 def a_job_that_is_not_there_is_none(bench: Bench) -> None:
-    """Asking for it is no error, nor is ending it."""
+    """Asking for it and ending it raise no error."""
     scheduler = bench.make()
 
     assert scheduler.describe("never-was") is None
