@@ -126,6 +126,9 @@ def test_the_round_with_the_state_counts_until_a_step_is_made_in_the_next_one() 
     assert [each.size for each in standing.ballots] == [1, 3]
     assert standing.poll(["b", "c"], 0.0) is None
 
+    assert standing.poll(["a", "c"], 0.0) is not None, "one that has the state is among them"
+    standing.poll_again()
+
     standing.step("b", 0, together)
     assert standing.step("b", 1, together)
 

@@ -2,8 +2,8 @@
 
 A round is sealed only with the votes of a quorum of the members of the round before it, so that of two halves at most
 one goes on. The rounds that count are the last one that is *firm*, which means that all its members accepted it, and
-all that were sealed after it; and the last one in which a step was made, because its members have the state of the
-training, and those of a later round do not before their first step. A vote is that of a live member.
+all that were sealed after it. A vote is that of a live member. If no step was made in the firm round yet, one member of
+the last round in which there was one must vote, too: those who joined later do not have the state of the training.
 
 There is a quorum in a round if
 
@@ -72,14 +72,22 @@ def has_quorum(
     rule: str = MAJORITY,
 ) -> bool:
     """Return whether these votes are a quorum in every round that counts; `limits` are MIN and MAX."""
+    known = list(ballots)
     return rule == ANY or all(
-        _is_quorum(ballot, [name for name in votes.nodes if name in members.get(ballot.round, ())], votes, limits)
-        for ballot in ballots
+        (bool(voting) and _is_followed(ballot, known))
+        or _leaves_too_few(ballot, voting, votes, *limits)
+        or _is_enough(ballot, voting, votes)
+        for ballot in known
+        for voting in [[name for name in votes.nodes if name in members.get(ballot.round, ())]]
     )
 
 
-def _is_quorum(ballot: Ballot, voting: list[str], votes: Votes, limits: tuple[int, int]) -> bool:
-    return _leaves_too_few(ballot, voting, votes, *limits) or _is_enough(ballot, voting, votes)
+def _is_followed(ballot: Ballot, known: list[Ballot]) -> bool:
+    """Return whether a later round is firm: then this one counts only for the state that its members have."""
+    return any(
+        other.firm and order(other) > order(ballot) and any(launch in ballot.launches for launch in other.launches)
+        for other in known
+    )
 
 
 def _leaves_too_few(ballot: Ballot, voting: list[str], votes: Votes, min_nodes: int, max_nodes: int) -> bool:
