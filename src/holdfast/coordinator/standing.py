@@ -174,7 +174,7 @@ class Standing:
         self._steps[name] = min(self._steps[name], steps)  # fewer than before: its workers were started anew
         if not self.is_firm(round_.id) or self.is_stepped(round_.id) or not self._stepped:
             return False
-        if self.in_process and not all(each in self._stepped for each in round_.places):
+        if self.in_process and len(self._stepped) < round_.size:
             return False
         had_others = len(self.ballots) > 1
         self._mark(round_.id, stepped=True)
