@@ -34,6 +34,12 @@ def test_results_come_back_by_rank_and_the_job_is_found_again(environ: dict[str,
     again.delete()
 
 
+def test_submit_does_not_import_what_only_those_who_await_need() -> None:
+    code = "import sys, holdfast; holdfast.submit, holdfast.Job; print('asyncio' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"False\n"
+
+
 async def _await(job: holdfast.Job[int]) -> int:
     return await job
 

@@ -212,6 +212,24 @@ def test_a_backend_that_is_down_is_told_to_the_caller() -> None:
     assert handler.shutdown() is False
 
 
+class TakesNothing(InMemory):
+    """Answers every change with None: not taken, and not known why."""
+
+    def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
+        return None
+
+
+def test_the_join_timeout_counts_also_while_a_backend_takes_no_change() -> None:
+    times = RendezvousTimeout(timedelta(seconds=0.1), close=timedelta(seconds=0.1))
+    handler = DynamicRendezvousHandler.from_backend("run", MemoryStore(), TakesNothing(), 1, 1, timeout=times)
+
+    with pytest.raises(RendezvousTimeoutError, match="'memory' did not take this node's change"):
+        handler.next_rendezvous()
+    with pytest.raises(RendezvousTimeoutError):
+        handler.set_closed()
+    assert handler.shutdown() is False
+
+
 def test_a_foreign_state_is_refused() -> None:
     backend = InMemory()
     backend.set_state(b"\x80\x04]q\x00.")

@@ -173,7 +173,7 @@ def test_a_return_value_that_cannot_travel_is_a_failure_that_says_so(launch):
 def test_a_function_that_cannot_travel_is_the_callers_fault(launch):
     with pytest.raises(UsageError, match="cannot be sent"):
         launch(lambda _: None, start_method="spawn")
-    with pytest.raises(UsageError, match="none of spawn"):
+    with pytest.raises(UsageError, match="one of spawn"):
         launch(square, start_method="teleport")
 
 

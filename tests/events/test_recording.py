@@ -127,7 +127,7 @@ def test_configuring_the_null_handler_ends_that(collecting: Collecting) -> None:
 
 
 def test_what_is_no_handler_is_refused() -> None:
-    with pytest.raises(UsageError, match="is no EventHandler"):
+    with pytest.raises(UsageError, match="is not an EventHandler"):
         events.configure(print)  # type: ignore[arg-type]
 
 

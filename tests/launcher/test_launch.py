@@ -355,10 +355,10 @@ def test_quiet_says_nothing_when_all_is_well(launch: StartLaunch) -> None:
         (["no_such.py"], "there is no script 'no_such.py' here; use -m for a module"),
         ([], "name the script to run"),
         (["--rdzv-conf", "lease", "--no-python", "true"], "--rdzv-conf 'lease' must be key=value"),
-        (["--admit", "never", "--no-python", "true"], "'never' is no admission policy"),
+        (["--admit", "never", "--no-python", "true"], "'never' is not an admission policy"),
         (["--rdzv-backend", "zookeeper", "--nnodes", "2", "--no-python", "true"], "'zookeeper' is not registered"),
         (["--nproc-per-node", "many", "--no-python", "true"], "many"),
-        (["--forward-signals", "USR9", "--no-python", "true"], "'USR9' is no signal"),
+        (["--forward-signals", "USR9", "--no-python", "true"], "'USR9' is not a signal"),
         (["--numa-binding", "moon", "--no-python", "true"], "'moon' is not one of 'node', 'socket'"),
     ],
 )

@@ -233,7 +233,7 @@ def test_a_taken_port_is_a_clear_error_for_a_node_that_must_host(make: Make) -> 
 
 def test_require_secret_is_the_default_and_excludes_insecure(make: Make) -> None:
     assert make("192.0.2.1", require_secret=True).secret.key
-    with pytest.raises(UsageError, match="--require-secret and --insecure exclude each other"):
+    with pytest.raises(UsageError, match="--require-secret and --insecure cannot be used together"):
         make("192.0.2.1", require_secret=True, insecure=True)
 
 

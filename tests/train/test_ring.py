@@ -324,6 +324,6 @@ def test_a_worker_without_arrays_must_say_what_they_look_like() -> None:
     ring = Ring(0, 1)
     with pytest.raises(UsageError, match="like="):
         ring.all_reduce_parts([])
-    with pytest.raises(UsageError, match="no way to combine"):
+    with pytest.raises(UsageError, match="not a way to combine"):
         ring.all_reduce(np.zeros(1), "mean")
     ring.close()

@@ -113,3 +113,19 @@ def test_workers_that_hold_one_copy_of_a_model_go_together(gang, tmp_path):
         assert list(gangs.replica(0)) == [0, 1]
     finally:
         gangs.close()
+
+
+def test_they_go_together_also_before_the_replacements_have_said_so(gang):
+    gangs = Gangs(gang(0, 1))
+    try:
+        gangs.start()
+        Path(gangs._of[0]._beside_error_file(0, "member")).write_text("2")
+        assert list(gangs.replica(1)) == [0, 1]
+        kill(gangs, 0)
+        kill(gangs, 1)
+        gangs.replace(gang(0, 1))
+
+        assert not gangs.is_member(0)
+        assert list(gangs.replica(1)) == [0, 1]
+    finally:
+        gangs.close()
