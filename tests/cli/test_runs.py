@@ -58,7 +58,7 @@ def test_the_end_of_a_run_and_the_list_of_runs_tell_the_same(invoke: Invoke, tmp
 def test_a_launch_that_finds_no_other_node_has_failed_and_says_why(invoke: Invoke, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("")
-    meeting = ("--rdzv-endpoint", "127.0.0.1:0", "--rdzv-conf", "is_host=true", "--join-timeout", "1s")
+    meeting = ("--rdzv-endpoint", "127.0.0.1:0", "--rdzv-conf", "is_host=true", "--join-timeout", "3s")
     launched = subprocess.run(
         ["holdfast", "launch", "--nnodes", "2", *meeting, "--rdzv-id", "alone", str(script)], check=False
     )
