@@ -85,7 +85,7 @@ def launch_nodes(home: Path, count: int, workers: int, *script: str) -> str:
         said = [node.communicate(timeout=400)[0] for node in nodes]
     finally:
         serving.terminate()
-        serving.wait(60)
+        serving.wait(240)
         held.close()
     assert [node.returncode for node in nodes] == [0] * count, "\n".join(said)
     return "\n".join(said)

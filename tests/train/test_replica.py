@@ -290,7 +290,7 @@ def test_the_followers_do_what_the_leader_decides_and_get_its_answer(
     machine = TrainerMachine()
     whole, half = t.StepRolledBack(whole=True), t.StepRolledBack(whole=False)
     workers: list[Any] = [Hands({t.RollBack: whole}), Hands({t.RollBack: whole}), Hands({t.RollBack: half})]
-    machine.stage, machine.round = machine.stage.STEPPING, t.RoundAgreed(1, 0, 2)
+    machine.stage, machine.round = machine.stage.STEPPING, t.RoundSealed(1, 0, 2)
     machine.synced, machine._regroup = True, None
     leads = Leads(machine, ends[0])
     follows = [Follows(end, FollowerRounds(end)) for end in ends[1:]]
