@@ -62,6 +62,8 @@ class Job:
         self._mark = secrets.token_hex(8)
         self._others: list[subprocess.Popen[bytes]] = []
         self._stopped: set[int] = set()
+        #: Hosts whose agents were told to end.
+        self._drained: set[int] = set()
         (self.folder / "secret").write_text(secrets.token_hex(32))
         (self.folder / "secret").chmod(0o600)
 
@@ -116,6 +118,9 @@ class Job:
         self._undo()
         if self.setting.where == "serve" and self._others[-1].poll() is not None:
             self.serve()
+        for host in self._drained:
+            self.agents[host].wait(END_S)
+        self._drained.clear()
         for host in self.all:
             if self.agents[host].poll() is not None:
                 self.start(host)
@@ -166,6 +171,11 @@ class Job:
             _signal(pid, signal.SIGKILL)
         self.agents[host].wait()
 
+    def drain(self, host: int) -> None:
+        """SIGTERM an agent, as a scheduler does."""
+        _signal(self.agents[host].pid, signal.SIGTERM)
+        self._drained.add(host)
+
     def stop(self, pids: Sequence[int]) -> None:
         """SIGSTOP processes; they go on at the end at the latest."""
         for pid in pids:
@@ -179,8 +189,11 @@ class Job:
             self._stopped.discard(pid)
 
     def carrier(self) -> int:
-        """Return the host whose agent carries the coordinator: the one that listens."""
-        return next((host for host in self.all if self._listens(host)), 1)
+        """Return the host whose agent carries the coordinator: every agent may listen, and the others are with one.
+
+        torchrun's is on the first host.
+        """
+        return 1 if self.setting.way == TORCHRUN else max(self.all, key=self._callers)
 
     def tail(self, lines: int = 8) -> str:
         """Return the last lines of every host's log."""
@@ -269,9 +282,23 @@ class Job:
 
     def _listens(self, host: int) -> bool:
         """Whether the agent of a host listens; its workers may, too."""
-        command = [*self.hosts.prefix(host), "ss", "-Hltnp"]
-        shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        return f"pid={self.agents[host].pid}," in shown
+        return bool(self._ports(host))
+
+    def _ports(self, host: int) -> set[str]:
+        """Return the ports at which the agent of a host listens."""
+        mine = f"pid={self.agents[host].pid},"
+        return {line.split()[3].rpartition(":")[2] for line in self._sockets(host, "-Hltnp") if mine in line}
+
+    def _callers(self, host: int) -> int:
+        """Count the other hosts that are connected to the agent of a host."""
+        ports = self._ports(host)
+        ends = [line.split()[2:4] for line in self._sockets(host, "-Htn", "state", "established")]
+        callers = {theirs.rpartition(":")[0].strip("[]") for ours, theirs in ends if ours.rpartition(":")[2] in ports}
+        return len({caller.removeprefix("::ffff:") for caller in callers} & {*map(self.hosts.address, self.all)})
+
+    def _sockets(self, host: int, *flags: str) -> list[str]:
+        command = [*self.hosts.prefix(host), "ss", *flags]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 
     def _wait_templates(self) -> None:
         """Wait until our agents have imported torch in their templates, as in a job that has run for a while."""

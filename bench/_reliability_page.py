@@ -20,12 +20,14 @@ by that script from `bench/reliability.json`, which holds every trial.
 Network namespaces of one machine are the hosts, three or four of them with one worker each, in steps of 50 ms over
 gloo, `--nnodes 2:3` or `2:4`. *Plain* is a script as for torchrun that saves its state every ten steps on storage that
 all hosts share; *in process* is the same training in `holdfast.torch.elastic`, without checkpoints; *torchrun* runs the
-plain script. The trials were made before an agent on another host took the coordinator over by default, and are kept
-from one version of the code to the next until they are made again with `--fresh`.
+plain script. Trials are kept from one version of the code to the next until they are made again with `--fresh`. Where a
+job has recovered it is made whole and struck again, so the coordinator may be on any of the hosts; the cases of the
+coordinator's node strike the host that it is on.
 
 - **pause**: the longest time in which a host that was not itself struck made no step, from the fault to the end of the
   trial. Where a fault lasts and training waits for its end, that time is in it.
-- **recovered**: trials in which all surviving hosts stepped again within 60 s after the fault; torchrun has 120 s.
+- **recovered**: trials in which all surviving hosts stepped again within 60 s after the fault; torchrun has 120 s, and
+  where a node has to come back, all have 180 s.
 - **steps lost**: steps that one host did more than once, the most of all trials.
 - **samples off**: samples that the final state has seen too often or too rarely, the most of all trials.
 - **split**: steps that both halves of a partition made side by side.

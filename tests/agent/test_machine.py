@@ -14,10 +14,13 @@ from holdfast.agent.machine import (
     AgentMachine,
     AgentRules,
     AskRound,
+    AwaitLink,
     AwaitPreload,
     Begin,
     End,
+    LinkMended,
     Outcome,
+    Parted,
     PreloadBegun,
     Preloaded,
     ReplaceWorkers,
@@ -432,3 +435,45 @@ def test_nothing_happens_after_the_end(running: Agent) -> None:
     running.do(INT, WorkersStopped())
 
     assert running.do(WorkerFailed(BOOM)) == running.do(broken("x")) == running.do(INT) == []
+
+
+# -- apart ---------------------------------------------------------------------------------------------------
+
+
+def test_a_node_that_cannot_talk_to_another_leaves_first_and_joins_again_once_it_can(running: Agent) -> None:
+    assert running.do(Parted("no answer from b")) == [
+        Leave("no answer from b"),
+        StopWorkers(SIGTERM, 30.0, "no answer from b"),
+    ]
+    assert running.do(WorkersStopped()) == [AwaitLink("no answer from b")]
+    assert running.do(broken("it left")) == []
+
+    (end,) = running.do(LinkMended())
+
+    assert isinstance(end, End)
+    assert end.outcome.rejoins
+
+
+def test_a_node_that_stands_apart_gives_up_after_a_time_and_says_why() -> None:
+    agent = Agent(apart_timeout_s=60.0)
+    agent.do(Begin(), sealed(), Parted("no answer from b"), WorkersStopped(), now=5.0)
+
+    assert agent.machine.wakeup() == 65.0
+    (end,) = agent.do(Tick(), now=65.0)
+    assert isinstance(end, End)
+    assert not end.outcome.rejoins
+    assert end.outcome.reason == "no answer from b; still so after 60 s, mend the network between them"
+
+
+def test_a_node_that_stands_apart_heeds_signals(running: Agent) -> None:
+    running.do(Parted("no answer from b"), WorkersStopped())
+
+    (end,) = running.do(INT)
+
+    assert isinstance(end, End)
+    assert (end.outcome.signal, end.outcome.rejoins) == (2, False)
+
+
+def test_workers_that_do_not_run_need_not_be_kept_apart() -> None:
+    assert Agent().do(Begin(), Parted("no answer from b")) == []
+    assert Agent().do(Begin(), sealed(), WorkerFailed(BOOM), Parted("no answer from b"), LinkMended()) == []

@@ -13,7 +13,7 @@ import holdfast
 from holdfast.errors import JobCancelledError, WorkerFailedError
 
 #: Longer than any job of these tests takes on a busy machine.
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 
 
 def work(number: int) -> int:
@@ -73,9 +73,9 @@ def typed(x):
 
 base = 40
 good, bad = holdfast.submit(typed, 2), holdfast.submit(typed, -1)
-print(good.result(100))
+print(good.result(240))
 try:
-    bad.result(100)
+    bad.result(240)
 except Wrong as error:
     print(type(error).__name__, error)
 

@@ -169,6 +169,11 @@ class AgentFacts:
             self._stopping_at = None
             self._tell("workers_stopped", f"workers stopped after {took_ms:.0f} ms", {"duration_ms": took_ms})
 
+    def parted(self, reason: str) -> None:
+        """This node stands apart from the others of the run."""
+        self._waiting = f"{reason}; this node joins again when they can talk"
+        self._tell("node_apart", f"standing apart: {self._waiting}", {"round": self._round, "reason": reason}, WARNING)
+
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def ended(self, outcome: Outcome, state: WorkerState, errors: dict[int, str]) -> None:

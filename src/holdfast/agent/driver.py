@@ -22,6 +22,7 @@ from holdfast.agent.machine import (
     AgentMachine,
     AgentRules,
     AskRound,
+    AwaitLink,
     AwaitPreload,
     Begin,
     End,
@@ -133,6 +134,13 @@ class Workers(Protocol):
     def send(self, number: int) -> None:
         """Pass a signal on to the workers."""
         del number
+
+    def await_link(self) -> bool:
+        """Ask the hosts that this node cannot talk to until they answer, in the background; says whether it can.
+
+        The inbox gets `LinkMended` then.
+        """
+        return False
 
     def close(self, number: int) -> None:
         """Stop whatever still runs, with this signal, and release everything."""
@@ -305,6 +313,9 @@ class Agent:
                     self._workers.stop(effect.number, effect.grace_s)
             case SignalWorkers():
                 self._workers.send(effect.number)
+            case AwaitLink():
+                self.facts.parted(effect.reason)
+                self._workers.await_link()
             case End():
                 self.outcome = effect.outcome
             case _:
@@ -375,6 +386,8 @@ class Agent:
             if not isinstance(error, RendezvousGracefulExitError):
                 self.facts.ended(Outcome(succeeded=False, reason=str(error)), WorkerState.FAILED, {})
             raise error
+        if outcome.rejoins:
+            return RunResult(WorkerState.STOPPED)
         result = self._result(outcome)
         errors = {rank: str(failure.message) for rank, failure in result.failures.items()}
         self.facts.ended(outcome, result.state, errors)

@@ -105,6 +105,19 @@ class Hangs:
         except ValueError:  # they have just ended
             return 0
 
+    def progress(self) -> int | None:
+        """Return a number that changes when a worker here makes a step; None if none has beaten; from any thread.
+
+        A step that is tried again is no step.
+        """
+        book = self._book
+        try:
+            found = [] if book is None else [book.progress(each) for each in tuple(self._ranks)]
+        except ValueError:  # they have just ended
+            return None
+        steps = [each.steps if each.last_step is None else each.last_step for each in found if each is not None]
+        return sum(steps) if steps else None
+
     def tell_steps(self, local_ranks: Iterable[int]) -> None:
         """Publish how far these workers got; those that never beat are left out."""
         found = {

@@ -35,6 +35,7 @@ from holdfast.workers.gangs import Gangs, stopped_by_signal
 from holdfast.workers.logs import SYS_STREAM
 
 if TYPE_CHECKING:
+    from holdfast.agent.link_watch import LinkWatch
     from holdfast.agent.vault_host import VaultHost
 
 
@@ -85,8 +86,16 @@ class LocalWorkers:
         )
         self._vault: VaultHost | None = None
         self._hangs = Hangs(options.hang, self._gather_stacks, lambda: ask_others_still(agent.calls, group))
+        #: Made with the first round of several nodes.
+        self._links: LinkWatch | None = None
         if agent.calls is not None:
-            agent.calls.serve(self._hangs.answer, self._hangs.count_steps)
+            agent.calls.serve(self._answer, self._hangs.count_steps)
+
+    def _answer(self, topic: str, body: str) -> str:
+        """Answer another node's question about the workers here."""
+        if self._links is not None and self._links.answers(topic):
+            return self._links.answer(topic, body)
+        return self._hangs.answer(topic, body)
 
     @property
     def failures(self) -> tuple[Failure, ...]:
@@ -145,7 +154,7 @@ class LocalWorkers:
         self._half_finished.begin()
         self._frozen.begin(envs)
         self.gangs.start()
-        self._hangs.watch(self.group, self.gangs)
+        self._watch(place)
         self._preloading.begin_later(time.monotonic(), workers=True)
         self._dest = dest
         self._agent.observers.place_journal(self._logs_specs.root_log_dir)
@@ -226,6 +235,7 @@ class LocalWorkers:
         """Record that the workers, which outlived a round, are in the next one."""
         self._place = place
         seat(self.group, place)
+        self._watch_links(place)
 
     def replace(self, restarts: int) -> tuple[list[int], str]:
         """Start a new worker in the place of each that failed; the others are not disturbed."""
@@ -242,10 +252,34 @@ class LocalWorkers:
         for worker in group.workers:
             worker.id = gangs.pids()[worker.local_rank]
         group.state = WorkerState.HEALTHY
-        self._hangs.watch(group, gangs)
+        self._watch(place)
         return [worker.global_rank for worker in group.workers if worker.local_rank in failed], why
 
     # -- watching --------------------------------------------------------------------------------------------------
+
+    def _watch(self, place: Place) -> None:
+        """Watch workers that have just been started: all, or those that were replaced."""
+        assert self.gangs is not None
+        self._hangs.watch(self.group, self.gangs)
+        self._watch_links(place)
+
+    def _watch_links(self, place: Place) -> None:
+        """Watch the workers' links to other nodes, where there are any."""
+        calls, rounds, gangs = self._agent.calls, self._rounds, self.gangs
+        if self._links is None and place.group_world_size > 1 and calls is not None and isinstance(rounds, Coordinated):
+            from holdfast.agent.link_watch import LinkWatch  # a launch of one node would wait for the import
+
+            limit_s = self._options.hang.limit_s if self._options.hang is not None else None
+            self._links = LinkWatch(rounds, calls, self._inbox, limit_s, self._hangs.progress, self._take_stacks)
+        if self._links is not None and gangs is not None:
+            pids = gangs.pids()
+            self._links.watch(place, {each.global_rank: pids[each.local_rank] for each in self.group.workers})
+
+    def await_link(self) -> bool:
+        """Ask the hosts that this node cannot talk to until they answer."""
+        if self._links is not None:
+            self._links.await_link()
+        return self._links is not None
 
     def look(self, now: float) -> WorkersEvent | None:
         """Look at the workers without waiting, and return what has happened."""
@@ -419,6 +453,9 @@ class LocalWorkers:
         """
         return {**ask_others(self._agent.calls), **local}
 
+    def _take_stacks(self) -> dict[int, Stack]:
+        return self._gather_stacks(self._hangs.take_stacks())
+
     # -- stopping --------------------------------------------------------------------------------------------------
 
     def stop(self, number: int, grace_s: float) -> None:
@@ -459,6 +496,8 @@ class LocalWorkers:
             self._close_gangs()
         self._preloading.close()
         self._hangs.close()
+        if self._links is not None:
+            self._links.close()
         if self._vault is not None:
             self._vault.close()
             self._vault = None
@@ -479,6 +518,8 @@ class LocalWorkers:
 
     def _close_gangs(self) -> None:
         self._hangs.forget()
+        if self._links is not None:
+            self._links.forget()
         if self.gangs is not None:
             self.gangs.close()
             self.gangs = None

@@ -16,6 +16,9 @@ PRELOADING comes before ASKING where asking at once would break into a round tha
 round is sealed while the workers' imports are under way: to wait for their end is quicker than to begin them again in
 every worker. Imports that begin while workers run hold up only the next start.
 
+A node whose workers cannot talk to those of another one stands APART: it leaves, so that the others go on, and ends
+once it can talk to them; then it is started again and joins as a new node.
+
 Workers that train in process (`holdfast.train`) survive each other: one that fails is replaced while the others run,
 and a broken round only makes the agent ask for the next one. Then RUNNING stays RUNNING.
 
@@ -53,6 +56,8 @@ SHUTDOWN_TIMEOUT_S = 30.0
 #: How long an agent whose workers have finished waits for those of the other nodes.
 EXIT_BARRIER_TIMEOUT_S = 300.0
 BACKOFF_S_MAX = 60.0
+#: How long a node stands apart from others that it cannot talk to, before it gives up.
+APART_TIMEOUT_S = 600.0
 
 
 class Stage(enum.StrEnum):
@@ -65,6 +70,7 @@ class Stage(enum.StrEnum):
     RUNNING = "running"
     STOPPING = "stopping"
     PAUSED = "paused"
+    APART = "apart"
     FINISHED = "finished"
     ENDED = "ended"
 
@@ -81,6 +87,7 @@ class AgentRules(Struct, frozen=True):
     #: The pause before the first restart after a failure here; it doubles with each one up to the maximum.
     backoff_s: float = 0.0
     backoff_s_max: float = BACKOFF_S_MAX
+    apart_timeout_s: float = APART_TIMEOUT_S
 
 
 # -- events; those of rounds are the member's effects --------------------------------------------------------
@@ -126,6 +133,16 @@ class WorkersStopped(Struct, frozen=True):
     cause: Cause | None = None
 
 
+class Parted(Struct, frozen=True):
+    """The workers here cannot talk to those of another node: the others are better off without this one."""
+
+    reason: str
+
+
+class LinkMended(Struct, frozen=True):
+    """This node can talk to the others again; the answer to `AwaitLink`."""
+
+
 class Signalled(Struct, frozen=True):
     """This agent received a signal that ends it."""
 
@@ -149,6 +166,8 @@ AgentEvent = (
     | WorkersFinished
     | WorkersStopped
     | RoundEvent
+    | Parted
+    | LinkMended
     | Signalled
     | SignalPassing
     | Tick
@@ -209,6 +228,12 @@ class SignalWorkers(Struct, frozen=True):
     number: int
 
 
+class AwaitLink(Struct, frozen=True):
+    """Ask the hosts that this node cannot talk to until they answer; then `LinkMended` comes."""
+
+    reason: str
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How an agent ends: with success, with a failure and its cause, or by the signal that ended it."""
@@ -220,6 +245,8 @@ class Outcome:
     crash_loop: bool = False
     #: Set if no round was formed: the answer to the last ask.
     unanswered: AskFailed | RunEnded | None = None
+    #: Whether this node stood apart, and is to join the run again.
+    rejoins: bool = False
 
 
 class End(Struct, frozen=True):
@@ -236,6 +263,7 @@ AgentEffect = (
     | ReplaceWorkers
     | StopWorkers
     | SignalWorkers
+    | AwaitLink
     | Fail
     | Replace
     | Finish
@@ -271,6 +299,9 @@ class AgentMachine:
         #: Set while stopping for good: how the agent ends once nothing runs.
         self._ending: Outcome | None = None
         self._left = False
+        #: Why this node stands apart, or is about to.
+        self._parted = ""
+        self._apart_ends: float | None = None
         self._resume_at: float | None = None
         self._barrier_ends: float | None = None
         self._out: list[AgentEffect] = []
@@ -286,13 +317,16 @@ class AgentMachine:
 
     def wakeup(self) -> float | None:
         """Say when time alone changes something."""
-        when = self._resume_at if self._resume_at is not None else self._barrier_ends
+        when = next(
+            (each for each in (self._resume_at, self._barrier_ends, self._apart_ends) if each is not None), None
+        )
         return None if when == float("inf") else when
 
     def check(self) -> None:
         """Assert every invariant."""
         assert (self._resume_at is not None) == (self.stage is Stage.PAUSED)
         assert (self._barrier_ends is not None) == (self.stage is Stage.FINISHED)
+        assert (self._apart_ends is not None) == (self.stage is Stage.APART)
         assert not self._regrouping or self._in_process, "a round was asked for beside workers that do not outlive it"
         assert self.stage is not Stage.ASKING or not self._regrouping, "asking for a round twice"
         assert self.place is not None or self.stage not in {*_IN_ROUND, Stage.SEATED}, f"{self.stage} without a place"
@@ -336,6 +370,8 @@ class AgentMachine:
                 self._on_finished(event, now)
             case WorkersStopped():
                 self._on_stopped(event, now)
+            case Parted() | LinkMended():
+                self._on_link(event)
             case Signalled():
                 self._on_signal(event)
             case SignalPassing():
@@ -449,11 +485,24 @@ class AgentMachine:
         rules = self.rules
         if self._ending is not None:
             self._end(self._ending)
+        elif self._parted:
+            self.stage = Stage.APART  # STOPPING -> APART
+            self._apart_ends = now + rules.apart_timeout_s
+            self._out.append(AwaitLink(self._parted))
         elif self._cause is not None and rules.backoff_s > 0:
             self.stage = Stage.PAUSED
             self._resume_at = now + min(rules.backoff_s * 2 ** max(self.restarts - 1, 0), rules.backoff_s_max)
         else:
             self._ask()
+
+    def _on_link(self, event: Parted | LinkMended) -> None:
+        if isinstance(event, LinkMended):
+            if self.stage is Stage.APART:
+                self._end(Outcome(succeeded=False, reason="it can talk to the others again", rejoins=True))
+        elif self.stage is Stage.RUNNING:
+            self._parted, self._left = event.reason, True
+            self._out.append(Leave(event.reason))
+            self._stop(SIGTERM, event.reason)
 
     def _on_signal(self, event: Signalled) -> None:
         reason = f"received {event.name}"
@@ -478,6 +527,9 @@ class AgentMachine:
         elif self._barrier_ends is not None and now >= self._barrier_ends:
             limit = self.rules.exit_barrier_timeout_s
             self._end(Outcome(succeeded=True, reason=f"finished; the others did not within {limit:g} s"))
+        elif self._apart_ends is not None and now >= self._apart_ends:
+            reason = f"{self._parted}; still so after {self.rules.apart_timeout_s:g} s, mend the network between them"
+            self._end(Outcome(succeeded=False, reason=reason))
 
     # -- small things ----------------------------------------------------------------------------------------
 
@@ -508,5 +560,5 @@ class AgentMachine:
     def _end(self, outcome: Outcome) -> None:
         self.stage = Stage.ENDED
         self._regrouping = False
-        self._resume_at = self._barrier_ends = None
+        self._resume_at = self._barrier_ends = self._apart_ends = None
         self._out.append(End(outcome))

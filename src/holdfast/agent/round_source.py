@@ -110,6 +110,10 @@ class Coordinated(Protocol):
         """This node's place in the current round."""
 
     @property
+    def min_nodes(self) -> int:
+        """How many nodes a round needs."""
+
+    @property
     def secret(self) -> Secret:
         """The run's secret."""
 

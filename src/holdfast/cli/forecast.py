@@ -30,7 +30,7 @@ def _share(_: _Context, parameter: _Parameter, value: str) -> float:
     try:
         return float(value[:-1]) / 100 if value.endswith("%") else float(value)
     except ValueError:
-        raise click.BadParameter(f"'{value}' is no share: write 78% or 0.78", param=parameter) from None
+        raise click.BadParameter(f"'{value}' is not a share: write 78% or 0.78", param=parameter) from None
 
 
 @click.command()

@@ -142,6 +142,14 @@ def run_agent(
     config: LaunchConfig, entrypoint: Entrypoint | None, args: list[Any], health_check_server: Any = None
 ) -> LaunchReport:
     """Run one node's agent to its end and return a report; only errors that keep it from starting are raised."""
+    while (report := _run_once(config, entrypoint, args, health_check_server)).outcome.rejoins:
+        pass  # it stood apart from nodes that it could not talk to, and joins the run again
+    return report
+
+
+def _run_once(
+    config: LaunchConfig, entrypoint: Entrypoint | None, args: list[Any], health_check_server: Any
+) -> LaunchReport:
     handler = _make_handler(config)
     if config.local_options.invitation:
         facts.warn("meeting_place", config.local_options.invitation)

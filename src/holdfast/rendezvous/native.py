@@ -77,6 +77,8 @@ from holdfast.wire.tls import TlsFiles
 GOODBYE_S = 2.0
 #: How long a look at the run may take before it is joined.
 PEEK_S = 1.0
+#: So many of the agents that an agent before this one knew are looked at.
+PEEKS_MAX = 4
 #: How often a wait looks whether the thread that would answer it still runs.
 LOOK_S = 1.0
 
@@ -213,6 +215,11 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         return self._spec.node
 
     @property
+    def min_nodes(self) -> int:
+        """How many nodes a round needs."""
+        return self._member.machine.settings.min_nodes
+
+    @property
     def max_nodes(self) -> int:
         """How many nodes may take part."""
         return self._member.machine.settings.max_nodes
@@ -303,11 +310,21 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         settings = self._member.machine.settings
         if self._left or self.is_host or settings.min_nodes == settings.max_nodes:
             return False
+        return any(map(self._runs_at, self._known_places()))
+
+    def _known_places(self) -> list[Endpoint]:
+        """Return where the coordinator may be: another agent may have taken it over since this host had one."""
+        found = self._file.found if self._file is not None else None
+        heirs = found.heirs if found is not None else ()
+        return [self._endpoint, *(parse_endpoint(heir.address) for heir in heirs[:PEEKS_MAX] if heir.address)]
+
+    def _runs_at(self, endpoint: Endpoint) -> bool:
         tls = self._tls.client_context() if self._tls else None
         try:
-            reports = ask_coordinator(self._endpoint, self._secret.key, self._run_id, tls, PEEK_S)
+            reports = ask_coordinator(endpoint, self._secret.key, self._run_id, tls, PEEK_S)
         except HandshakeError as error:
-            self._refused = self._explain(error)
+            if endpoint == self._endpoint:
+                self._refused = self._explain(error)
             return False
         except (HoldfastError, TimeoutError):
             return False  # no coordinator is there yet; the ask that follows tells what is the matter
@@ -535,6 +552,6 @@ def _secret(endpoint: Endpoint, node: NodeSettings) -> Secret:
     secret = find_secret(node.secret_file, insecure=node.insecure, alone=alone)
     if not secret.key:
         if node.require_secret:
-            raise UsageError("--require-secret and --insecure exclude each other: leave one out")
+            raise UsageError("--require-secret and --insecure cannot be used together: leave one out")
         facts.warn("open_door", open_door_warning(endpoint))
     return secret
