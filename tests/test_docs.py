@@ -187,6 +187,36 @@ def anchors_of(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings} | set(named)
 
 
+#: A row of the comparison in the README, the row of docs/BENCHMARKS.md that it comes from, and pairs of cells: one of
+#: each that say the same.
+COMPARED = [
+    ("a plain torch script, one of 2 workers killed", "one of 2 workers killed, warm", [(1, 1), (2, 2)]),
+    ("a node lost: until", "a node lost, another carries the coordinator", [(1, 1), (2, 2)]),
+    ("the coordinator's node lost", "a node lost, it carried the coordinator", [(1, 1)]),
+    ("training in process", "one of two killed: survivor's stall", [(1, 1)]),
+    ("training in process", "... beside torchft tuned to 0.4 s", [(3, 2)]),
+    ("an agent killed", "an agent killed: processes left behind", [(1, 1), (2, 2)]),
+]
+
+
+@pytest.mark.parametrize(("ours", "theirs", "cells"), COMPARED)
+def test_the_comparison_in_the_readme_has_the_figures_of_the_benchmarks(
+    ours: str, theirs: str, cells: list[tuple[int, int]]
+) -> None:
+    said, measured = row_of("README.md", ours), row_of("docs/BENCHMARKS.md", theirs)
+    for here, there in cells:
+        figure = said[here].split()[0]
+        decimals = len(figure.partition(".")[2])
+        assert figure == f"{float(measured[there].split()[0]):.{decimals}f}", f"{said[0]}: {measured[there]}"
+
+
+def row_of(page: str, begin: str) -> list[str]:
+    """Return the cells of the first row of a page's tables whose first cell begins so."""
+    rows = (line.strip("|").split("|") for line in (ROOT / page).read_text().splitlines() if line.startswith("|"))
+    cells = ([cell.strip().replace("&nbsp;", "") for cell in row] for row in rows)
+    return next(row for row in cells if row[0].startswith(begin))
+
+
 def test_every_how_to_is_found_from_the_readme_and_shows_something() -> None:
     readme = (ROOT / "README.md").read_text()
     for page in ROOT.glob("docs/howto/*.md"):
