@@ -19,7 +19,9 @@ only_in_test_clusters = pytest.mark.skipif(
     not os.environ.get("HOLDFAST_TEST_CLUSTERS"), reason="only in make test-clusters"
 )
 #: No test waits for that long; it only keeps a broken one from hanging.
-PATIENCE_S = 180.0
+PATIENCE_S = 240.0
+#: Three nodes have trained for some steps; where the machine is busy, the third may come late.
+ALL_TRAIN = r"step (?:[5-9]|\d\d) of 3"
 
 TRAIN = """
 import sys, time
@@ -116,7 +118,7 @@ class Shell:
 def survives_a_killed_node(shell: Shell, kill) -> None:
     """Two or more nodes train; one that is not the first is killed; the others go on and end well."""
     handle = shell.submit("-j", "2:3x1", "--last-call", "5s", "--lease", "3s", "train.py", "0.2")
-    shell.wait_lines(handle, "step 5 of 3")
+    shell.wait_lines(handle, ALL_TRAIN)
     kill(shell.node(handle, 2))
     shell.wait_lines(handle, r"step \d+ of 2")
     ended_without_losing_a_step(shell, handle)
@@ -132,7 +134,7 @@ def survives_a_killed_coordinator(shell: Shell, kill, *, retries: int = 2, lines
     words = "-j 2:3x1 --last_call 5s --lease 3s --script train.py 0.2"
     moves = ["--rdzv_conf", "takeover=false"] if retries else []
     handle = shell.submit("dist.elastic", "--max_retries", str(retries), *moves, *words.split())
-    shell.wait_lines(handle, "step 5 of 3")
+    shell.wait_lines(handle, ALL_TRAIN)
     kill(shell.node(handle, 0))
     ended_without_losing_a_step(shell, handle, lines_die=lines_die)
 

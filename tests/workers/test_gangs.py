@@ -94,9 +94,9 @@ def test_the_orphan_reaper_leaves_a_pid_alone_that_was_given_back():
     reaper.drop(innocent.pid)
 
     os.close(reaper._write_end)  # as if the agent had died
-    reaper._process.wait(60)
+    reaper._process.wait(240)
 
-    assert guilty.wait(60) == -9
+    assert guilty.wait(240) == -9
     assert innocent.poll() is None
     innocent.kill()
     innocent.wait()
@@ -110,5 +110,21 @@ def test_workers_that_hold_one_copy_of_a_model_go_together(gang, tmp_path):
         Path(gangs._of[1]._beside_error_file(1, "member")).write_text("2")
         assert list(gangs.replica(3)) == [2, 3]
         assert list(gangs.replica(0)) == [0, 1]
+    finally:
+        gangs.close()
+
+
+def test_they_go_together_also_before_the_replacements_have_said_so(gang):
+    gangs = Gangs(gang(0, 1))
+    try:
+        gangs.start()
+        Path(gangs._of[0]._beside_error_file(0, "member")).write_text("2")
+        assert list(gangs.replica(1)) == [0, 1]
+        kill(gangs, 0)
+        kill(gangs, 1)
+        gangs.replace(gang(0, 1))
+
+        assert not gangs.is_member(0)
+        assert list(gangs.replica(1)) == [0, 1]
     finally:
         gangs.close()
