@@ -22,6 +22,8 @@ fail() {
 export DEBIAN_FRONTEND=noninteractive
 # Another program may be installing packages: it is waited for.
 apt() { apt-get -o DPkg::Lock::Timeout=600 -qq "$@"; }
+# Names the packages that come new: one with a version in brackets is there already and is only upgraded, so it stays.
+new_packages() { awk '/^Inst / && $3 !~ /^\[/ {print $2}'; }
 purge() {
     # dpkg, unlike apt, does not take packages along that were not named: one that others now need stays.
     until said=$(LC_ALL=C dpkg --purge --abort-after=1000 "$@" 2>&1); do
@@ -40,6 +42,12 @@ done
 # Only what this script itself installs is taken away: other programs may install packages while the tests run.
 added=() && users=()
 for user in munge slurm sshd etcd dnsmasq mysql; do id -u "$user" >/dev/null 2>&1 || users+=("$user"); done
+# What packages and engines leave where they are purged.
+folders=() && group=docker && forwards=$(cat /proc/sys/net/ipv4/ip_forward)
+for folder in /etc/{cni,containers,docker} /run/{containerd,containers,docker,libpod,runc,runit,sshd} /var/lib/containers; do
+    [ -e "$folder" ] || folders+=("$folder")
+done
+! getent group docker >/dev/null || group=
 
 leave_nothing() {
     local code=$?
@@ -53,7 +61,11 @@ leave_nothing() {
         for user in "${users[@]}"; do
             ! id -u "$user" >/dev/null 2>&1 || userdel "$user" || code=1
         done
+        [ -z "$group" ] || ! getent group "$group" >/dev/null || groupdel "$group" || code=1
+        [ ${#folders[@]} = 0 ] || rm -rf --one-file-system "${folders[@]}" || code=1
     fi
+    # Networks of containers switch forwarding on. It goes back to what it was.
+    [ "$(cat /proc/sys/net/ipv4/ip_forward)" = "$forwards" ] || echo "$forwards" >/proc/sys/net/ipv4/ip_forward || code=1
     exit $code
 }
 trap leave_nothing EXIT
@@ -66,7 +78,7 @@ if [ ${#missing[@]} -gt 0 ]; then
         chmod 755 /usr/sbin/policy-rc.d
     fi
     apt update || fail "the lists of Debian's packages cannot be read"
-    mapfile -t added < <(apt-get install -s --no-install-recommends "${missing[@]}" | awk '/^Inst / {print $2}')
+    mapfile -t added < <(apt-get install -s --no-install-recommends "${missing[@]}" | new_packages)
     [ ${#added[@]} -gt 0 ] || fail "Debian's mirror lacks some of the packages"
     apt install -y --no-install-recommends "${missing[@]}" >/dev/null || fail "the packages cannot be installed"
     [ -z "${made_policy:-}" ] || rm -f /usr/sbin/policy-rc.d

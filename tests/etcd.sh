@@ -38,7 +38,7 @@ if [ ${#missing[@]} -gt 0 ]; then
         made_policy=1
     fi
     apt-get update -qq
-    mapfile -t added < <(apt-get install -s --no-install-recommends "${missing[@]}" | awk '/^Inst / {print $2}')
+    mapfile -t added < <(apt-get install -s --no-install-recommends "${missing[@]}" | awk '/^Inst / && $3 !~ /^\[/ {print $2}')  # not those that are only upgraded
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
     [ -z "$made_policy" ] || rm -f /usr/sbin/policy-rc.d
 else
