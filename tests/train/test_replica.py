@@ -316,7 +316,7 @@ def test_a_step_of_all_is_counted_by_all_before_any_gets_the_answer(
 
     monkeypatch.setattr("holdfast.train.replica.carry_out", carry_out)
     machine = TrainerMachine()
-    machine.stage, machine.round = machine.stage.READY, t.RoundAgreed(1, 1, 2)
+    machine.stage, machine.round = machine.stage.READY, t.RoundSealed(1, 1, 2)
     machine.synced, machine._regroup, machine._vote_at = True, None, 100
     workers: list[Any] = [Hands({t.SettleSums: t.SumsSettled()}) for _ in range(3)]
     deciders = [Leads(machine, ends[0]), *(Follows(end, FollowerRounds(end)) for end in ends[1:])]

@@ -130,7 +130,7 @@ class Job(Generic[T]):
 
     async def _result(self) -> T:
         """Wait without blocking the loop; it can be cancelled, and the job goes on."""
-        import asyncio  # who awaits has imported it; for all others it would be a fourth of what `submit` imports
+        import asyncio  # here, because most programs never await a job
 
         pause = LOOK_S
         while not await asyncio.to_thread(self.done):
