@@ -364,6 +364,7 @@ class CoordinatorMachine:
         if speaker is not None and self.sessions[speaker].seq > join.seq:
             return  # said on an older connection, before the present one
         self._peers[key] = peer
+        self.takeover.elsewhere.pop(join.run, None)  # workers were told so while their agents' run was elsewhere
         self._run(join.run, NodeJoined(join, session.address, session.reached_as), now)
 
     def _relay(self, session: Session, message: Call | Reply) -> None:
