@@ -19,10 +19,10 @@ help:
 	@echo "make test-etcd  elections through real etcd servers; needs root on Debian, says what it installs"
 	@echo "make test-takeover  agents that carry the coordinator on, with real processes and networks that fall apart"
 	@echo "make docs      build the documentation site into site/; it needs no network to be viewed"
-	@echo "make sim       10,000 seeds of simulated faults against the real machines"
+	@echo "make sim       10,000 seeds of each kind of simulated faults against the real machines, 100,000 of takeover; takes hours"
 	@echo "make bench     comparisons with torchrun and others, side by side"
 	@echo "make soak      long runs with real processes; as root also faults between hosts, for docs/RELIABILITY.md"
-	@echo "make campaign  200 schedules of seeded faults on live jobs, on our ring and on gloo"
+	@echo "make campaign  200 schedules of seeded faults on live jobs, on our ring, on gloo and with replicas"
 	@echo "make lint      ruff and mypy only;   make format  let ruff rewrite"
 
 setup: $(VENV)/.ready
@@ -98,6 +98,7 @@ sim: setup
 	$(BIN)/python -m holdfast.sim --seeds 10000 --nodes 5:64
 	$(BIN)/python -m holdfast.sim --seeds 10000 --training
 	$(BIN)/python -m holdfast.sim --seeds 10000 --election
+	$(BIN)/python -m holdfast.sim --seeds 100000 --takeover
 
 soak: setup
 	$(BIN)/python -m bench.garbage --frames 1000000
@@ -111,6 +112,7 @@ bench: setup
 campaign: setup
 	$(BIN)/python -m holdfast.chaos --seeds 200
 	$(BIN)/python -m holdfast.chaos --seeds 200 --backend gloo
+	$(BIN)/python -m holdfast.chaos --seeds 200 --backend replicas
 
 clean:
 	rm -rf site .venv .venv-3.* .venv-ray .venv-torchx .venv-torchx.lock build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -38,6 +38,11 @@ CLOCKS = """## Not in the table
 Clocks that are an hour off are not tried: the clock of this machine is that of all its hosts. No node compares the
 clocks of two hosts.
 """
+#: Until this day no other agent took over the coordinator, unless it was asked for.
+TAKEOVER_DAY = "2026-11-17"
+OLDER = (
+    f"Trials from before {TAKEOVER_DAY} were made before agents on other hosts took over the coordinator by default. "
+)
 BUSY = (
     "That is more than the machine has cores for: other programs competed with the jobs, so **times are upper bounds** "
     "and say little about an idle machine. Whether a job recovered, and what it lost, depends on it less."
@@ -69,7 +74,10 @@ def conditions(data: dict[str, Any]) -> str:
     cores = machine["cores"]
     busy = statistics.median(loads)
     versions = f"Python {machine['python']}, torch {machine['torch']}"
-    words = f"{len(trials)} trials on {cores} cores ({machine['cpu']}), {versions}. "
+    days = dict.fromkeys(sorted(each["when"][:10] for each in trials))
+    when = " and ".join(f"{sum(each['when'].startswith(day) for each in trials)} on {day}" for day in days)
+    words = f"{len(trials)} trials, {when}, on {cores} cores ({machine['cpu']}), {versions}. "
+    words += OLDER if min(days) < TAKEOVER_DAY else ""
     words += f"The load average was {busy:g} in the median trial and {max(loads):g} in the worst. "
     return textwrap.fill(f"{words}{BUSY if busy > cores else ''}", WIDTH) + "\n"
 

@@ -27,6 +27,8 @@ TIMES = 500
 #: After so many the agent has all that it ever holds.
 SETTLED = 20
 PATIENCE_S = 60.0
+#: Nothing is under way any more if nothing has changed for so long.
+CALM_S = 5.0
 SCRIPT = """
     import os, signal, sys
     open(os.environ["HOLDFAST_MEMBER_FILE"], "x").close()
@@ -48,9 +50,17 @@ def held(pid: int) -> dict[str, int]:
     return {
         "descriptors": agent.num_fds(),
         "processes": len(children),
-        "zombies": sum(child.status() == psutil.STATUS_ZOMBIE for child in children),
+        "zombies": sum(is_zombie(child) for child in children),
         "threads": agent.num_threads(),
     }
+
+
+def is_zombie(process: psutil.Process) -> bool:
+    """Whether a process has ended and has not been reaped."""
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def replace_many(way: str, times: int) -> tuple[dict[str, int], dict[str, int], float]:
@@ -100,12 +110,17 @@ def next_worker(launch: subprocess.Popen[str], times: int = 1) -> int:
 
 
 def settled(pid: int) -> dict[str, int]:
-    """Count once nothing of the last replacement is under way: what is there only for a moment is not counted."""
-    counts = []
-    for _ in range(10):
-        counts.append(held(pid))
+    """Count once nothing of the last replacement is under way: when nothing has changed for a while.
+
+    A standby that has taken a place is not replaced at once, and on a busy machine that takes a while itself.
+    """
+    found, since = held(pid), time.monotonic()
+    deadline = since + PATIENCE_S
+    while time.monotonic() < min(since + CALM_S, deadline):
         time.sleep(0.3)
-    return {what: min(count[what] for count in counts) for what in counts[0]}
+        if (now := held(pid)) != found:
+            found, since = now, time.monotonic()
+    return found
 
 
 def main() -> int:

@@ -160,6 +160,7 @@ def _parameter(parameter: inspect.Parameter) -> str:
 
 def _type(annotation: Any) -> str:
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    text = re.sub(r"ForwardRef\('([^']*)'\)", r"\1", text)  # of structs, whose fields are read by msgspec
     return re.sub(r"\b(?:typing|os|collections\.abc|datetime|holdfast(?:\.\w+)+)\.", "", text).strip("'\"")
 
 

@@ -1,10 +1,12 @@
-"""Processes that tests start, and read from while they run."""
+"""Processes that tests start, read from while they run, and the ports that they listen on."""
 
 from __future__ import annotations
 
 import subprocess
 import threading
 from typing import Any
+
+from holdfast.wire.ports import HeldPort
 
 #: As `sitecustomize.py` on PYTHONPATH, this is imported before anything else: no torch is found from then on, in the
 #: process and in all that it starts.
@@ -19,6 +21,16 @@ class Without(PathFinder):
 
 sys.meta_path[sys.meta_path.index(PathFinder)] = Without
 """
+
+
+#: Kept until this process ends: a test's processes may listen on a port until then.
+_held: list[HeldPort] = []
+
+
+def free_port() -> int:
+    """Return a port that no other program is given by chance, and that the test's own programs may listen on."""
+    _held.append(HeldPort())
+    return _held[-1].port
 
 
 def finish(process: subprocess.Popen[Any]) -> tuple[Any, Any]:

@@ -17,7 +17,7 @@ from holdfast.errors import UsageError
 from holdfast.home import can_write, expand, home_folder, make_folders, make_private, state_folder
 from holdfast.wire.secret import find_secret, user_secret_path
 
-PATIENCE_S = 100
+PATIENCE_S = 240
 SCRIPT = """
 import os
 from holdfast.store import from_environ

@@ -109,7 +109,7 @@ def test_a_pure_module_imports_nothing_of_the_outside(path: Path) -> None:
 
 #: Where decisions are made by machines: the modules that drive the outside world for them, and so see a clock.
 DRIVERS = {
-    "agent": {"driver.py", "local.py", "peer_calls.py"},
+    "agent": {"driver.py", "link_watch.py", "local.py", "peer_calls.py"},
     "coordinator": {"driver.py", "query.py"},
     "rendezvous": {"driver.py", "etcd.py", "memory.py", "native.py"},
     "store": {"client.py", "etcd.py", "memory.py"},

@@ -19,7 +19,7 @@ import holdfast
 
 ROOT = Path(__file__).parent.parent
 #: How long one command may take on a busy machine.
-PATIENCE_S = 110
+PATIENCE_S = 240
 BUILD = "import sys; from hatchling import build; print(build.build_{kind}(sys.argv[1]))"
 IMPORT_TIME = """
 import time

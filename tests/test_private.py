@@ -138,7 +138,7 @@ def test_a_folder_that_a_user_has_named_may_be_readable_but_not_writable_by_othe
     with pytest.raises(UsageError, match="chmod"):
         own_folder(tmp_path / "read")
     (tmp_path / "link").symlink_to(tmp_path / "read")
-    with pytest.raises(UsageError, match="no folder but a link"):
+    with pytest.raises(UsageError, match="not a folder but a link"):
         own_folder(tmp_path / "link")
     assert own_folder(tmp_path / "missing") is None
 

@@ -87,5 +87,5 @@ def test_an_otlp_endpoint_gets_its_path_unless_it_has_one(endpoint: str, url: st
 
 @pytest.mark.parametrize("endpoint", ["grpc://host:4317", "http://", "http://host:nine"])
 def test_a_wrong_otlp_endpoint_is_refused(endpoint: str) -> None:
-    with pytest.raises(UsageError, match="is no OTLP endpoint: write otlp:http://HOST:4318"):
+    with pytest.raises(UsageError, match="is not an OTLP endpoint: write otlp:http://HOST:4318"):
         otlp_endpoint(endpoint, "/v1/logs")

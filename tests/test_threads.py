@@ -16,7 +16,7 @@ def test_an_unexpected_exception_is_told_with_its_traceback_and_handed_on() -> N
     def fail() -> None:
         raise LookupError("planted")
 
-    start_thread(fail, "holdfast-test", died.append).join(60)
+    start_thread(fail, "holdfast-test", died.append).join(240)
     stop()
 
     [fact] = [fact for fact in heard if fact.kind == "thread_trouble"]
@@ -33,7 +33,7 @@ def test_a_thread_that_ends_well_says_nothing() -> None:
     done = threading.Event()
 
     thread = start_thread(done.set, "holdfast-test")
-    thread.join(60)
+    thread.join(240)
     stop()
 
     assert done.is_set()

@@ -29,6 +29,40 @@ print("all read")
 
 
 def test_many_threads_may_be_the_first_to_read_a_type() -> None:
-    done = subprocess.run([sys.executable, "-c", MANY_AT_ONCE], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([sys.executable, "-c", MANY_AT_ONCE], capture_output=True, text=True, timeout=240)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "all read\n", "")
+
+
+#: Another thread is in the midst of a type when this one forks; it goes on as soon as the fork has begun.
+FORK = """
+import os, signal, threading
+import msgspec
+from holdfast import typed
+
+entered, go, decoder = threading.Event(), threading.Event(), msgspec.json.Decoder
+
+def slow(kind):
+    entered.set()
+    go.wait()
+    return decoder(kind)
+
+msgspec.json.Decoder = slow
+thread = threading.Thread(target=typed.learned, args=(list[int],))
+thread.start()
+entered.wait()
+os.register_at_fork(before=go.set)
+child = os.fork()
+if not child:
+    signal.alarm(60)
+    typed.learned(list[str])
+    os._exit(7)
+thread.join()
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_child_may_learn_types_though_a_thread_was_about_to_when_it_was_forked() -> None:
+    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=240)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "7\n", "")

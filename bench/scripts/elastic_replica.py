@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.fsdp import fully_shard
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 from work import Log, options
 
 import holdfast.torch
@@ -52,10 +53,10 @@ def main() -> None:
     holdfast.torch.replica(REPLICA)
     model, optimizer = make()
     state = holdfast.torch.TorchState(model=model, optimizer=optimizer, ballast=Ballast(told["mib"]))
-    plain = Plain(log, told) if told.get("plain_every") else None
     data = TensorDataset(torch.randn(1024, WIDTH))
+    plain = Plain(log, told, data) if told.get("plain_every") else None
     with holdfast.torch.elastic(state, replicas_of=REPLICA) as run:
-        began, clean = time.monotonic(), 0
+        clock, clean = Clock(), 0
         for step, (inputs,) in run.batches(data, BATCH, epochs=None, drop_last=True):
             with step:
                 compute(model, optimizer, inputs, told["sleep_s"])
@@ -67,33 +68,53 @@ def main() -> None:
             if plain is None:
                 log.step(step.number, run.world_size)
             elif clean == told["plain_every"]:
-                log.write(elastic_s=(time.monotonic() - began) / clean)
-                if plain.block(run, inputs):
+                log.write(elastic=clock.for_each(clean))
+                if plain.block(run):
                     run.stop("the cost is measured")
-                began, clean = time.monotonic(), 0
+                clock, clean = Clock(), 0
+
+
+class Clock:
+    """What passes from now on, by the clock and of this process's processor time."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic(), time.process_time()
+
+    def for_each(self, count: int) -> dict[str, float]:
+        """Return what a step has taken."""
+        wall, cpu = self._began
+        return {"wall_s": (time.monotonic() - wall) / count, "cpu_s": (time.process_time() - cpu) / count}
 
 
 class Plain:
     """The same steps without us, in the same processes and over the same groups, in blocks between ours."""
 
-    def __init__(self, log: Log, told: dict[str, Any]) -> None:
+    def __init__(self, log: Log, told: dict[str, Any], data: TensorDataset) -> None:
         self._log = log
         self._told = told
         self._blocks = 0
         self._model, self._optimizer = make()
         self._reducer = Reducer(self._model)
+        self._batches = self._load(data)
 
-    def block(self, run: Any, inputs: torch.Tensor) -> bool:
+    def block(self, run: Any) -> bool:
         """Do a block, and say whether it was the last."""
         count = self._told["plain_every"]
-        began = time.monotonic()
+        clock = Clock()
         for _ in range(count):
-            compute(self._model, self._optimizer, inputs, self._told["sleep_s"])
+            compute(self._model, self._optimizer, next(self._batches), self._told["sleep_s"])
             self._reducer.reduce(1 / run.world_size, run.groups.begin_sum)
             self._optimizer.step()
-        self._log.write(plain_s=(time.monotonic() - began) / count)
+        self._log.write(plain=clock.for_each(count))
         self._blocks += 1
         return self._blocks >= self._told["blocks"]
+
+    def _load(self, data: TensorDataset) -> Iterator[torch.Tensor]:
+        """Yield a worker's share of a batch again and again, as torch loads it."""
+        loader = DataLoader(data, BATCH // int(os.environ["WORLD_SIZE"]), shuffle=True, drop_last=True)
+        while True:
+            for (inputs,) in loader:
+                yield inputs
 
 
 if __name__ == "__main__":

@@ -155,7 +155,7 @@ class ComponentNotFoundError(UsageError):
 
 
 class ComponentValidationError(UsageError):
-    """A function is no component; the message says what is wrong with it, and where."""
+    """A function is not a component; the message says what is wrong with it, and where."""
 
 
 class InvalidRunConfigError(UsageError):
@@ -178,11 +178,11 @@ class UnknownResourceError(UsageError, KeyError):
 
 
 class MalformedAppHandleError(UsageError):
-    """This is no handle; the message shows what one looks like."""
+    """This is not a job handle; the message shows what one looks like."""
 
     def __init__(self, app_handle: str) -> None:
         super().__init__(
-            f"'{app_handle}' is no handle of a job; one looks like local://holdfast/echo-x7k2 "
+            f"'{app_handle}' is not the handle of a job, which looks like local://holdfast/echo-x7k2 "
             "(`holdfast list` shows yours)"
         )
 
@@ -191,14 +191,14 @@ class UnknownSchedulerError(UsageError):
     """There is no scheduler of this name."""
 
     def __init__(self, scheduler_backend: str) -> None:
-        super().__init__(f"there is no scheduler '{scheduler_backend}'; `holdfast runopts` shows those there are")
+        super().__init__(f"there is no scheduler '{scheduler_backend}'; `holdfast runopts` lists the ones that exist")
 
 
 class UnknownAppError(UsageError):
     """There is no job of this handle, or there is none any more."""
 
     def __init__(self, app_handle: str) -> None:
-        super().__init__(f"there is no job {app_handle}; `holdfast list` shows those there are")
+        super().__init__(f"there is no job {app_handle}; `holdfast list` lists the ones that exist")
 
 
 class AppStatusError(JobFailedError):

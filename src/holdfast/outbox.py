@@ -224,7 +224,7 @@ class Outbox(Generic[T]):
 
     def _note(self, error: Exception) -> None:
         self.failed += 1
-        self._report_once("raised", f"raised {error!r}; it goes on being called and this is not reported again")
+        self._report_once("raised", f"raised {error!r}; it is still called, and further errors are not reported")
 
     def _report_once(self, key: str, what: str) -> None:
         with self._lock:

@@ -187,7 +187,9 @@ def _open_folder(path: Path, name: str | Path, parent: int | None) -> int:
         return os.open(name, _FOLDER_FLAGS, dir_fd=parent)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
-            raise UsageError(f"{path} is no folder but a link or a file: remove it, or name another folder") from None
+            raise UsageError(
+                f"{path} is not a folder but a link or a file: remove it, or name another folder"
+            ) from None
         if error.errno in (errno.EACCES, errno.EPERM):
             raise UsageError(f"{path} cannot be opened: it belongs to another user or has the wrong mode") from None
         raise

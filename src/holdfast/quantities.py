@@ -18,7 +18,7 @@ def parse_duration(text: str | float) -> float:
     """Read a length of time in seconds: `2.5`, `300ms`, `10m`, `1h`, `1d`."""
     match = _DURATION.fullmatch(str(text).strip().lower())
     if match is None:
-        raise UsageError(f"'{text}' is no length of time: write seconds, or 300ms, 10m, 1h")
+        raise UsageError(f"'{text}' is not a length of time: write seconds, or 300ms, 10m, 1h")
     return float(match[1]) * _UNIT_S[match[2]]
 
 

@@ -130,7 +130,7 @@ class Guarded(Generic[T]):
                 facts.warn(
                     "handler_raised",
                     f"the {self._noun} {type(self.handler).__name__} raised {error!r}; "
-                    "it goes on being called and this is not reported again",
+                    "it is still called, and further errors are not reported",
                 )
 
 
@@ -228,7 +228,7 @@ def otlp_endpoint(text: str, path: str) -> str | None:
     except ValueError:
         valid = False
     if not valid:
-        raise UsageError(f"'{text}' is no OTLP endpoint: write otlp:http://HOST:4318")
+        raise UsageError(f"'{text}' is not an OTLP endpoint: write otlp:http://HOST:4318")
     return url.rstrip("/") + path if parts.path in ("", "/") else url
 
 

@@ -41,7 +41,7 @@ SETTABLE = (
     ),
     _variable(
         "HOLDFAST_TLS_CERT HOLDFAST_TLS_KEY HOLDFAST_TLS_CA",
-        "what `--tls-cert`, `--tls-key` and `--tls-ca` say",
+        "the same as `--tls-cert`, `--tls-key` and `--tls-ca`",
     ),
     _variable(
         "HOLDFAST_ETCD_CACERT HOLDFAST_ETCD_CERT HOLDFAST_ETCD_KEY HOLDFAST_ETCD_USER HOLDFAST_ETCD_PASSWORD",
@@ -49,15 +49,15 @@ SETTABLE = (
     ),
     _variable(
         "HOLDFAST_METRICS HOLDFAST_EVENTS",
-        "where metrics and events go, as `--metrics` and `--event-log-handler` say",
+        "where metrics and events go; the same as `--metrics` and `--event-log-handler`",
     ),
     _variable(
         "HOLDFAST_HEALTH_HOSTS",
-        "further names that the health server answers to, by comma; `*` for all",
+        "further host names that the health server answers to, separated by commas; `*` for all",
     ),
     _variable(
         "HOLDFAST_KEEP_JOBS HOLDFAST_KEEP_DAYS HOLDFAST_KEEP_BYTES",
-        "how many finished local jobs are kept, how long, and how large they may be in all",
+        "how many finished local jobs are kept, for how many days, and how many bytes in total",
     ),
     _variable(
         "HOLDFAST_MEMORY_DIR",
@@ -65,7 +65,7 @@ SETTABLE = (
     ),
     _variable(
         "HOLDFAST_COMPAT",
-        "which names of others lead to Holdfast in this program and its workers: `all` for torchelastic, "
+        "which other packages' names lead to Holdfast in this program and its workers: `all` for torchelastic, "
         "torchx and torch.distributed.elastic",
     ),
     _variable(
@@ -74,11 +74,11 @@ SETTABLE = (
     ),
     _variable(
         "TORCHELASTIC_HEALTH_CHECK_PORT",
-        "the port of the health server, as `--health-port` says",
+        "the port of the health server, the same as `--health-port`",
     ),
     _variable(
         "TORCHELASTIC_ENABLE_FILE_TIMER",
-        "1 has the agent watch the timers that workers set",
+        "1 makes the agent watch the timers that workers set",
     ),
     _variable(
         "TORCHELASTIC_TIMER_FILE",
@@ -86,7 +86,7 @@ SETTABLE = (
     ),
     _variable(
         "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
-        "what stands before each line of a worker, as `--log-prefix` says",
+        "what stands before each line of a worker, the same as `--log-prefix`",
     ),
     _variable(
         "TORCHELASTIC_ETCD_BINARY_PATH",
@@ -98,7 +98,7 @@ SETTABLE = (
     ),
     _variable(
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
-        "seconds from SIGTERM to SIGKILL, as `--shutdown-timeout` says",
+        "seconds from SIGTERM to SIGKILL, the same as `--shutdown-timeout`",
     ),
     _variable(
         "TORCHX_TRACKERS",

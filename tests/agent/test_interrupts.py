@@ -167,7 +167,7 @@ def test_between_the_round_and_the_start_of_its_workers(told: Told) -> None:
             sealed = threading.Event()
             self.listen(lambda effect: sealed.set() if isinstance(effect, RoundSealed) else None)
             super().ask(cause, number)
-            assert sealed.wait(60)
+            assert sealed.wait(240)
             press()
 
     with pytest.raises(SignalError, match="received SIGINT"):
@@ -248,7 +248,7 @@ def test_out_of_a_shutdown_of_ones_own_that_does_not_end(told: Told) -> None:
 
         def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
             press()
-            threading.Event().wait(60)
+            threading.Event().wait(240)
             raise AssertionError("the signal was not heard")
 
     with pytest.raises(SignalError):

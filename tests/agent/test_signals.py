@@ -26,7 +26,7 @@ def test_names_are_read_with_and_without_sig() -> None:
 
 
 def test_another_name_is_refused() -> None:
-    with pytest.raises(UsageError, match="'SOON' is no signal"):
+    with pytest.raises(UsageError, match="'SOON' is not a signal"):
         parse_signals("soon")
 
 

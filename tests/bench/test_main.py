@@ -57,7 +57,7 @@ def run_bench(make_command, tmp_path):
 
     def run(benches, *arguments):
         command = make_command(benches, *arguments)
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
         return done, load(tmp_path / "results.json"), page_of(tmp_path)
 
     return run
@@ -95,7 +95,7 @@ def test_a_run_that_is_interrupted_tells_what_it_has_and_leaves_nothing_running(
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
         assert "hanging\n" in iter(process.stdout.readline, "")
         process.send_signal(how)
-        code = process.wait(100)
+        code = process.wait(240)
 
     assert code == 130
     assert list(load(tmp_path / "results.json")) == ["a_good"]

@@ -32,6 +32,13 @@ def be_rank(monkeypatch: pytest.MonkeyPatch, rank: int, world_size: int = 2) -> 
     monkeypatch.setenv("WORLD_SIZE", str(world_size))
 
 
+def test_a_folder_that_cannot_be_written_is_told_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(UsageError, match="name another folder with folder=, or set HOLDFAST_HOME"):
+        submit(print, folder=tmp_path / "file" / "below")
+
+
 def ended(kept: CallFolder, state: AppState = AppState.SUCCEEDED) -> Job[Any]:
     job: Job[Any] = Job("local://holdfast/x", kept)
     job._ended = AppStatus(state)

@@ -24,7 +24,7 @@ from tests.processes import finish
 
 __all__ = ["environ", "invoke", "start"]
 
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 SCRIPT = """
 import time, holdfast
 for step in range(100_000):

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.facts import Fact, facts
 
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 
 
 @pytest.fixture

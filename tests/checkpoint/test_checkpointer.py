@@ -29,7 +29,7 @@ from holdfast.train.state import NumpyState
 
 np = pytest.importorskip("numpy")
 
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 
 
 class HeldTier:

@@ -109,7 +109,7 @@ def test_entries_that_are_code_are_refused_and_not_run(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CorruptShardError, match="no checkpoint of torch's"):
+    with pytest.raises(CorruptShardError, match="not a checkpoint of torch's"):
         read_dcp(tmp_path)
 
 
@@ -334,10 +334,10 @@ HARMS = {
     "a part many times": (repeat_chunk, "stored twice"),
     "a file elsewhere": (set_info("relative_path", "../secret"), "does not lie in the checkpoint"),
     "a file by its whole path": (set_info("relative_path", "/etc/hostname"), "does not lie in the checkpoint"),
-    "a file that is none": (set_info("relative_path", "pipe"), "no plain file"),
+    "a file that is none": (set_info("relative_path", "pipe"), "not a regular file"),
     "a file that is missing": (set_info("relative_path", "missing"), "cut off"),
     "bytes behind the end": (set_info("length", 1 << 40), "cut off"),
-    "a negative offset": (set_info("offset", -1), "no count"),
+    "a negative offset": (set_info("offset", -1), "not a count"),
     "an item far away": (far_item, "not whole"),
     "a path too deep": (deep_path, "over 256 items"),
     "a contradiction": (contradict, "contradicts itself"),

@@ -106,7 +106,7 @@ def test_what_is_no_data_is_refused_with_its_place(tree: Any, place: str) -> Non
 
 
 def test_something_else_is_not_taken_for_a_state() -> None:
-    with pytest.raises(CorruptShardError, match="no state of holdfast"):
+    with pytest.raises(CorruptShardError, match="not a state that Holdfast wrote"):
         unpack(b"PK\x03\x04" + bytes(100))
 
 

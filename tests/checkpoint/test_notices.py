@@ -51,7 +51,7 @@ def test_only_the_main_thread_can_listen_for_signals() -> None:
     thread.start()
     thread.join()
 
-    assert errors == ["signals can be listened for by the main thread alone: open Notices() there"]
+    assert errors == ["only the main thread can listen for signals: open Notices() there"]
 
 
 LOOP = """

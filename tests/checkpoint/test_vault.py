@@ -27,7 +27,7 @@ np = pytest.importorskip("numpy")
 
 SECRET = b"the secret of this test"
 LOOPBACK = Endpoint("127.0.0.1", 0)
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 
 
 @pytest.fixture

@@ -244,8 +244,8 @@ def test_a_folder_without_a_journal_and_a_journal_that_is_gone_are_said_to_be(tm
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["--grep", "("], "is no regular expression"),
-        (["--since", "soon"], "is no time"),
+        (["--grep", "("], "is not a regular expression"),
+        (["--since", "soon"], "is not a time"),
     ],
 )
 def test_a_filter_that_cannot_be_is_refused(tmp_path: Path, arguments: list[str], why: str) -> None:

@@ -7,6 +7,7 @@ from click.testing import CliRunner
 
 from holdfast.cli.forecast import command
 from holdfast.errors import UsageError
+from holdfast.forecast.report import FAILURES_MAX
 
 QUICK = ("--runs", "2", "--days", "3", "--no-machines")
 
@@ -79,3 +80,12 @@ def test_a_value_that_cannot_be_read_is_named(flag, value):
 
     assert done.exit_code == 2
     assert value in done.output
+
+
+def test_numbers_beyond_any_cluster_are_answered_in_seconds():
+    with pytest.raises(UsageError, match="nodes are being repaired at a time; a forecast goes up to 1,000: check"):
+        ask("--gpus", "99999999999", "--mtbf-node", "50000h")
+    data = json.loads(ask("--gpus", "1024", "--mtbf-node", "1s", "--repair", "1ms", "--no-machines", "--json").output)
+
+    assert data["simulation"]["failures"] < 2 * FAILURES_MAX
+    assert data["simulation"]["days"] < 30

@@ -31,6 +31,11 @@ def test_jobs_are_listed_with_their_states(invoke: Invoke, done: str, failed: st
     assert [(job["handle"], job["state"]) for job in data] == [(done, "SUCCEEDED"), (failed, "FAILED")]
 
 
+def test_where_there_is_no_job_a_sentence_says_what_makes_one(invoke: Invoke) -> None:
+    assert "there is no job yet; `holdfast run` submits one" in invoke("list").err
+    assert invoke("list", "--json").err == ""
+
+
 def test_jobs_are_listed_by_state(invoke: Invoke, done: str, failed: str) -> None:
     assert [job["handle"] for job in invoke("list", "--json", "--state", "failed,cancelled").data] == [failed]
 

@@ -145,8 +145,8 @@ def test_mistakes_are_told_in_a_sentence(invoke: Invoke, talk: str) -> None:
     assert "has no role 'trainer'; there is reader, writer" in invoke("log", f"{talk}/trainer").err
     assert "has no replica writer/7" in invoke("log", f"{talk}/writer/7").err
     assert "write them as 0,1,2" in invoke("log", f"{talk}/writer/x").err
-    assert "no regular expression" in invoke("log", "--regex", "(", talk).err
-    assert "is no time" in invoke("log", "--since", "yesterday", talk).err
+    assert "not a regular expression" in invoke("log", "--regex", "(", talk).err
+    assert "is not a time" in invoke("log", "--since", "yesterday", talk).err
     assert "is not of the form" in invoke("log", f"{talk}/a/b/c").err
 
 
@@ -171,7 +171,7 @@ def test_a_time_may_be_a_date_or_a_time_of_day() -> None:
     assert parse_time("2026-11-14", NOW) == datetime(2026, 11, 14).astimezone()
     assert parse_time("9:05", NOW) == datetime(2026, 11, 15, 9, 5).astimezone()
     assert parse_time(None, NOW) is None
-    with pytest.raises(UsageError, match="is no time"):
+    with pytest.raises(UsageError, match="is not a time"):
         parse_time("25:99", NOW)
 
 

@@ -28,7 +28,9 @@ def test_the_end_of_a_run_and_the_list_of_runs_tell_the_same(invoke: Invoke, tmp
     script = tmp_path / "train.py"
     script.write_text(STEPS)
     assert "no run" in invoke("stacks").err
-    assert invoke("runs").out.splitlines()[0].split()[:3] == ["RUN", "STARTED", "OUTCOME"]
+    none = invoke("runs")
+    assert none.out.splitlines()[0].split()[:3] == ["RUN", "STARTED", "OUTCOME"]
+    assert "no run has left a journal on this host yet; `holdfast launch`" in none.err
 
     ended = subprocess.run(
         ["holdfast", "launch", "--nproc-per-node", "2", "--max-restarts", "1", "--rdzv-id", "seven", str(script)],
@@ -51,6 +53,22 @@ def test_the_end_of_a_run_and_the_list_of_runs_tell_the_same(invoke: Invoke, tmp
     assert "run 'seven' succeeded" in invoke("stacks", "seven").err
     assert "run 'seven' succeeded" in invoke("top", "seven").out
     assert "`holdfast runs seven` says where its time went" in invoke("top").err
+
+
+def test_a_launch_that_finds_no_other_node_has_failed_and_says_why(invoke: Invoke, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("")
+    meeting = ("--rdzv-endpoint", "127.0.0.1:0", "--rdzv-conf", "is_host=true", "--join-timeout", "3s")
+    launched = subprocess.run(
+        ["holdfast", "launch", "--nnodes", "2", *meeting, "--rdzv-id", "alone", str(script)], check=False
+    )
+
+    (run,) = invoke("runs", "--json").data
+
+    assert launched.returncode == 1
+    assert (run["run"], run["outcome"]) == ("alone", "failed")
+    assert "waiting for 1 more" in run["reason"]
+    assert "rank -1" not in invoke("events", "alone").out
 
 
 def wait_started(start: Callable[..., subprocess.Popen[str]]) -> None:

@@ -182,7 +182,7 @@ def test_a_periodic_timer_calls_until_it_is_cancelled() -> None:
     timer.start()
 
     for _ in range(3):
-        assert called.acquire(timeout=60)
+        assert called.acquire(timeout=240)
     assert timer.name == "beat"
     for again in (timer.start, lambda: timer.set_name("x")):
         with pytest.raises(RuntimeError, match="already started"):

@@ -14,7 +14,7 @@ from holdfast.compat.elastic.dynamic import DynamicRendezvousHandler, create_han
 from holdfast.errors import RendezvousConnectionError, UsageError
 from holdfast.rendezvous import RendezvousParameters
 from holdfast.store.agree import barrier
-from holdfast.wire.ports import get_free_port
+from tests.processes import free_port
 
 dist = pytest.importorskip("torch.distributed", reason="needs torch")
 if not dist.is_available():
@@ -39,7 +39,7 @@ def test_a_server_picks_a_port_and_a_client_joins() -> None:
 
 def test_a_port_that_was_taken_in_between_is_left_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("", 0)) as taken:
-        ports = iter([taken.getsockname()[1], get_free_port()])
+        ports = iter([taken.getsockname()[1], free_port()])
         monkeypatch.setattr("holdfast.compat.elastic.c10d.get_free_port", lambda: next(ports))
 
         server = create_c10d_store(is_server=True, server_addr="localhost", timeout=60)
@@ -57,7 +57,7 @@ def test_a_barrier_through_torchs_store_names_missing_ranks() -> None:
 
 @pytest.mark.parametrize("kind", ["tcp", "file"])
 def test_nodes_meet_through_a_store_of_torch(kind: str, tmp_path: Path) -> None:
-    endpoint = f"localhost:{get_free_port()}" if kind == "tcp" else str(tmp_path / "store")
+    endpoint = f"localhost:{free_port()}" if kind == "tcp" else str(tmp_path / "store")
     params = RendezvousParameters("c10d", endpoint, "run", 2, 2, store_type=kind)
     handlers: list[DynamicRendezvousHandler] = []
     for _ in range(2):
@@ -78,6 +78,6 @@ def test_a_kind_of_store_that_there_is_not_and_a_host_that_is_not_there_are_told
         create_backend(RendezvousParameters("c10d", "localhost", "run", 1, 1, store_type="x"))
     with pytest.raises(UsageError, match="read timeout"):
         create_backend(RendezvousParameters("c10d", "localhost", "run", 1, 1, read_timeout="0"))
-    nowhere = RendezvousParameters("c10d", f"127.0.0.1:{get_free_port()}", "r", 1, 1, is_host=False, read_timeout=1)
+    nowhere = RendezvousParameters("c10d", f"127.0.0.1:{free_port()}", "r", 1, 1, is_host=False, read_timeout=1)
     with pytest.raises(RendezvousConnectionError, match="has failed"):
         create_backend(nowhere)

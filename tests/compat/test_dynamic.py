@@ -124,7 +124,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 def meet(threads: ThreadPoolExecutor, handlers: list[DynamicRendezvousHandler]) -> list[RendezvousInfo]:
     asked: list[Future[RendezvousInfo]] = [threads.submit(each.next_rendezvous) for each in handlers]
-    return [each.result(60) for each in asked]
+    return [each.result(240) for each in asked]
 
 
 def test_nodes_meet_and_share_a_store_and_a_master(make: Make, threads: ThreadPoolExecutor) -> None:
@@ -158,7 +158,7 @@ def test_a_late_node_is_seen_and_the_next_round_has_all(make: Make, threads: Thr
             threading.Event().wait(0.01)
         after = first.next_rendezvous()
 
-    assert (before.world_size, after.world_size, waiting.result(60).world_size) == (1, 2, 2)
+    assert (before.world_size, after.world_size, waiting.result(240).world_size) == (1, 2, 2)
     before.store.set("key", b"old")
     assert not after.store.check(["key"])  # each round has names of its own
 
@@ -209,6 +209,24 @@ def test_a_backend_that_is_down_is_told_to_the_caller() -> None:
 
     with pytest.raises(RendezvousConnectionError, match="is down"):
         handler.num_nodes_waiting()
+    assert handler.shutdown() is False
+
+
+class TakesNothing(InMemory):
+    """Answers every change with None: not taken, and not known why."""
+
+    def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
+        return None
+
+
+def test_the_join_timeout_counts_also_while_a_backend_takes_no_change() -> None:
+    times = RendezvousTimeout(timedelta(seconds=0.1), close=timedelta(seconds=0.1))
+    handler = DynamicRendezvousHandler.from_backend("run", MemoryStore(), TakesNothing(), 1, 1, timeout=times)
+
+    with pytest.raises(RendezvousTimeoutError, match="'memory' did not take this node's change"):
+        handler.next_rendezvous()
+    with pytest.raises(RendezvousTimeoutError):
+        handler.set_closed()
     assert handler.shutdown() is False
 
 
@@ -271,7 +289,7 @@ def test_agents_of_other_processes_meet_through_a_file(tmp_path: Path) -> None:
             )
             for _ in range(2)
         ]
-        answers = [each.communicate(timeout=100)[0] for each in agents]
+        answers = [each.communicate(timeout=240)[0] for each in agents]
 
     assert [each.returncode for each in agents] == [0, 0], answers
     found = {int(rank): value for text in answers for rank, value in json.loads(text).items()}

@@ -47,12 +47,12 @@ def test_a_file_is_followed_until_its_job_has_ended(tmp_path: Path) -> None:
 
     reader = threading.Thread(target=read)
     reader.start()
-    assert job.looked.wait(60)  # the file is not there yet
+    assert job.looked.wait(240)  # the file is not there yet
     path.write_text("first\n")
     with path.open("a") as file:
         file.write("second\n")
     job.ended.set()
-    reader.join(60)
+    reader.join(240)
 
     assert not reader.is_alive()
     assert "".join(found) == "first\nsecond\n"

@@ -15,7 +15,7 @@ def test_a_program_runs_with_its_variables_and_its_output_goes_to_files(tmp_path
 
     handler = get_subprocess_handler(sys.executable, ("-c", code, 3), {"X": "y"}, out, err, 0)
 
-    assert handler.proc.wait(60) == 0
+    assert handler.proc.wait(240) == 0
     handler.close()
     assert Path(out).read_text() == "y ['3']\n"
     assert Path(err).read_text() == "bad\n"
@@ -29,5 +29,5 @@ def test_it_is_ended_with_what_it_has_started(tmp_path: Path) -> None:
 
     handler.close(signal.SIGKILL)
 
-    assert handler.proc.wait(60) == -signal.SIGKILL
+    assert handler.proc.wait(240) == -signal.SIGKILL
     handler.close()

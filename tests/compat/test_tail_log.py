@@ -29,9 +29,9 @@ def test_lines_are_shown_while_the_files_grow(tmp_path: Path) -> None:
 
     with Path(files[0]).open("w", buffering=1) as first, Path(files[1]).open("w", buffering=1) as second:
         first.write("a\n")
-        assert screen.shown.acquire(timeout=60)
+        assert screen.shown.acquire(timeout=240)
         second.write("b\n")
-        assert screen.shown.acquire(timeout=60)
+        assert screen.shown.acquire(timeout=240)
         assert not tail.stopped()
         first.write("last\n")
     tail.stop()

@@ -178,7 +178,9 @@ class TestAsked:
 
 
 def test_a_family_that_there_is_not_is_refused() -> None:
-    with pytest.raises(UsageError, match="'torch_xla' is no family of names: choose among torch, torchx, torchelastic"):
+    with pytest.raises(
+        UsageError, match="'torch_xla' is not a family of names: choose among torch, torchx, torchelastic"
+    ):
         compat.install("torch_xla")
 
 

@@ -326,7 +326,7 @@ def test_tests_of_components_run_them(components: str) -> None:
         sys.modules.pop("mine", None)
 
     assert result.testsRun == 2
-    assert ["is no component" in text for _, text in result.errors] == [True]
+    assert ["is not a component" in text for _, text in result.errors] == [True]
     assert not result.failures
     folder, status = seen
     assert not Path(folder).exists()

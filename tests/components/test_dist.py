@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from holdfast.components.dist import ddp, elastic, parse_size, spmd
 from holdfast.errors import UsageError
 from holdfast.launcher.options import JOB_OPTIONS
 from holdfast.specs import AppDef, BindMount, RetryPolicy, Role, macros, resource
+from tests.processes import free_port
 
 SCRIPT = """
 import os, sys
@@ -312,11 +312,8 @@ def test_nodes_of_ddp_find_each_other_and_replica_0_is_node_0(tmp_path: Path, ru
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     role = ddp("it's", "$HOME", "${app_id}", script=str(script), j="2x1").roles[0]
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        port = probe.getsockname()[1]
 
-    out = run(role, HOLDFAST_LOCAL_RDZV_PORT=str(port))
+    out = run(role, HOLDFAST_LOCAL_RDZV_PORT=str(free_port()))
 
     assert out.splitlines() == ["[0]:0 2 0 0 app-1 0 it's $HOME app-1", "[0]:1 2 0 1 app-1 0 it's $HOME app-1"]
 

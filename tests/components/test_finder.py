@@ -322,7 +322,9 @@ def test_an_invalid_component_is_not_listed_but_told_with_its_line(project: Site
         f"{path}:4: foo.bad.trainer: 'name' has no type; write name: str",
         f"{path}:5: foo.bad.trainer: **more cannot be given as flags; name each parameter",
     ]
-    assert project.error("foo.bad.trainer").startswith("ComponentValidationError: 'foo.bad.trainer' is no component: ")
+    assert project.error("foo.bad.trainer").startswith(
+        "ComponentValidationError: 'foo.bad.trainer' is not a component: "
+    )
 
 
 def test_a_function_that_promises_no_app_is_called_invalid_rather_than_missing(project: Site) -> None:
@@ -403,9 +405,9 @@ def test_an_error_inside_a_module_is_not_taken_for_a_missing_one(project: Site) 
         ("utils.ecko", "there is no component 'utils.ecko'; did you mean utils.echo?"),
         ("dist.dpp", "there is no component 'dist.dpp'; did you mean dist.ddp"),
         ("tools.echo", "there is no component 'tools.echo'; did you mean utils.echo?"),
-        ("xyzzy", "there is no component 'xyzzy'; `holdfast builtins` lists those there are"),
-        ("", "there is no component ''; `holdfast builtins` lists those there are"),
-        ("dist.parse_size", "'dist.parse_size' is no component"),
+        ("xyzzy", "there is no component 'xyzzy'; `holdfast builtins` lists them"),
+        ("", "there is no component ''; `holdfast builtins` lists them"),
+        ("dist.parse_size", "'dist.parse_size' is not a component"),
         ("utils._app", "there is no component 'utils._app'"),
     ],
 )

@@ -37,7 +37,7 @@ def test_it_is_found_by_the_name_that_torchx_has() -> None:
 
 def test_it_ends_with_its_program(tmp_path: Path) -> None:
     process = watch(tmp_path, "print(*sys.argv[1:]); sys.exit(3)")
-    out, _ = process.communicate(timeout=120)
+    out, _ = process.communicate(timeout=240)
 
     assert (process.returncode, out) == (3, "--bind_all --port 6006 --logdir /logs\n")
 
@@ -53,7 +53,7 @@ def test_it_ends_when_the_file_is_there(tmp_path: Path, exists: bool) -> None:
         assert process.stdout.readline() == "up\n"
         done.touch()
 
-    process.communicate(timeout=120)
+    process.communicate(timeout=240)
 
     assert process.returncode == 0
 
@@ -62,6 +62,6 @@ def test_it_begins_when_the_file_is_there_and_ends_in_time(tmp_path: Path) -> No
     (tmp_path / "begin").touch()
     process = watch(tmp_path, "time.sleep(1000)", start_on_file=str(tmp_path / "begin"), timeout=0.1)
 
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=240)
 
     assert (process.returncode, err) == (1, "ended after 0.1 s\n")

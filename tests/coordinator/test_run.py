@@ -99,6 +99,7 @@ class Run:
         settings = fields.pop("settings", self.settings)
         reached_as = fields.pop("reached_as", "")
         known = fields.pop("known", 0)
+        pledge = fields.pop("pledge", None)
         join = Join(
             self.seq(node),
             "job",
@@ -109,6 +110,7 @@ class Run:
             self.held.get(node),
             cause,
             known,
+            pledge,
         )
         return self.tell(NodeJoined(join, address, reached_as))
 

@@ -22,7 +22,7 @@ from tests.launcher.conftest import MARK, marked
 
 StartDemo = Callable[..., "subprocess.Popen[str]"]
 
-FAST = ("--steps", "5", "--step-time", "0")
+FAST = ("--steps", "5", "--step-time", "0", "--patience", "240")
 
 
 @pytest.fixture
@@ -84,12 +84,12 @@ def test_on_a_terminal_the_page_stays_until_ctrl_c(demo: StartDemo) -> None:
     link = re.search(rb"the page stays, at (http://\S+),", shown)
     assert link is not None
     browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
-    with browser.open(link[1].decode(), timeout=60) as answer:
+    with browser.open(link[1].decode(), timeout=240) as answer:
         assert answer.status == 200
 
     process.send_signal(signal.SIGINT)
 
-    assert process.wait(60) == 0
+    assert process.wait(240) == 0
     os.close(ours)
 
 

@@ -51,10 +51,10 @@ def test_events_made_without_metadata_do_not_share_it() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("{", "no serialized event"),
-        ("[]", "no JSON object"),
+        ("{", "not a serialized event"),
+        ("[]", "not a JSON object"),
         ('{"name": "n"}', "has no source"),
-        ('{"name": "n", "source": "NO_SINKS"}', "'NO_SINKS' is none of AGENT, WORKER"),
+        ('{"name": "n", "source": "NO_SINKS"}', "'NO_SINKS' must be one of AGENT, WORKER"),
     ],
 )
 def test_what_is_no_event_is_refused_with_a_reason(text: str, why: str) -> None:

@@ -84,7 +84,7 @@ def test_an_event_arrives_as_a_log_record_with_its_name_time_and_metadata(collec
 
     events.record(Event("holdfast.hang", EventSource.WORKER, 1700000000.25, metadata), f"otlp:{collector.endpoint}")
 
-    path, request = collector.requests.get(timeout=60)
+    path, request = collector.requests.get(timeout=240)
     (resource,) = request.resource_logs
     (scope,) = resource.scope_logs
     (record,) = scope.log_records

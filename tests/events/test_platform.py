@@ -145,7 +145,7 @@ def test_a_configured_handler_that_blocks_does_not_block_the_publisher() -> None
     events.configure(Blocking())
     with EventFeed("null", CONTEXT):
         facts.publish(STARTED)
-        assert entered.wait(60)
+        assert entered.wait(240)
         for _ in range(100):
             facts.publish(STARTED)
         release.set()

@@ -217,7 +217,7 @@ def test_times_are_read_as_people_write_them(text: str, seconds: float, monkeypa
 
 @pytest.mark.parametrize("text", ["soon", "25:00", "1:2:3:4", "2026-13-01", ""])
 def test_what_is_no_time_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="is no time"):
+    with pytest.raises(UsageError, match="is not a time"):
         parse_time(text, 0, 0)
 
 

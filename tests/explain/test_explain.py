@@ -61,6 +61,14 @@ def test_one_code_is_one_message(messages):
     assert [each for each in texts.values() if len(each) > 1] == []
 
 
+def test_a_coordinators_refusals_are_its_own(messages):
+    """Functions of the same name elsewhere say why a worker is not forked."""
+    found = {one.text for one in messages if one.kind == "refusal"}
+
+    assert f"{HOLE} has node rank {HOLE} already; give every node its own --node-rank" in found
+    assert [text for text in found if "worker runs in another folder" in text or "is imported" in text] == []
+
+
 def test_every_message_belongs_to_a_part_and_has_a_fault(source, messages):
     assert len(messages) > 700
     assert {one.module for one in messages if area_of(one.module) is OTHER} == set()
@@ -95,7 +103,7 @@ def test_the_code_of_an_exception_is_found_where_it_was_raised():
     with pytest.raises(UsageError) as raised:
         parse_duration("soon")
 
-    assert code_for(raised.value) == code_of(f"'{HOLE}' is no length of time: write seconds, or 300ms, 10m, 1h")
+    assert code_for(raised.value) == code_of(f"'{HOLE}' is not a length of time: write seconds, or 300ms, 10m, 1h")
 
 
 def test_an_exception_from_elsewhere_has_no_code():
@@ -141,13 +149,13 @@ def _read(descriptor):
 
 
 def test_explain_finds_a_message_by_its_code_its_words_and_a_part_of_them():
-    words = "'soon' is no length of time: write seconds, or 300ms, 10m, 1h"
-    code = code_of(f"'{HOLE}' is no length of time: write seconds, or 300ms, 10m, 1h")
+    words = "'soon' is not a length of time: write seconds, or 300ms, 10m, 1h"
+    code = code_of(f"'{HOLE}' is not a length of time: write seconds, or 300ms, 10m, 1h")
 
-    for asked in (code, code.removeprefix("hf-"), f"[{code}]", f"holdfast: {words}", "is no length of time"):
+    for asked in (code, code.removeprefix("hf-"), f"[{code}]", f"holdfast: {words}", "is not a length of time"):
         said = CliRunner().invoke(explain.command, [asked], catch_exceptions=False).output
 
-        assert said.startswith(f"{code}  '{HOLE}' is no length of time")
+        assert said.startswith(f"{code}  '{HOLE}' is not a length of time")
         assert "Change what the message names." in said
         assert f"docs/MESSAGES.md#{code}" in said
         assert re.search(r"source +holdfast/quantities\.py:\d+", said)

@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.health import HealthCheckServer, LastProgress
+from holdfast.health import HealthCheckServer, LastProgress, Limits
 from holdfast.workers.strays import descendants, read_stat
 
 #: No test waits for that long; it only keeps a broken one from hanging.
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 
 
 @pytest.fixture(autouse=True)
@@ -82,11 +82,12 @@ def read_all(sock: socket.socket) -> bytes:
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., HealthCheckServer]]:
-    """Start a server that is stopped after the test; alive unless the test says otherwise."""
+    """Start a server that is stopped after the test; alive and patient unless the test says otherwise."""
+    patient = Limits(answer_timeout_s=PATIENCE_S / 2)
     with contextlib.ExitStack() as stack:
 
         def begin(alive: Callable[[], float] | None = None, port: int = 0, timeout: float = 60, **options: Any):
-            server = HealthCheckServer(alive or LastProgress(), port, timeout, **options)
+            server = HealthCheckServer(alive or LastProgress(), port, timeout, **{"limits": patient, **options})
             return stack.enter_context(server)
 
         yield begin

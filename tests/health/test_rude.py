@@ -20,7 +20,7 @@ from tests.health.conftest import PATIENCE_S, ask, connect, read_all
 Serve = Callable[..., HealthCheckServer]
 
 #: A client that is too slow is refused soon.
-HASTY = Limits(request_timeout_s=0.3, idle_timeout_s=0.3)
+HASTY = Limits(request_timeout_s=1.0, idle_timeout_s=1.0)
 
 
 @pytest.fixture

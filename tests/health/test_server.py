@@ -23,6 +23,7 @@ from holdfast.facts import Fact, facts
 from holdfast.health import HealthCheckServer, LastProgress, Limits, address, create_healthcheck_server
 from holdfast.health.health_process import __file__ as PROGRAM_FILE
 from tests.health.conftest import PATIENCE_S, Owner, ask, ask_until, connect, read_all, wait_gone
+from tests.processes import free_port
 
 Serve = Callable[..., HealthCheckServer]
 Own = Callable[..., Owner]
@@ -218,7 +219,7 @@ def test_a_callback_that_hangs_costs_only_its_own_endpoint(serve: Serve) -> None
     assert (first.status, second.status) == (503, 503)
     assert "did not answer within 0.2 s" in first.data["error"]
     assert first.data["alive"] is True
-    assert ask(server.port, "/readyz").status == 200
+    ask_until(server.port, 200, "/readyz")
     assert ask(server.port).status == 200
     release.set()
     ask_until(server.port, 200, "/status")
@@ -516,7 +517,7 @@ def test_a_mistake_on_the_agents_side_is_told_and_health_answers_again(
     serve: Serve, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = serve(timeout=1)
-    assert ask(server.port).status == 200
+    ask_until(server.port, 200)
     parts, failed = HealthCheckServer._parts, threading.Event()
 
     def mistaken(self: HealthCheckServer) -> object:
@@ -695,8 +696,7 @@ def test_a_subclass_runs_a_server_of_its_own_on_the_port_it_was_given() -> None:
             self._server.server_close()
             self._thread.join()
 
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     server = MyServer(lambda: int(time.time()) - 100, port, 60)
     server.start()
     answer = ask(port)

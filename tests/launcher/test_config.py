@@ -85,7 +85,7 @@ def test_entrypoints(tmp_path: Path) -> None:
     assert config_from_options(LaunchOptions(script=str(script), script_args=("a",)))[1] == Script(str(script), ("a",))
     assert config_from_options(LaunchOptions(script="pkg.train", module=True))[1] == Module("pkg.train")
     assert config_from_options(LaunchOptions(script="echo", no_python=True))[1] == Program(("echo",))
-    with pytest.raises(UsageError, match="exclude each other"):
+    with pytest.raises(UsageError, match="cannot be used together"):
         config_from_options(LaunchOptions(script="x", no_python=True, module=True))
 
 
@@ -106,7 +106,7 @@ def test_small_languages() -> None:
     assert split_filters("one,two,,with comma") == ["one", "two,with comma"]
     assert split_filters("") is None
     assert [parse_bytes(text) for text in (None, "10", "64K", "2MiB", "1g")] == [None, 10, 65536, 2 << 20, 1 << 30]
-    with pytest.raises(UsageError, match="no size"):
+    with pytest.raises(UsageError, match="not a size"):
         parse_bytes("lots")
 
 

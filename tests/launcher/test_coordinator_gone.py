@@ -32,7 +32,7 @@ def test_the_end_of_a_job_is_not_silent(launch: Callable[..., Launch], tmp_path:
     )
     assert serve.stdout is not None
     endpoint = serve.stdout.readline().split()[-1]
-    flags = ["--nnodes", "1:2", "--rdzv-endpoint", endpoint, "--lease", "300ms", "--last-call", "100ms"]
+    flags = ["--nnodes", "1:2", "--rdzv-endpoint", endpoint, "--lease", "2s", "--last-call", "100ms"]
     job = launch(*flags, "--exit-barrier-timeout", "3s", script=SCRIPT)
     job.wait_line("up")
 

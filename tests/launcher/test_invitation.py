@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import socket
 from collections.abc import Callable
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from holdfast.launcher.invitation import invitation
 from holdfast.wire.address import Endpoint
 from tests.launcher.conftest import Launch
+from tests.processes import free_port
 
 HERE = Endpoint("127.0.0.1", 29500)
 
@@ -48,9 +48,7 @@ def test_the_command_for_other_machines_is_the_same_on_all() -> None:
 
 @pytest.fixture
 def port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        found: int = probe.getsockname()[1]
-    return found
+    return free_port()
 
 
 def test_the_command_that_is_told_brings_the_other_node(launch: Callable[..., Launch], port: int) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.launcher.conftest import Launch
+from tests.processes import free_port
 
 StartLaunch = Callable[..., Launch]
 
@@ -50,7 +51,9 @@ def test_a_traceback_is_reported_without_a_decorator(launch: StartLaunch) -> Non
 
     assert err.count("in train") == 1, "the worker's own output has it; the report does not repeat it"
     assert re.search(r"^holdfast: failed after [\d.]+ s: ValueError: no data$", err, re.MULTILINE)
-    assert err.count("ValueError: no data") == 2
+    # Where it takes long to stop the worker, the screen says meanwhile that it does, and why.
+    told = [line for line in err.splitlines() if "stopping workers" not in line]
+    assert sum("ValueError: no data" in line for line in told) == 2
 
 
 @pytest.mark.parametrize("redirect", ["--redirects=3", "--local-ranks-filter=1"])
@@ -132,7 +135,7 @@ def test_two_nodes_restart_together_and_print_the_same_verdict(launch: StartLaun
     for number in (1, 2):
         os.mkfifo(tmp_path / f"round-{number}")
     common = ("--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-id", "job", "--max-restarts", "1")
-    port = _free_port()
+    port = free_port()
     nodes = [launch(*common, "--rdzv-endpoint", f"localhost:{port}", script=script) for _ in range(2)]
 
     ends = [node.end() for node in nodes]
@@ -168,9 +171,7 @@ def test_sigterm_reaches_the_workers_and_the_exit_code_says_so(launch: StartLaun
 
 
 def test_ctrl_c_while_nodes_gather_ends_at_once_without_a_traceback(launch: StartLaunch) -> None:
-    waiting = launch(
-        "--nnodes=2", "--rdzv-backend=holdfast", f"--rdzv-endpoint=localhost:{_free_port()}", script="pass"
-    )
+    waiting = launch("--nnodes=2", "--rdzv-backend=holdfast", f"--rdzv-endpoint=localhost:{free_port()}", script="pass")
     assert waiting.process.stderr is not None
     assert any("1 of 2 nodes" in line for line in waiting.process.stderr)
     waiting.signal(signal.SIGINT)
@@ -251,8 +252,9 @@ def test_a_lost_node_costs_the_others_a_round_and_no_more(launch: StartLaunch) -
         if os.environ["HOLDFAST_ROUND"] == "1":
             signal.pause()
     """
-    common = ("--nnodes=1:2", "--rdzv-backend=holdfast", f"--rdzv-endpoint=localhost:{_free_port()}", "--rdzv-id=job")
-    nodes = [launch(*common, script=script) for _ in range(2)]
+    common = ("--nnodes=1:2", "--rdzv-backend=holdfast", f"--rdzv-endpoint=localhost:{free_port()}", "--rdzv-id=job")
+    patient = ("--last-call=10m", "--rdzv-conf=quiet=10m")  # one may start much later than the other
+    nodes = [launch(*common, *patient, script=script) for _ in range(2)]
     for node in nodes:
         assert node.wait_line("round 1") == "round 1 world 2"
 
@@ -269,7 +271,7 @@ def test_a_new_node_is_let_in_and_both_go_on(launch: StartLaunch) -> None:
         if os.environ["WORLD_SIZE"] == "1":
             signal.pause()
     """
-    common = ("--nnodes=1:2", "--rdzv-backend=holdfast", f"--rdzv-endpoint=localhost:{_free_port()}", "--rdzv-id=job")
+    common = ("--nnodes=1:2", "--rdzv-backend=holdfast", f"--rdzv-endpoint=localhost:{free_port()}", "--rdzv-id=job")
     first = launch(*common, "--last-call=100ms", script=script)
     first.wait_line("world 1")
     second = launch(*common, "--last-call=100ms", script=script)
@@ -353,10 +355,10 @@ def test_quiet_says_nothing_when_all_is_well(launch: StartLaunch) -> None:
         (["no_such.py"], "there is no script 'no_such.py' here; use -m for a module"),
         ([], "name the script to run"),
         (["--rdzv-conf", "lease", "--no-python", "true"], "--rdzv-conf 'lease' must be key=value"),
-        (["--admit", "never", "--no-python", "true"], "'never' is no admission policy"),
+        (["--admit", "never", "--no-python", "true"], "'never' is not an admission policy"),
         (["--rdzv-backend", "zookeeper", "--nnodes", "2", "--no-python", "true"], "'zookeeper' is not registered"),
         (["--nproc-per-node", "many", "--no-python", "true"], "many"),
-        (["--forward-signals", "USR9", "--no-python", "true"], "'USR9' is no signal"),
+        (["--forward-signals", "USR9", "--no-python", "true"], "'USR9' is not a signal"),
         (["--numa-binding", "moon", "--no-python", "true"], "'moon' is not one of 'node', 'socket'"),
     ],
 )
@@ -376,14 +378,6 @@ def test_torchruns_variables_set_flags(launch: StartLaunch) -> None:
     code, out, _ = launch(script=script, PET_NPROC_PER_NODE="2", PET_ROLE="trainer").end()
 
     assert (code, out) == (0, "2 trainer\n2 trainer\n")
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def test_a_gang_that_is_half_finished_is_reported_with_the_stacks_of_the_rest(launch: StartLaunch) -> None:

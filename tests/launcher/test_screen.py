@@ -19,7 +19,7 @@ from holdfast.launcher import screen as screens
 from holdfast.launcher.api import LaunchReport
 from holdfast.launcher.screen import Screen
 
-PATIENCE_S = 60
+PATIENCE_S = 240
 
 
 class Out(io.StringIO):

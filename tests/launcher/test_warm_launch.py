@@ -89,7 +89,7 @@ def test_the_second_launch_forks_its_first_workers_from_what_the_first_has_kept(
 
     def warm(*words: str) -> str:
         command = [sys.executable, "-m", "holdfast", "warm", *words]
-        return subprocess.run(command, env=environ, capture_output=True, text=True, check=True, timeout=60).stdout
+        return subprocess.run(command, env=environ, capture_output=True, text=True, check=True, timeout=240).stdout
 
     def wait_kept() -> dict[str, Any]:
         """What is kept, once it answers and could serve the next launch."""
@@ -152,7 +152,7 @@ def test_workers_get_every_variable_that_torchrun_sets(launch: StartLaunch, tmp_
     assert code == 0, err
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command, env = [*torchrun, "script0.py", "theirs.json"], dict(os.environ)
-    subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, check=True, timeout=100)
+    subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, check=True, timeout=240)
 
     ours, theirs = (json.loads((tmp_path / name).read_text()) for name in ("ours.json", "theirs.json"))
 

@@ -154,7 +154,7 @@ def test_a_sink_that_raises_is_reported_once(foreign, heard: list[Fact]) -> None
     assert chosen.flush(PATIENCE_S)
 
     assert [fact.sentence for fact in heard] == [
-        "the metrics sink 'raising' raised RuntimeError('no'); it goes on being called and this is not reported again"
+        "the metrics sink 'raising' raised RuntimeError('no'); it is still called, and further errors are not reported"
     ]
 
 

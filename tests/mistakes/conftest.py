@@ -19,7 +19,7 @@ __all__ = ["Invoke", "Said", "Start", "answered", "environ", "finish", "invoke",
 
 Start = Callable[..., "subprocess.Popen[str]"]
 #: How long a command may take on a busy machine; none comes near it.
-PATIENCE_S = 100
+PATIENCE_S = 240
 
 
 @pytest.fixture(autouse=True)

@@ -119,11 +119,13 @@ def test_insecure_with_a_secret(invoke: Invoke) -> None:
     write_secret("job.secret", SECRET)
 
     words = ("--secret-file", "job.secret", "--insecure")
-    answered(invoke("serve", "localhost:0", *words), "--insecure and --secret-file exclude each other: leave one out")
-    answered(invoke("launch", *words, "ok.py"), "--insecure and --secret-file exclude each other: leave one out")
+    answered(
+        invoke("serve", "localhost:0", *words), "--insecure and --secret-file cannot be used together: leave one out"
+    )
+    answered(invoke("launch", *words, "ok.py"), "--insecure and --secret-file cannot be used together: leave one out")
     for command in (["serve", "localhost:0"], ["launch", "--insecure", "--require-secret", "ok.py"]):
         said = invoke(*command, *(["--insecure", "--require-secret"] if command[0] == "serve" else []))
-        answered(said, "--require-secret and --insecure exclude each other: leave one out")
+        answered(said, "--require-secret and --insecure cannot be used together: leave one out")
 
 
 @pytest.mark.parametrize(

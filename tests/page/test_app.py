@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("starlette")
 from starlette.testclient import TestClient
 
+from holdfast.errors import UsageError
 from holdfast.events.index import note_journal
 from holdfast.page.app import make_access, make_app
 from holdfast.page.watcher import Watcher
@@ -116,6 +117,25 @@ def test_logs_are_those_of_the_run_alone(client: TestClient) -> None:
     assert client.get("/api/run/log", params={"run": RUN, "file": log["file"]}).json()["text"].startswith("<script>")
     for file in ("../secret.log", "/etc/passwd", "journal.jsonl", "missing.log"):
         assert client.get("/api/run/log", params={"run": RUN, "file": file}).status_code == 404
+
+
+def test_a_run_of_two_agents_shows_none_of_the_logs_beside_its_own(environ: dict[str, str], tmp_path: Path) -> None:
+    for name in ("job_a", "job_b", "another_run"):
+        logs = tmp_path / name / "attempt_0" / "0"
+        logs.mkdir(parents=True)
+        (logs / "stdout.log").write_text(f"written by {name}\n")
+        if name.startswith("job"):
+            journal = tmp_path / name / "journal.jsonl"
+            journal.write_text(lines(("agent_started", {"workers": 1})))
+            note_journal(RUN, journal, "h", pid=os.getpid())
+    watcher = Watcher()
+
+    files = [log["file"] for log in watcher.logs(RUN)]
+
+    assert files == ["job_b/attempt_0/0/stdout.log", "job_a/attempt_0/0/stdout.log"]
+    assert watcher.log(RUN, files[0])["text"] == "written by job_b\n"
+    with pytest.raises(UsageError, match="this run has no log"):
+        watcher.log(RUN, "another_run/attempt_0/0/stdout.log")
 
 
 def test_nothing_is_killed_unless_that_was_allowed(client: TestClient, folder: Path) -> None:

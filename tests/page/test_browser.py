@@ -37,6 +37,13 @@ with holdfast.elastic(state) as run:
 """
 
 
+#: A log that is longer than its window, and whose newest line is in view.
+AT_ITS_END = """() => {
+    const log = document.querySelector("#logs pre");
+    return log && log.scrollHeight > log.clientHeight && log.scrollTop + log.clientHeight >= log.scrollHeight - 4;
+}"""
+
+
 @pytest.fixture
 def browser() -> Iterator[Any]:
     with sync_api.sync_playwright() as play:
@@ -72,7 +79,7 @@ def test_a_run_is_seen_a_worker_killed_and_the_run_survives(
     page.click("text=Take stacks now")
     page.wait_for_selector("#stacks pre:has-text('train.py')")
     page.select_option("#logs select", index=1)
-    page.wait_for_selector("#logs pre")
+    page.wait_for_function(AT_ITS_END)
     for scheme in ("light", "dark"):
         for width in (1280, 390):
             page.emulate_media(color_scheme=scheme)

@@ -308,8 +308,8 @@ def test_while_etcd_is_out_of_reach_nothing_is_sealed_and_it_is_told_once(
 def test_a_holder_that_cannot_renew_steps_down_before_its_lease_has_run_out(
     proxy: Proxy, etcd: Endpoint, run: str, told: list[Fact], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(election, "RENEW_S", 0.1)
-    monkeypatch.setattr(election, "TRUST_S", 0.5)
+    monkeypatch.setattr(election, "RENEW_S", 0.5)
+    monkeypatch.setattr(election, "TRUST_S", 2.0)
 
     async def use(host: EtcdHost) -> None:
         assert await host.try_open()

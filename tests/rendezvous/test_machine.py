@@ -9,6 +9,7 @@ from holdfast.coordinator.messages import (
     Broken,
     Cause,
     Closed,
+    Heir,
     Join,
     Newcomers,
     NodeSpec,
@@ -44,6 +45,7 @@ from holdfast.rendezvous.machine import (
     RoundSealed,
     RunEnded,
     Say,
+    Sought,
     State,
 )
 from holdfast.wire.frames import Message
@@ -58,9 +60,9 @@ def place(number: int = 1) -> Place:
 class Member:
     """A machine and a clock that only moves when told."""
 
-    def __init__(self) -> None:
-        spec = NodeSpec("a", "host-a", "trainer", 1, 0, lease_s=LEASE_S)
-        self.machine = MemberMachine("job", spec, RunSettings(1, 2), lambda: 0.5)
+    def __init__(self, *, takeover: bool = False) -> None:
+        spec = NodeSpec("a", "host-a", "trainer", 1, 0, lease_s=LEASE_S, standby="a:1")
+        self.machine = MemberMachine("job", spec, RunSettings(1, 2, takeover=takeover), lambda: 0.5)
         self.now = 100.0
 
     def tell(self, event: MemberEvent) -> list[MemberEffect]:
@@ -82,9 +84,9 @@ class Member:
         return effects
 
 
-def waiting() -> Member:
+def waiting(*, takeover: bool = False) -> Member:
     """A member that is connected and has asked."""
-    member = Member()
+    member = Member(takeover=takeover)
     assert member.tell(Ask(1000, member.now + 600)) == [OpenLink()]
     assert len(said(member.tell(LinkUp()), Join)) == 1
     return member
@@ -411,6 +413,17 @@ def test_newcomers_are_told_when_their_number_changes() -> None:
     assert member.hear(Newcomers(1)) == []
 
 
+def test_nodes_that_waited_for_a_round_are_no_newcomers_once_it_is_sealed() -> None:
+    """While it waits, a node is counted itself; a poll would end the round again, and a real newcomer was not told."""
+    member = waiting()
+    member.hear(Ack("1 of 2 nodes (host-a); last call in 3 s", 1))
+    member.hear(Sealed(1, place()))
+
+    assert member.machine.count_waiting() == 0
+    assert member.hear(Newcomers(1)) == [NewcomersWait(1)]
+    assert member.machine.count_waiting() == 1
+
+
 def test_the_end_of_the_run_is_asked_for_until_it_is_granted() -> None:
     member = running()
     member.tell(LinkDown("reset by peer"))
@@ -423,3 +436,40 @@ def test_the_end_of_the_run_is_asked_for_until_it_is_granted() -> None:
 
     assert member.machine.state is State.ENDED
     assert member.pass_time(60) == []
+
+
+def tried(member: Member, places: int) -> list[tuple[str, bool]]:
+    """Let connections fail, and return where the member looks, and whether its own agent would carry the run there."""
+    found: list[tuple[str, bool]] = []
+    while len(found) < places:
+        effects = member.tell(LinkDown("connection refused", ended=True)) + member.pass_time(3.0)
+        found += [(each.address, each.lead) for each in effects if isinstance(each, OpenLink)]
+    return found
+
+
+def test_a_node_that_stands_by_looks_where_the_coordinator_may_be_and_never_carries_it_itself() -> None:
+    """It knows of no round that counts: a run of its own would be beside that of the others."""
+    member = waiting(takeover=True)
+    member.hear(Ack("waits", 0, heirs=(Heir("b", "b:1"), Heir("c", "c:1"))))
+
+    found = tried(member, 12)
+
+    assert {address for address, _ in found} == {"", "b:1", "c:1"}
+    assert not any(leads for _, leads in found)
+
+
+def test_a_node_without_a_coordinator_looks_where_one_asks_for_it() -> None:
+    member = waiting(takeover=True)
+    member.hear(Ack("waits", 0))
+    member.tell(LinkDown("connection refused", ended=True))
+    member.tell(Sought("d:1"))
+
+    assert ("d:1", False) in tried(member, 6)
+
+
+def test_a_node_that_has_a_coordinator_stays_with_it() -> None:
+    member = waiting(takeover=True)
+    member.hear(Ack("waits", 0))
+
+    assert member.tell(Sought("d:1")) == []
+    assert {address for address, _ in tried(member, 4)} == {""}

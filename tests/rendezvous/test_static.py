@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from holdfast.compat.elastic.rendezvous_utils import StaticTCPRendezvous
-from holdfast.wire.ports import get_free_port
+from tests.processes import free_port
 
 
 @pytest.mark.usefixtures("environ")
 def test_nodes_with_given_ranks_meet_at_the_master(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]) -> None:
     monkeypatch.setenv("HOLDFAST_HOME", environ["HOLDFAST_HOME"])
-    port = get_free_port()
+    port = free_port()
     handlers = [StaticTCPRendezvous("127.0.0.1", port, rank, 2, "run", 60) for rank in (0, 1)]
 
     with ThreadPoolExecutor(2) as pool:
@@ -31,7 +31,7 @@ def test_the_port_of_one_node_alone_is_that_of_its_workers_in_every_round(
     monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]
 ) -> None:
     monkeypatch.setenv("HOLDFAST_HOME", environ["HOLDFAST_HOME"])
-    port = get_free_port()
+    port = free_port()
     handler = StaticTCPRendezvous("127.0.0.1", port, 0, 1, "run", 60)
 
     for _ in range(2):

@@ -78,6 +78,22 @@ def test_a_coordinator_whose_agent_leaves_is_handed_over(node: StartNode) -> Non
     assert {place["size"] for place in gather(nodes[1:])} == {2}
 
 
+def test_a_node_that_stands_by_finds_the_agent_that_takes_over(node: StartNode) -> None:
+    """It was in no round, and so knows the others only by what it heard while it waited."""
+    config = {"nnodes": "1:2", "expected": 2, "quiet": "10m", "last_call_timeout": "10m", "lease": 60, **MOVES}
+    first, second = start(node, 2, **config)
+    gather([first, second])
+    spare = node(first.endpoint, **config).say("stay")
+    while "no answer yet" in spare.status()["sentence"]:
+        pass
+
+    first.kill()
+    second.wait("broken")
+    second.say("stay")
+
+    assert len(wait_size([second, spare], 2)) == 1
+
+
 def test_agents_that_are_all_started_again_are_a_run_again(node: StartNode) -> None:
     """Each tells what the one before it knew, so they wait neither for the dead nor for a majority of them."""
     port = HeldPort()

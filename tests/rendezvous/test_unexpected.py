@@ -28,7 +28,7 @@ from holdfast.wire.loop import IoThread
 from holdfast.wire.ports import HeldPort
 
 #: A deadline that a hang would run into; no test comes near it.
-PATIENCE_S = 100
+PATIENCE_S = 240
 
 Make = Callable[[], HoldfastRendezvousHandler]
 

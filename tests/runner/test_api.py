@@ -163,7 +163,7 @@ def test_mistakes_about_jobs_are_told_in_a_sentence(runner: Runner) -> None:
         runner.status("app-1")
     with pytest.raises(UnknownSchedulerError, match="slurmm"):
         runner.run(app(), "slurmm")
-    with pytest.raises(UsageError, match="no regular expression"):
+    with pytest.raises(UsageError, match="not a regular expression"):
         runner.log_lines(NOWHERE, "role0", regex="(")
 
 
@@ -294,7 +294,7 @@ def test_an_app_that_cannot_run_is_refused(runner: Runner, change: dict[str, Any
         ({"num_replicas": -1}, "has -1 replicas"),
         ({"min_replicas": 5}, "between 1 and num_replicas=1"),
         ({"max_retries": -1}, "must be 0 or more"),
-        ({"env": {"A=B": "1"}}, "no name for one"),
+        ({"env": {"A=B": "1"}}, "not a valid name"),
         ({"env": {"A": 1}}, "as text"),
         ({"args": ["a", 1]}, "arguments as text"),
     ],

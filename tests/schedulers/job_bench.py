@@ -10,7 +10,7 @@ from holdfast.schedulers import Scheduler
 from holdfast.specs import AppDef, Resource, Role, is_terminal
 
 #: No test waits for that long; it only keeps a broken one from hanging.
-PATIENCE_S = 180.0
+PATIENCE_S = 240.0
 
 
 class JobBench:

@@ -29,6 +29,12 @@ def test_an_agent_that_was_started_again_while_cut_off_begins_no_run_of_its_own(
     assert run_takeover(1413, *NODES).check is None
 
 
+@pytest.mark.parametrize("seed", [346, 13529, 16405, 21675, 22934])
+def test_what_was_wrong_once_is_not_wrong_again(seed: int) -> None:
+    """Two groups trained, or nodes did not find each other: a spare, a pause, a cut before the first step, a drain."""
+    assert run_takeover(seed, *NODES).check is None
+
+
 def test_an_agent_that_has_lost_its_disk_begins_a_run_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """And the rules notice: so they would notice it of one that has its disk."""
     monkeypatch.setattr(TakeoverNode, "keep", lambda self, succession: None)

@@ -28,5 +28,5 @@ def test_a_script_refuses_what_it_does_not_know() -> None:
     with pytest.raises(UsageError, match="begins with 'run'"):
         script.do("status")
     script.do("run min 1 max 1")
-    with pytest.raises(UsageError, match="knows no 'dance'"):
+    with pytest.raises(UsageError, match="has no command 'dance'"):
         script.do("dance")

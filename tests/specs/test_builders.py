@@ -45,8 +45,8 @@ def test_the_home_of_a_bind_source_is_the_senders(monkeypatch: pytest.MonkeyPatc
     [
         ("src=/a,type=bind", "'src=/a' belongs to no mount: each mount begins with type=bind, volume or device"),
         ("readonly", "'readonly' belongs to no mount"),
-        ("type=nfs,src=/a,dst=/b", "'nfs' is no type of a mount; it must be bind, volume or device"),
-        ("type=bind,from=/a", "'from=/a' is no option of a mount; these are: type, src"),
+        ("type=nfs,src=/a,dst=/b", "'nfs' is not a type of mount; it must be bind, volume or device"),
+        ("type=bind,from=/a", "'from=/a' is not an option of a mount; the options are: type, src"),
         ("type=bind,src", "'src' of a mount needs a value: write src=..."),
         ("type=bind,dst=/b", "a mount of type=bind needs src=..."),
         ("type=bind,src=/a", "a mount of type=bind needs dst=..."),

@@ -176,7 +176,7 @@ def test_a_broken_plugin_costs_only_itself_and_is_named(install: Install, tmp_pa
         named_resources["missing"]
     with pytest.raises(PluginBrokenError, match=r"'raises' of sample .*RuntimeError: boom"):
         named_resources["raises"]
-    with pytest.raises(ValueError, match="'number' gives 7, which is no Resource"):
+    with pytest.raises(ValueError, match="'number' returned 7, which is not a Resource"):
         named_resources["number"]
 
     assert told == []

@@ -22,7 +22,7 @@ def test_a_handle_comes_apart_into_what_it_was_made_of(parts: tuple[str, str, st
 
 @pytest.mark.parametrize("text", ["", "echo-1", "local://holdfast", "local://holdfast/", "://a/b", "local:/a/b"])
 def test_what_is_no_handle_is_shown_one(text: str) -> None:
-    with pytest.raises(MalformedAppHandleError, match="one looks like local://holdfast/echo"):
+    with pytest.raises(MalformedAppHandleError, match="which looks like local://holdfast/echo"):
         parse_app_handle(text)
 
 

@@ -101,7 +101,7 @@ def test_an_unknown_option_passes_through_with_a_warning_and_a_close_match(opts:
     assert (resolved["lables"], resolved["zzz"]) == ("x", 1)
     assert [fact.sentence for fact in told] == [
         "the run option 'lables' is not known here; did you mean 'labels'?",
-        "the run option 'zzz' is not known here; `holdfast runopts` lists those there are",
+        "the run option 'zzz' is not known here; `holdfast runopts` lists the known ones",
     ]
 
 

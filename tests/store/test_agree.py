@@ -23,7 +23,7 @@ def test_everybody_gets_everybodys_data(threads: ThreadPoolExecutor) -> None:
     store = MemoryStore()
     asked = [threads.submit(synchronize, store.clone(), f"{rank}".encode(), rank, 4, "k", 60) for rank in range(4)]
 
-    assert [each.result(60) for each in asked] == [[b"0", b"1", b"2", b"3"]] * 4
+    assert [each.result(240) for each in asked] == [[b"0", b"1", b"2", b"3"]] * 4
 
 
 def test_rank_0_stays_until_all_have_read(threads: ThreadPoolExecutor) -> None:
@@ -34,7 +34,7 @@ def test_rank_0_stays_until_all_have_read(threads: ThreadPoolExecutor) -> None:
 
     assert not staying.done()
     assert get_all(store, 1, "k", 2) == [b"x", b"x"]
-    assert staying.result(60) == [b"x", b"x"]
+    assert staying.result(240) == [b"x", b"x"]
 
 
 def test_a_barrier_lets_all_through_once_all_are_there(threads: ThreadPoolExecutor) -> None:
@@ -42,7 +42,7 @@ def test_a_barrier_lets_all_through_once_all_are_there(threads: ThreadPoolExecut
     asked = [threads.submit(barrier, PrefixStore("p", store.clone()), 3, "b", 60) for _ in range(3)]
 
     for each in asked:
-        each.result(60)
+        each.result(240)
 
 
 def test_a_barrier_that_times_out_names_missing_ranks(threads: ThreadPoolExecutor) -> None:
@@ -56,9 +56,9 @@ def test_a_barrier_that_times_out_names_missing_ranks(threads: ThreadPoolExecuto
     with pytest.raises(
         StoreTimeoutError, match=r"on rank 0, for key prefix: b \(world_size=4, missing_ranks=\[host3\]"
     ):
-        asked[0].result(60)
+        asked[0].result(240)
     with pytest.raises(StoreTimeoutError):
-        asked[1].result(60)
+        asked[1].result(240)
 
 
 def test_a_barrier_without_a_rank_raises_what_the_store_raises() -> None:

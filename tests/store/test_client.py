@@ -17,7 +17,7 @@ from holdfast.store.machine import SpaceDropped
 from holdfast.testing.store_server import StoreServer
 from holdfast.wire.channel import Channel
 
-PATIENCE_S = 30.0
+PATIENCE_S = 240.0
 
 
 @pytest.fixture
@@ -259,7 +259,7 @@ if not child:
 assert os.waitpid(child, 0)[1] == 0
 assert client.get("both") == b"400", client.get("both")
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240)
 
     assert done.stderr == ""
     assert done.returncode == 0
@@ -320,4 +320,4 @@ def test_it_works_over_tls(tmp_path):
 def test_the_core_does_not_import_torch():
     program = "import sys, holdfast.store.client, holdfast.torch; assert 'torch' not in sys.modules"
 
-    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", program], timeout=240).returncode == 0

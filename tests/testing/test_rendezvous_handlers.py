@@ -73,7 +73,8 @@ def test_torch_elastics_dynamic_handler(case: Case, run: list[RendezvousHandler]
     shared = C10dRendezvousBackend(store, "run")
 
     def make(low: int, high: int, join_timeout: float) -> RendezvousHandler:
-        times = RendezvousTimeout(timedelta(seconds=join_timeout), timedelta(seconds=0.05))
+        # Its nodes look at the store every 0.3 s: the last call must not be over before a node that waits has looked.
+        times = RendezvousTimeout(timedelta(seconds=join_timeout), timedelta(seconds=3))
         made: RendezvousHandler = DynamicRendezvousHandler.from_backend(
             "run", store, shared, low, high, local_addr=f"n{len(run)}", timeout=times, keep_alive_interval=1
         )

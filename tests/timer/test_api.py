@@ -150,7 +150,7 @@ def test_a_server_of_ones_own_fills_in_four_methods(failing: list[Any], tries: i
     server = MyServer(queue, failing)
     server.start()
     try:
-        assert server.cleared.wait(60)
+        assert server.cleared.wait(240)
     finally:
         server.stop()
 

@@ -29,7 +29,7 @@ from holdfast.timer import FileTimerClient, FileTimerRequest, FileTimerServer, a
 from holdfast.timer.machine import TIMERS_MAX, TimersExpired
 from tests.processes import finish
 
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 
 
 @pytest.fixture

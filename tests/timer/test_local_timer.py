@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.timer import LocalTimerClient, LocalTimerServer, MultiprocessingRequestQueue, TimerRequest, expires
 
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 
 
 @pytest.fixture

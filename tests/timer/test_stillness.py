@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -32,6 +33,7 @@ def test_workers_are_still_since_the_first_look() -> None:
         Signs(1, 5.0, 110, 1000),  # woke up often: it communicates
         Signs(1, 5.0, 100, 1001),  # wrote
         Signs(2, 5.0, 100, 1000),  # another process: it was replaced
+        Signs(1, 5.0, 100, 1000, ready=True),  # computes on a host that gives it no time
     ],
 )
 def test_one_sign_of_one_worker_is_movement(moved: Signs) -> None:
@@ -39,7 +41,7 @@ def test_one_sign_of_one_worker_is_movement(moved: Signs) -> None:
     stillness.look({0: STILL, 1: STILL}, 10.0)
 
     assert stillness.look({0: STILL, 1: moved}, 15.0) == 0.0
-    assert stillness.look({0: STILL, 1: moved}, 20.0) == 5.0
+    assert stillness.look({0: STILL, 1: replace(moved, ready=False)}, 20.0) == 5.0
 
 
 def test_threads_that_poll_in_the_background_are_not_movement() -> None:
@@ -103,6 +105,11 @@ def moves_within(pid: int, seconds: float) -> bool:
 )
 def test_a_real_process_that_does_something_moves(process: subprocess.Popen[str]) -> None:
     assert moves_within(process.pid, 60.0)
+
+
+@pytest.mark.parametrize("process", ["exec('while True: pass')"], indirect=True)
+def test_a_process_that_computes_is_ready_to_run_however_little_time_it_gets(process: subprocess.Popen[str]) -> None:
+    assert any(read_signs({0: process.pid})[0].ready for _ in range(1000))
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from holdfast.timer.machine import TimersExpired
 from holdfast.timer.watchdog import Watchdog
 
 #: A deadline that a dead thread would run into; no test comes near it.
-PATIENCE_S = 100
+PATIENCE_S = 240
 
 
 @pytest.fixture

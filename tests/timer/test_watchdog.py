@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ from holdfast.timer import expires, watchdog
 from holdfast.timer.hang import HangOptions
 from holdfast.workers import DefaultLogsSpecs
 from tests.launcher.conftest import Launch
+from tests.processes import free_port
 from tests.timer.conftest import Node
 
 StartLaunch = Callable[..., Launch]
@@ -119,7 +119,7 @@ def test_a_quiet_launch_tells_the_stacks_of_a_hang_with_the_report(launch: Start
 
 @pytest.mark.parametrize("hang", HANGS)
 def test_a_worker_that_stops_to_beat_is_ended_and_the_job_goes_on(node: StartNode, hang: str) -> None:
-    running = node(script(hang, UNDER_HEARTBEAT), {"limit_s": 1.0}, workers=2, max_restarts=1)
+    running = node(script(hang, UNDER_HEARTBEAT), {"limit_s": 2.0}, workers=2, max_restarts=1)
     told, end = running.wait_fact("hang"), running.wait_fact("end")
 
     assert end["data"]["exit_code"] == 0, running.facts
@@ -200,9 +200,7 @@ while not os.path.exists("done"):
 def test_nodes_whose_workers_wait_for_one_that_computes_elsewhere_are_left_alone(
     node: StartNode, tmp_path: Path
 ) -> None:
-    with socket.socket() as sock:
-        sock.bind(("localhost", 0))
-        endpoint = f"localhost:{sock.getsockname()[1]}"
+    endpoint = f"localhost:{free_port()}"
     work = f"""
 import os, time
 done = {str(tmp_path / "done")!r}
@@ -223,9 +221,7 @@ while not os.path.exists(done):
 
 
 def test_a_hang_across_nodes_is_found_in_a_script_that_never_beats(node: StartNode) -> None:
-    with socket.socket() as sock:
-        sock.bind(("localhost", 0))
-        endpoint = f"localhost:{sock.getsockname()[1]}"
+    endpoint = f"localhost:{free_port()}"
     config = {"min_nodes": 2, "max_nodes": 2, "rdzv_endpoint": endpoint, "run_id": "still", "max_restarts": 1}
     config["rdzv_configs"] = {"max_restarts": 1}
     nodes = [node(NO_BEATS, {"limit_s": 2.0}, workers=1, **config) for _ in range(2)]
@@ -236,12 +232,12 @@ def test_a_hang_across_nodes_is_found_in_a_script_that_never_beats(node: StartNo
 
 
 def test_the_failure_of_a_silent_worker_names_its_step_and_has_all_stacks(node: StartNode) -> None:
-    running = node(script("deadlock", UNDER_HEARTBEAT), {"limit_s": 0.5}, workers=2, max_restarts=0)
+    running = node(script("deadlock", UNDER_HEARTBEAT), {"limit_s": 2.0}, workers=2, max_restarts=0)
     end = running.wait_fact("end")["data"]
     cause = end["verdict"]["cause"]
 
     assert (end["exit_code"], cause["kind"], cause["rank"]) == (128 + signal.SIGKILL, "timeout", 1)
-    assert "the limit is 0.5 s, last at step 4; it was ended by SIGKILL" in cause["message"]
+    assert "the limit is 2 s, last at step 4; it was ended by SIGKILL" in cause["message"]
     assert functions(cause["stacks"]) == {(0,): "waits_for_the_other", (1,): "hangs_here"}
 
 
@@ -252,7 +248,7 @@ def test_of_many_the_odd_one_out_is_named_and_equal_stacks_stand_together(node: 
             hangs_here()
         waits_for_the_other()
     """
-    running = node(script("deadlock", body), {"limit_s": 1.0}, workers=4, max_restarts=1)
+    running = node(script("deadlock", body), {"limit_s": 2.0}, workers=4, max_restarts=1)
     told = running.wait_fact("hang")
 
     assert "rank 2's stack differs from the others\nrank 2:" in told["sentence"]
@@ -268,10 +264,10 @@ def test_a_hang_on_another_node_is_found_by_everybodys_stacks_and_blamed_on_it(n
             hangs_here()
         waits_for_the_other()
     """
-    settings = {"min_nodes": 2, "max_nodes": 2, "run_id": "job", "rdzv_endpoint": f"localhost:{_free_port()}"}
+    settings = {"min_nodes": 2, "max_nodes": 2, "run_id": "job", "rdzv_endpoint": f"localhost:{free_port()}"}
     common = {"workers": 2, "max_restarts": 0, **settings}
-    waiting = node(script("deadlock", body), {"limit_s": 1.0}, **common)
-    hanging = node(script("deadlock", body), {"limit_s": 4.0}, env={"HANGS": "1"}, **common)
+    waiting = node(script("deadlock", body), {"limit_s": 2.0}, **common)
+    hanging = node(script("deadlock", body), {"limit_s": 8.0}, env={"HANGS": "1"}, **common)
     culprit = hanging.wait_fact("workers_started")["data"]["ranks"][0]
     others = tuple(rank for rank in range(4) if rank != culprit)
 
@@ -290,10 +286,10 @@ def test_a_hang_that_its_own_node_does_not_see_is_broken_up_by_the_others(node: 
             hangs_here()
         waits_for_the_other()
     """
-    settings = {"min_nodes": 2, "max_nodes": 2, "run_id": "job", "rdzv_endpoint": f"localhost:{_free_port()}"}
+    settings = {"min_nodes": 2, "max_nodes": 2, "run_id": "job", "rdzv_endpoint": f"localhost:{free_port()}"}
     common = {"max_restarts": 0, **settings}
     watchful = {"HOLDFAST_TEST_ELSEWHERE_WAIT_S": "0.1"}
-    waiting = node(script("deadlock", body), {"limit_s": 1.0}, workers=2, env=watchful, **common)
+    waiting = node(script("deadlock", body), {"limit_s": 2.0}, workers=2, env=watchful, **common)
     hanging = node(script("deadlock", body), {"limit_s": 9999.0}, workers=1, env={"HANGS": "1"}, **common)
     culprit = hanging.wait_fact("workers_started")["data"]["ranks"][0]
 
@@ -309,13 +305,13 @@ def test_workers_that_beat_on_or_pause_are_left_alone(node: StartNode) -> None:
         from holdfast.timer.heartbeat import pause
         if os.environ["RANK"] == "0":
             pause()
-        until = time.monotonic() + 2.5
+        until = time.monotonic() + 5
         while time.monotonic() < until:
             if os.environ["RANK"] == "1":
                 heartbeat(step)
             signal.sigtimedwait([signal.SIGUSR1], 0.05)
     """
-    running = node(script("deadlock", body), {"limit_s": 1.0}, workers=2, max_restarts=0)
+    running = node(script("deadlock", body), {"limit_s": 3.0}, workers=2, max_restarts=0)
 
     assert running.wait_fact("end")["data"]["exit_code"] == 0
     assert "hang" not in [fact["kind"] for fact in running.facts]
@@ -439,7 +435,8 @@ def test_a_script_written_for_torchelastics_timers_runs_unchanged(launch: StartL
     code, out, err = launch("--max-restarts=1", script=text, **TIMERS).end()
 
     assert (code, out) == (0, "finished\n"), err
-    assert re.search(r"timer 'all_reduce' of 0\.[45]\d* s expired", err), err
+    # torch's client says when it expires, not how long it runs: that is counted from when the watchdog read it.
+    assert re.search(r"timer 'all_reduce' of \S+ s expired", err), err
 
 
 @pytest.fixture
@@ -511,9 +508,3 @@ def test_other_nodes_that_cannot_be_asked_cost_only_their_own_stacks() -> None:
 def test_a_limit_of_nothing_is_refused() -> None:
     with pytest.raises(UsageError, match="more than 0"):
         watchdog.Watchdog("run", "default", hang=HangOptions(limit_s=0))
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port

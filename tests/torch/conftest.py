@@ -52,7 +52,7 @@ class Coordinator:
 
     def close(self) -> None:
         self.process.terminate()
-        self.process.wait(30)
+        self.process.wait(240)
         assert self.process.stdout is not None
         self.process.stdout.close()
         self._held.close()

@@ -112,5 +112,5 @@ def test_micro_batches_come_as_a_list() -> None:
 def test_what_the_run_decides_cannot_be_set() -> None:
     with pytest.raises(UsageError, match="batch_size, shuffle"):
         StepLoader(numbers(3), {"batch_size": 2, "shuffle": True})
-    with pytest.raises(UsageError, match="no aim"):
+    with pytest.raises(UsageError, match="works only in the loader"):
         iter(StepSampler()).__next__()

@@ -93,7 +93,7 @@ def test_a_worker_and_the_coordinator_that_die_at_one_moment_cost_no_step(
     common = {"size": 3, "mode": mode}
     *survivors, victim = start_workers({}, {}, {"fates": {"7 reduce": "kill both"}, "server": server.pid}, **common)
     assert victim.end() == -signal.SIGKILL
-    server.wait(30)
+    server.wait(240)
     for survivor in survivors:
         survivor.wait_for("asks", after=-1)
         survivor.wait_for("asks")

@@ -50,7 +50,7 @@ def together(models: list[nn.Module], weights: list[float]) -> None:
             for rank, (model, weight) in enumerate(zip(models, weights, strict=True))
         ]
         for each in done:
-            each.result(60)
+            each.result(240)
 
 
 def make() -> nn.Module:

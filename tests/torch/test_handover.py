@@ -18,7 +18,7 @@ from holdfast.torch.handover import SPLIT_BYTES_MIN, Handover, put_back, take_ou
 
 pytestmark = pytest.mark.torch
 
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 
 
 class Lines:

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.torch
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fsdp_llama" / "train.py"
 SHARDER = Path(__file__).parent / "sharder.py"
+TENSOR_PARALLEL = Path(__file__).parent / "tensor_parallel.py"
 
 
 def train(home: Path, *options: str) -> tuple[str, str]:
@@ -53,12 +54,19 @@ def test_a_killed_worker_is_replaced_with_its_copy_and_not_a_bit_is_different(tm
 
 def train_on_nodes(home: Path, *options: str) -> tuple[str, str]:
     """Run the example on four nodes of one worker: each copy is on two of them."""
+    said = launch_nodes(home, 4, 1, str(EXAMPLE), "--steps", "20", "--min-workers", "4", *options)
+    (last,) = re.findall(r"^done: .*$", said, re.MULTILINE)
+    return last, said
+
+
+def launch_nodes(home: Path, count: int, workers: int, *script: str) -> str:
+    """Run a script on so many nodes with so many workers each; returns what all of them said."""
     held = HeldPort()
     where = f"127.0.0.1:{held.port}"
     environ = {**os.environ, "HOLDFAST_HOME": str(home), "OMP_NUM_THREADS": "1"}
-    launch = ["launch", "--nnodes", "4", "--nproc-per-node", "1", "--max-restarts", "3", "--rdzv-id", "nodes"]
-    launch += ["--rdzv-endpoint", where, "--rdzv-conf", "is_host=false", "--preload", "torch,torch.distributed.fsdp"]
-    command = [*launch, str(EXAMPLE), "--steps", "20", "--min-workers", "4", *options]
+    launch = ["launch", "--nnodes", str(count), "--nproc-per-node", str(workers), "--max-restarts", "3"]
+    launch += ["--rdzv-id", "nodes", "--rdzv-endpoint", where, "--rdzv-conf", "is_host=false"]
+    command = [*launch, "--preload", "torch,torch.distributed.fsdp", *script]
     with (home / "serve.log").open("wb") as log:
         serving = subprocess.Popen(
             [sys.executable, "-m", "holdfast", "serve", where], env=environ, stdout=log, stderr=log
@@ -72,16 +80,30 @@ def train_on_nodes(home: Path, *options: str) -> tuple[str, str]:
                 stderr=subprocess.STDOUT,
                 text=True,
             )
-            for _ in range(4)
+            for _ in range(count)
         ]
         said = [node.communicate(timeout=400)[0] for node in nodes]
     finally:
         serving.terminate()
-        serving.wait(60)
+        serving.wait(240)
         held.close()
-    assert [node.returncode for node in nodes] == [0] * 4, "\n".join(said)
-    (last,) = re.findall(r"^done: .*$", "\n".join(said), re.MULTILINE)
-    return last, "\n".join(said)
+    assert [node.returncode for node in nodes] == [0] * count, "\n".join(said)
+    return "\n".join(said)
+
+
+@pytest.mark.slow
+def test_nodes_that_split_a_model_by_tensor_parallelism_train_it_as_one_worker_would(tmp_path: Path) -> None:
+    said = launch_nodes(tmp_path, 2, 2, str(TENSOR_PARALLEL), "node", "12", "7")
+    told = [json.loads(line) for line in said.splitlines() if line[:1] == "{"]
+
+    assert sorted((each["rank"], each["part"]) for each in told) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert "killed by SIGKILL" in said
+    assert len({each["model"] for each in told}) == 1
+    for each in told:
+        assert each["off"] < 1e-12, "the gradients are not those of the whole model"
+        assert each["used"] == [12 * 12 / 48], "samples are dealt out to replicas, each sample once an epoch"
+        place = [each["rank"], each["part"]]
+        assert each["places"] == [["[[0, 1], [2, 3]]", str(place), ["replicate", "shard"]]]
 
 
 def restore(home: Path, size: int) -> list[dict[str, Any]]:

@@ -238,7 +238,7 @@ def test_a_snapshot_of_another_model_is_refused_with_its_name() -> None:
 
 
 def test_a_state_of_nothing_or_with_an_unknown_rollback_is_refused() -> None:
-    with pytest.raises(UsageError, match="made of something"):
+    with pytest.raises(UsageError, match="at least one part"):
         TorchState()
     with pytest.raises(UsageError, match="rollback"):
         TorchState(best=1, rollback="maybe")  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ TORN = Account(0, whole=False, synced=True)
 def hear(*accounts: Account) -> list[Any]:
     """Bring a machine of rank 0 to where it hears these accounts; returns what it does then."""
     machine = TrainerMachine()
-    began = [t.StepAsked(), t.RoundAgreed(1, 0, len(accounts)), t.RoundOpened(), t.SharingAsked(), t.SavedFound(-1)]
+    began = [t.StepAsked(), t.RoundSealed(1, 0, len(accounts)), t.RoundOpened(), t.SharingAsked(), t.SavedFound(-1)]
     for event in began:
         effects = machine.handle(event, 0.0)
     assert isinstance(effects[-1], t.TellAccount)

@@ -290,7 +290,7 @@ def test_the_followers_do_what_the_leader_decides_and_get_its_answer(
     machine = TrainerMachine()
     whole, half = t.StepRolledBack(whole=True), t.StepRolledBack(whole=False)
     workers: list[Any] = [Hands({t.RollBack: whole}), Hands({t.RollBack: whole}), Hands({t.RollBack: half})]
-    machine.stage, machine.round = machine.stage.STEPPING, t.RoundAgreed(1, 0, 2)
+    machine.stage, machine.round = machine.stage.STEPPING, t.RoundSealed(1, 0, 2)
     machine.synced, machine._regroup = True, None
     leads = Leads(machine, ends[0])
     follows = [Follows(end, FollowerRounds(end)) for end in ends[1:]]
@@ -305,3 +305,39 @@ def test_the_followers_do_what_the_leader_decides_and_get_its_answer(
     assert answers == [t.StepUndone()] * 3
     assert [worker.done for worker in workers] == [["RollBack"]] * 3
     assert machine.whole is False, "one worker could not undo its part"
+
+
+def test_a_step_of_all_is_counted_by_all_before_any_gets_the_answer(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def carry_out(hands: Any, effect: Any) -> Any:
+        hands.done.append(type(effect).__name__)
+        return hands.reports.get(type(effect))
+
+    monkeypatch.setattr("holdfast.train.replica.carry_out", carry_out)
+    machine = TrainerMachine()
+    machine.stage, machine.round = machine.stage.READY, t.RoundSealed(1, 1, 2)
+    machine.synced, machine._regroup, machine._vote_at = True, None, 100
+    workers: list[Any] = [Hands({t.SettleSums: t.SumsSettled()}) for _ in range(3)]
+    deciders = [Leads(machine, ends[0]), *(Follows(end, FollowerRounds(end)) for end in ends[1:])]
+
+    def do_step(decider: Any, hands: Any) -> list[Any]:
+        return [decider.drive(hands, event) for event in (t.StepEntered(), t.StepDone(0.1, False))]
+
+    answers = together(*(lambda pair=pair: do_step(*pair) for pair in zip(deciders, workers, strict=True)))
+
+    assert answers == [[t.StepBegun(), t.StepCounted()]] * 3
+    assert [worker.done for worker in workers] == [["MarkState", "SettleSums", "CountStep"]] * 3
+    assert machine.step == 1
+
+
+def test_what_is_told_later_comes_before_the_next_words_and_in_one_piece(ends: Ends) -> None:
+    leader, follower, _ = ends
+    leader.tell_later("do", 1)
+    leader.tell_later("do", 2)
+
+    leader.tell("answer", 3)
+
+    assert follower.hear() == ["do", 1]
+    assert follower._control._unheard, "the rest has come with it"
+    assert [follower.hear(), follower.hear()] == [["do", 2], ["answer", 3]]

@@ -33,7 +33,7 @@ np = pytest.importorskip("numpy")
 
 
 SECRET = b"shared"
-PATIENCE_S = 30.0
+PATIENCE_S = 240.0
 
 
 def token(rank: int) -> bytes:
@@ -281,7 +281,7 @@ def test_a_neighbour_that_is_still_in_another_round_is_tried_again() -> None:
 
 def test_a_ring_says_why_it_did_not_close() -> None:
     with listen("127.0.0.1") as mine, listen("127.0.0.1") as other, ThreadPoolExecutor(1) as pool:
-        opening = pool.submit(Ring.open, 0, 2, mine, other.getsockname(), token, timeout_s=0.5)
+        opening = pool.submit(Ring.open, 0, 2, mine, other.getsockname(), token, timeout_s=2.0)
         early, _ = other.accept()
         early.sendall(CODEC.encode(Refused("no room")))
         early.close()
@@ -324,6 +324,6 @@ def test_a_worker_without_arrays_must_say_what_they_look_like() -> None:
     ring = Ring(0, 1)
     with pytest.raises(UsageError, match="like="):
         ring.all_reduce_parts([])
-    with pytest.raises(UsageError, match="no way to combine"):
+    with pytest.raises(UsageError, match="not a way to combine"):
         ring.all_reduce(np.zeros(1), "mean")
     ring.close()

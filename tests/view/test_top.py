@@ -148,7 +148,7 @@ def on_terminal(*arguments: str) -> str:
             if b"\x1b[J" in said and not asked:
                 asked = bool(os.write(ours, b"q"))
     finally:
-        process.wait(60)
+        process.wait(240)
         os.close(ours)
     assert process.returncode == 0
     return said.decode()

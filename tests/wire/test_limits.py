@@ -25,7 +25,7 @@ from holdfast.wire.tls import TlsFiles
 from tests.processes import finish
 from tests.wire.test_tls import Authority
 
-PATIENCE_S = 30.0
+PATIENCE_S = 240.0
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from holdfast.wire.link import Link
 from holdfast.wire.loop import io_thread
 from holdfast.wire.session import MAC_BYTES
 
-PATIENCE_S = 30.0
+PATIENCE_S = 240.0
 CHANGED = "authentication code is wrong"
 
 

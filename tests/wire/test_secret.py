@@ -55,7 +55,7 @@ def test_the_file_given_comes_first_then_the_environment(file, tmp_path, home):
 
 
 def test_insecure_and_a_file_exclude_each_other(file, home):
-    with pytest.raises(UsageError, match="--insecure and --secret-file exclude each other"):
+    with pytest.raises(UsageError, match="--insecure and --secret-file cannot be used together"):
         find_secret(file, home, insecure=True)
 
 

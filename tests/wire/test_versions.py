@@ -19,7 +19,7 @@ from holdfast.wire.handshake import Challenge, NotUnderstood, Purpose, Refused, 
 from holdfast.wire.link import Link
 from holdfast.wire.loop import io_thread
 
-PATIENCE_S = 30.0
+PATIENCE_S = 240.0
 FUTURE_TAG = 240
 INSTALL = "install the same holdfast version on every node"
 

@@ -15,7 +15,7 @@ from holdfast.workers import DefaultLogsSpecs, Gang, LogOptions, Script, Std, Wo
 from holdfast.workers.strays import descendants, read_stat
 
 #: No test waits for that long; it only keeps a broken one from hanging.
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 
 
 @pytest.fixture(scope="module")

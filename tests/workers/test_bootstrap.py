@@ -78,7 +78,7 @@ PROGRAMS = {
 
 def _plain(argv, cwd):
     before = set(children(os.getpid()))
-    done = subprocess.run([sys.executable, "-u", *argv], capture_output=True, cwd=cwd, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-u", *argv], capture_output=True, cwd=cwd, check=False, timeout=240)
     # While a template is up, orphans come to us; plain Python leaves one behind for a moment (its resource tracker).
     for pid in set(children(os.getpid())) - before:
         stat = read_stat(pid)
@@ -105,7 +105,7 @@ def outcome(start, wait_all, tmp_path):
 def template(long_lived):
     template = Template(["json", "multiprocessing", "tempfile"])
     long_lived.add(template.pid)
-    assert template.wait_ready(60), template.why_not
+    assert template.wait_ready(240), template.why_not
     yield template
     template.close()
 

@@ -171,7 +171,7 @@ def test_when_the_agent_is_killed_workers_and_grandchildren_die(tmp_path, script
         import os, signal
         from holdfast.workers import Gang, Script, Template, WorkerPlan
         template = Template(["json"]) if {warm} else None
-        assert template is None or template.wait_ready(60)
+        assert template is None or template.wait_ready(240)
         gang = Gang([WorkerPlan(rank, Script({worker!r})) for rank in range(2)], template=template)
         gang.start()
         os.write(1, b"%d " % os.getpid() + bytes([10]))  # one write: the others write here too

@@ -69,7 +69,8 @@ def test_replacing_a_worker_gives_back_all_that_the_one_before_held(gang, consol
     finally:
         gangs.close()
 
-    assert len(set(counts)) == 1, counts
+    # What is closed in the background may be there for a moment longer; a leak adds up.
+    assert all(last - first <= 3 for first, last in zip(counts[0], counts[-1], strict=True)), counts
 
 
 def test_what_a_worker_has_left_is_ended_before_another_takes_its_place(gang, console):
@@ -94,9 +95,9 @@ def test_the_orphan_reaper_leaves_a_pid_alone_that_was_given_back():
     reaper.drop(innocent.pid)
 
     os.close(reaper._write_end)  # as if the agent had died
-    reaper._process.wait(60)
+    reaper._process.wait(240)
 
-    assert guilty.wait(60) == -9
+    assert guilty.wait(240) == -9
     assert innocent.poll() is None
     innocent.kill()
     innocent.wait()
@@ -110,5 +111,21 @@ def test_workers_that_hold_one_copy_of_a_model_go_together(gang, tmp_path):
         Path(gangs._of[1]._beside_error_file(1, "member")).write_text("2")
         assert list(gangs.replica(3)) == [2, 3]
         assert list(gangs.replica(0)) == [0, 1]
+    finally:
+        gangs.close()
+
+
+def test_they_go_together_also_before_the_replacements_have_said_so(gang):
+    gangs = Gangs(gang(0, 1))
+    try:
+        gangs.start()
+        Path(gangs._of[0]._beside_error_file(0, "member")).write_text("2")
+        assert list(gangs.replica(1)) == [0, 1]
+        kill(gangs, 0)
+        kill(gangs, 1)
+        gangs.replace(gang(0, 1))
+
+        assert not gangs.is_member(0)
+        assert list(gangs.replica(1)) == [0, 1]
     finally:
         gangs.close()

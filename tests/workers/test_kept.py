@@ -14,7 +14,7 @@ from holdfast.errors import UnavailableError
 from holdfast.workers import kept
 from holdfast.workers.gangs import stopped_by_signal
 
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 PAUSES = "import os, signal; print('runs', os.getpid(), flush=True); signal.pause()"
 
 

@@ -37,7 +37,7 @@ def facts_of(start, wait_all, tmp_path):
 @pytest.fixture
 def template():
     template = Template(MODULES)
-    assert template.wait_ready(60), template.why_not
+    assert template.wait_ready(240), template.why_not
     yield template
     template.close()
 
@@ -79,7 +79,7 @@ def test_a_program_sees_the_same_process_in_a_fork_of_a_kept_template(facts_of, 
     script(FACTS)
     template = kept.keep(MODULES, os.environ, 600.0)
     try:
-        assert template.wait_ready(60), template.why_not
+        assert template.wait_ready(240), template.why_not
         warm = facts_of(Script("train.py"), template)
     finally:
         template.close()

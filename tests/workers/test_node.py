@@ -80,6 +80,8 @@ def test_accelerators_that_are_not_nvidias_are_counted_by_torch(tmp_path, monkey
     (tmp_path / "torch.py").write_text(TORCH)
     (tmp_path / "dev" / "dri").mkdir(parents=True)
     (tmp_path / "dev" / "dri" / "renderD128").write_text("")
+    (tmp_path / "torch_npu-1.0.dist-info").mkdir()
+    (tmp_path / "torch_npu-1.0.dist-info" / "entry_points.txt").write_text("[torch.backends]\nnpu = torch_npu:begin\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr("holdfast.workers.accelerators.gpu_count", lambda _: 0)
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
@@ -95,6 +97,17 @@ def test_a_device_that_torch_does_not_see_is_told(tmp_path, monkeypatch):
 
     with pytest.raises(UsageError, match="--nproc-per-node xpu: torch sees no such device here"):
         local_world_size("xpu", {**os.environ, "PYTHONPATH": str(tmp_path)})
+
+
+def test_a_word_that_cannot_be_a_device_is_refused_without_importing_torch(tmp_path, monkeypatch):
+    def asked(*_):
+        raise AssertionError
+
+    monkeypatch.setattr("holdfast.workers.accelerators.ask_torch", asked)
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+
+    with pytest.raises(UsageError, match="'two' is neither a number above 0"):
+        local_world_size("two")
 
 
 # -- NUMA ----------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from holdfast.workers.family import family
 from holdfast.workers.orphans import LOOKS_MIN, is_waited_for
 from holdfast.workers.strays import children, read_stat
 
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 
 
 @pytest.fixture

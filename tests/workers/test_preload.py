@@ -256,7 +256,7 @@ def test_the_lists_of_variables_agree_with_what_is_read_while_torch_is_imported(
     pytest.importorskip("torch", reason="torch is not installed")
     template = Template(["numpy", "torch", "holdfast"])
     try:
-        assert template.wait_ready(110), template.why_not
+        assert template.wait_ready(240), template.why_not
     finally:
         template.close()
 

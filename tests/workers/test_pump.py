@@ -41,7 +41,7 @@ def test_bytes_reach_the_file_as_they_are_and_lines_the_console_with_their_prefi
     data = b"one\r\n\xff\xfe\x00junk\npartial"
     os.write(end, data)
 
-    assert pump.settle([capture]).wait(10)
+    assert pump.settle([capture]).wait(240)
 
     assert (tmp_path / "out.log").read_bytes() == data
     assert console.lines == [b"[3]: one", b"[3]: \xff\xfe\x00junk", b"[3]: partial"]
@@ -61,7 +61,7 @@ def test_lines_of_many_streams_are_never_mixed(pump, stream, console):
         writer.start()
     for writer in writers:
         writer.join()
-    assert pump.settle([capture for _, capture in streams]).wait(30)
+    assert pump.settle([capture for _, capture in streams]).wait(240)
 
     assert len(console.lines) == 8000
     assert set(console.lines) == {b"%d:" % n + b"%d" % n * 100 for n in range(4)}
@@ -89,11 +89,11 @@ def test_finish_ends_a_stream_that_a_process_still_holds_open(pump, stream, cons
     end, capture = stream(console=console)
     os.write(end, b"last words")
 
-    assert pump.finish([capture]).wait(10)
+    assert pump.finish([capture]).wait(240)
 
     assert capture.ended
     assert console.lines == [b"last words"]
-    assert pump.finish([capture]).wait(10), "finishing twice does no harm"
+    assert pump.finish([capture]).wait(240), "finishing twice does no harm"
 
 
 def test_filtered_lines_are_copied_to_the_shared_file(pump, stream, tmp_path):
@@ -101,9 +101,9 @@ def test_filtered_lines_are_copied_to_the_shared_file(pump, stream, tmp_path):
     one, first = stream(filtered=shared, filters=[b"loss", b"acc"], prefix=b"[0]")
     two, second = stream(filtered=shared, filters=[b"loss", b"acc"], prefix=b"[1]")
     os.write(one, b"loss 3\nnoise\n")
-    assert pump.settle([first]).wait(10)
+    assert pump.settle([first]).wait(240)
     os.write(two, b"noise\nacc 1")
-    assert pump.settle([second]).wait(10)
+    assert pump.settle([second]).wait(240)
 
     shared.close()
     assert (tmp_path / "filtered.log").read_bytes() == b"[0]loss 3\n[1]acc 1\n"
@@ -155,7 +155,7 @@ def test_a_full_disk_is_reported_once_and_does_no_harm(pump, stream, console, ca
     os.write(end, b"one\n")
     os.write(end, b"two\n")
 
-    assert pump.settle([capture]).wait(10)
+    assert pump.settle([capture]).wait(240)
 
     assert console.lines == [b"one", b"two"]
     assert caplog.text.count("the disk is full") == 1
@@ -182,9 +182,9 @@ def test_a_shared_file_that_cannot_be_made_costs_only_itself(pump, stream, conso
     shared = SharedFile(str(tmp_path / "file" / "filtered.log"))
     end, capture = stream(file=LogFile(str(tmp_path / "out.log")), console=console, filtered=shared, filters=[b"loss"])
     os.write(end, b"loss 1\nloss 2\n")
-    assert pump.settle([capture]).wait(10)
+    assert pump.settle([capture]).wait(240)
     os.write(end, b"loss 3\n")
-    assert pump.settle([capture]).wait(10)
+    assert pump.settle([capture]).wait(240)
 
     assert (tmp_path / "out.log").read_bytes() == b"loss 1\nloss 2\nloss 3\n"
     assert console.lines == [b"loss 1", b"loss 2", b"loss 3"]
@@ -197,7 +197,7 @@ def test_a_log_file_that_cannot_be_opened_costs_only_itself(pump, stream, consol
     (tmp_path / "out.log").mkdir()
     end, capture = stream(file=LogFile(str(tmp_path / "out.log")), console=console)
     os.write(end, b"one\n")
-    assert pump.settle([capture]).wait(10)
+    assert pump.settle([capture]).wait(240)
 
     assert console.lines == [b"one"]
     [sentence] = sentences(heard, "log_incomplete")
@@ -222,9 +222,9 @@ def test_output_to_a_full_disk_is_told_once_and_the_worker_goes_on(pump, stream,
     fd = os.open("/dev/full", os.O_WRONLY)
     end, capture = stream(console=FdConsole(fd))
     os.write(end, b"one\n")
-    assert pump.settle([capture]).wait(10)
+    assert pump.settle([capture]).wait(240)
     os.write(end, b"two\n")
-    assert pump.settle([capture]).wait(10)
+    assert pump.settle([capture]).wait(240)
     os.close(fd)
 
     [sentence] = sentences(heard, "console_incomplete")
@@ -238,9 +238,9 @@ def test_a_console_that_raises_costs_only_itself(pump, stream, tmp_path, heard):
 
     end, capture = stream(console=Broken(), file=LogFile(str(tmp_path / "out.log")))
     os.write(end, b"one\n")
-    assert pump.settle([capture]).wait(10)
+    assert pump.settle([capture]).wait(240)
     os.write(end, b"two\n")
-    assert pump.settle([capture]).wait(10)
+    assert pump.settle([capture]).wait(240)
 
     assert (tmp_path / "out.log").read_bytes() == b"one\ntwo\n"
     [sentence] = sentences(heard, "thread_trouble")
@@ -264,10 +264,10 @@ def test_a_planted_exception_in_the_thread_is_told_and_every_pipe_is_still_read(
 
     writer = threading.Thread(target=fill, daemon=True)
     writer.start()
-    writer.join(60)
+    writer.join(240)
     assert not writer.is_alive(), "the worker waits in front of a full pipe"
     pump._ask(lambda: 1 / 0)
-    assert pump.finish([planted]).wait(10)
+    assert pump.finish([planted]).wait(240)
     os.write(quiet, b"still here\n")
     console.wait_line(b"still here")
 
@@ -287,7 +287,7 @@ def test_the_thread_itself_comes_back_after_the_worst(pump, stream, console, hea
 
     dying = pump._thread
     pump._ask(leave)
-    dying.join(60)
+    dying.join(240)
     end, _ = stream(console=console)
     os.write(end, b"again\n")
     console.wait_line(b"again")

@@ -11,7 +11,7 @@ from holdfast.facts import facts
 from holdfast.workers import DefaultLogsSpecs, Gang, LogOptions, Script, Std, Template, WorkerPlan
 from holdfast.workers.standbys import LOST_MAX, REFILL_AFTER_S, Standbys
 
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 #: As much of torch as a standby and a template look at, with two GPUs.
 TORCH = """
 import contextlib

@@ -114,7 +114,7 @@ def test_a_line_that_was_ended_by_another_is_not_ended_twice(pump, captured, sho
     os.write(second, b"between\n")
     shown.wait(18)
     os.write(first, b"\n")
-    assert pump.settle([stream]).wait(10)
+    assert pump.settle([stream]).wait(240)
     os.write(first, b"next\n")
 
     assert shown.wait(25) == b"0:whole\n1:between\n0:next\n"
@@ -124,7 +124,7 @@ def test_a_killed_workers_last_words_are_ended_once(pump, captured, shown):
     end, stream = captured("0:")
     os.write(end, b"half a li")
     shown.wait(11)
-    assert pump.finish([stream]).wait(10)
+    assert pump.finish([stream]).wait(240)
 
     assert shown.wait(12) == b"0:half a li\n"
     assert stream.tail() == ("half a li",)
@@ -149,7 +149,7 @@ def test_what_passes_is_not_changed(pump, passed, shown, data):
 
     assert shown.wait(len(data)) == data
     writer.join()
-    assert pump.finish([stream]).wait(10)
+    assert pump.finish([stream]).wait(240)
 
 
 def test_lines_that_pass_are_not_mixed(pump, passed, shown):
@@ -209,6 +209,6 @@ def test_a_terminal_of_our_own_is_like_the_agents(pump, shown):
     assert os.get_terminal_size(theirs) == (50, 20)
 
     os.close(theirs)
-    assert pump.finish([stream]).wait(10)
+    assert pump.finish([stream]).wait(240)
     os.close(agents)
     os.close(screen)

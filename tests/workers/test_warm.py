@@ -42,7 +42,7 @@ def spoiler(tmp_path, monkeypatch):
 
 def test_a_warm_worker_is_the_agents_own_child_in_its_own_session(template, start, script, console, wait_all):
     warm = template()
-    assert warm.wait_ready(60)
+    assert warm.wait_ready(240)
 
     gang = start(
         script(
@@ -62,7 +62,7 @@ def test_a_warm_worker_is_the_agents_own_child_in_its_own_session(template, star
 
 def test_a_warm_worker_shows_its_own_command_line_and_environment(template, start, script, console, wait_all):
     warm = template()
-    assert warm.wait_ready(60)
+    assert warm.wait_ready(240)
     path = script(
         """
         import os, subprocess, sys
@@ -84,7 +84,7 @@ def test_a_warm_worker_shows_its_own_command_line_and_environment(template, star
 
 def test_workers_forked_from_one_template_draw_different_random_numbers(template, start, script, console, wait_all):
     warm = template("random", "numpy.random")
-    assert warm.wait_ready(60), warm.why_not
+    assert warm.wait_ready(240), warm.why_not
     path = script(
         "import random, numpy, uuid, multiprocessing as m; "
         "print(random.random(), numpy.random.rand(), uuid.uuid4(), m.current_process().authkey.hex())"
@@ -112,7 +112,7 @@ def test_where_the_kernel_cannot_move_the_names_they_are_written_over_the_old_on
         """
     )
     warm = template(name)
-    assert warm.wait_ready(60), warm.why_not
+    assert warm.wait_ready(240), warm.why_not
     path = script(
         """
         import os
@@ -131,7 +131,7 @@ def test_where_the_kernel_cannot_move_the_names_they_are_written_over_the_old_on
 def test_generators_that_modules_made_without_a_seed_differ_too(template, spoiler, start, script, console, wait_all):
     name = spoiler("import random; free = random.Random(); fixed = random.Random(7)")
     warm = template(name)
-    assert warm.wait_ready(60), warm.why_not
+    assert warm.wait_ready(240), warm.why_not
     path = script(
         f"import sys; assert {name!r} in sys.modules; import {name} as m; print(m.free.random(), m.fixed.random())"
     )
@@ -156,7 +156,7 @@ def test_numpys_generators_that_modules_made_without_a_seed_differ_too(
         """
     )
     warm = template(name)
-    assert warm.wait_ready(60), warm.why_not
+    assert warm.wait_ready(240), warm.why_not
     path = script(
         f"""
         import sys
@@ -188,7 +188,7 @@ def test_a_module_that_uses_a_generator_while_it_is_imported_is_not_forked(templ
     name = spoiler(text)
     warm = template(name)
 
-    assert not warm.wait_ready(110)
+    assert not warm.wait_ready(240)
 
     assert f"importing {name} draws from or seeds the generator of" in warm.why_not
 
@@ -215,7 +215,7 @@ def test_unseeded_draws_differ_over_ranks_and_attempts_as_they_do_cold(start, sc
     path = script(DRAWS)
     warm = Template(["torch"], {"OMP_NUM_THREADS": "1"})
     try:
-        assert warm.wait_ready(110), warm.why_not
+        assert warm.wait_ready(240), warm.why_not
         for template in (warm, warm, None):
             wait_all(start(path, 2, env={"OMP_NUM_THREADS": "1"}, template=template))
     finally:
@@ -232,7 +232,7 @@ def test_unseeded_draws_differ_over_ranks_and_attempts_as_they_do_cold(start, sc
 def test_what_the_imports_print_is_printed_by_each_worker(template, spoiler, start, script, console, wait_all):
     name = spoiler("import sys; print('imported'); print('careful', file=sys.stderr)")
     warm = template(name)
-    assert warm.wait_ready(60), warm.why_not
+    assert warm.wait_ready(240), warm.why_not
 
     wait_all(
         start(script(f"import sys; assert {name!r} in sys.modules; import {name}; print('begun')"), 2, template=warm)
@@ -265,7 +265,7 @@ def test_a_template_that_does_not_answer_is_ended_before_a_worker_starts_cold(
     flag, marker = tmp_path / "flag", f"MARK={uuid.uuid4().hex}"
     warm = Template([spoiler(BAD_FORK.format(flag=str(flag), who=who))], fork_timeout_s=0.5)
     try:
-        assert warm.wait_ready(60), warm.why_not
+        assert warm.wait_ready(240), warm.why_not
         flag.touch()
         if who == "before":
             os.kill(warm.pid, signal.SIGSTOP)
@@ -291,7 +291,7 @@ def test_a_fork_that_its_agent_no_longer_waits_for_never_begins(tmp_path, spoile
     go_read, go_write = os.pipe()
     null = os.open(os.devnull, os.O_RDWR)
     try:
-        assert warm.wait_ready(60), warm.why_not
+        assert warm.wait_ready(240), warm.why_not
         env = {**os.environ, "HOLDFAST_GANG": "0" * 32}
         order = warm.order(WorkerPlan(0, Script(script(f"open({str(ran)!r}, 'w')"))), env, null, null)
         warm._ask([order], go_read)
@@ -322,7 +322,7 @@ def test_a_machine_without_room_for_more_processes_starts_all_workers_anew(
     """
     warm = Template([spoiler(text.format(flag=str(flag)))])
     try:
-        assert warm.wait_ready(60), warm.why_not
+        assert warm.wait_ready(240), warm.why_not
         flag.touch()
 
         name, _, value = marker.partition("=")
@@ -349,7 +349,7 @@ def test_imports_that_take_too_long_are_given_up(spoiler):
 
 def test_many_gangs_come_from_one_template(template, start, script, wait_all):
     warm = template()
-    assert warm.wait_ready(60)
+    assert warm.wait_ready(240)
     path = script("import os; raise SystemExit(int(os.environ['RANK']))")
 
     for _ in range(3):
@@ -360,7 +360,7 @@ def test_many_gangs_come_from_one_template(template, start, script, wait_all):
 
 def test_grandchildren_of_warm_workers_are_ended_too(template, start, script, console, wait_gone):
     warm = template()
-    assert warm.wait_ready(60)
+    assert warm.wait_ready(240)
     gang = start(
         script(
             """
@@ -385,7 +385,7 @@ def test_grandchildren_of_warm_workers_are_ended_too(template, start, script, co
 
 def test_a_warm_worker_can_be_stopped_and_killed(template, start, script, console):
     warm = template()
-    assert warm.wait_ready(60)
+    assert warm.wait_ready(240)
     gang = start(script("import signal; print('ready', flush=True); signal.pause()"), 2, template=warm)
     console.wait_line(b"[0]ready", b"[1]ready")
 
@@ -398,7 +398,7 @@ def test_a_warm_worker_can_be_stopped_and_killed(template, start, script, consol
 
 def test_the_end_of_the_template_does_not_touch_its_workers(template, start, script, console):
     warm = template()
-    assert warm.wait_ready(60)
+    assert warm.wait_ready(240)
     gang = start(script("import signal; print('ready', flush=True); signal.pause()"), template=warm)
     console.wait_line(b"ready")
 
@@ -410,7 +410,7 @@ def test_the_end_of_the_template_does_not_touch_its_workers(template, start, scr
 
 def test_a_dead_template_is_noticed_and_workers_start_without_it(template, start, script, wait_all, console):
     warm = template()
-    assert warm.wait_ready(60)
+    assert warm.wait_ready(240)
     os.kill(warm.pid, signal.SIGKILL)
 
     gang = start(script("import os; print('ran', os.getppid())"), template=warm)
@@ -436,7 +436,7 @@ def test_a_module_that_spoils_the_template_is_named(template, spoiler, text, rea
     name = spoiler(text)
     warm = template(name)
 
-    assert not warm.wait_ready(60)
+    assert not warm.wait_ready(240)
 
     assert reason in warm.why_not
     assert name in warm.why_not
@@ -446,7 +446,7 @@ def test_native_threads_that_do_not_survive_a_fork_spoil_it(template, spoiler):
     name = spoiler("import _thread, time; _thread.start_new_thread(time.sleep, (99,))")
     warm = template(name)
 
-    assert not warm.wait_ready(60)
+    assert not warm.wait_ready(240)
 
     assert "native threads" in warm.why_not
 
@@ -454,14 +454,14 @@ def test_native_threads_that_do_not_survive_a_fork_spoil_it(template, spoiler):
 def test_a_missing_module_is_said(template):
     warm = template("no_such_module_at_all")
 
-    assert not warm.wait_ready(60)
+    assert not warm.wait_ready(240)
     assert not warm.usable
     assert "importing no_such_module_at_all failed: ModuleNotFoundError" in warm.why_not
 
 
 def test_variables_that_imports_read_must_be_the_same(template):
     warm = template(env={"OMP_NUM_THREADS": "1"})
-    assert warm.wait_ready(60)
+    assert warm.wait_ready(240)
     same = {**os.environ, "OMP_NUM_THREADS": "1", "RANK": "3", "CUDA_VISIBLE_DEVICES": "2"}
     other = {**same, "OMP_NUM_THREADS": "8", "PYTHONPATH": "/x"}
 
@@ -476,7 +476,7 @@ def test_variables_that_imports_read_must_be_the_same(template):
 def test_variables_that_a_module_is_seen_to_read_must_be_the_same_too(template, spoiler):
     name = spoiler("import os; RANK = os.environ.get('RANK'); COLOUR = os.getenv('COLOUR'); X = 'SHAPE' in os.environ")
     warm = template(name, env={"COLOUR": "red"})
-    assert warm.wait_ready(60), warm.why_not
+    assert warm.wait_ready(240), warm.why_not
     same = {**os.environ, "COLOUR": "red"}
 
     assert warm.differs(same) == []
@@ -487,7 +487,7 @@ def test_variables_that_a_module_is_seen_to_read_must_be_the_same_too(template, 
 def test_a_module_that_copies_the_environment_is_not_forked(template, spoiler):
     warm = template(spoiler("import os; kept = dict(os.environ)"))
 
-    assert not warm.wait_ready(60)
+    assert not warm.wait_ready(240)
     assert "keeps a copy of the environment" in warm.why_not
 
 
@@ -503,7 +503,7 @@ def test_a_module_that_copies_the_environment_is_not_forked(template, spoiler):
 def test_a_module_that_goes_through_the_environment_and_keeps_little_of_it_is_forked(template, spoiler, walk):
     """As tqdm and fsspec do, which look for variables that begin with their names."""
     warm = template(spoiler(f"import os; found = {walk}"), env={"COLOUR_A": "red"})
-    assert warm.wait_ready(60), warm.why_not
+    assert warm.wait_ready(240), warm.why_not
     same = {**os.environ, "COLOUR_A": "red", "RANK": "3", "HOLDFAST_ROUND": "2", "PWD": "/elsewhere"}
 
     assert warm.differs(same) == []
@@ -514,7 +514,7 @@ def test_a_module_that_goes_through_the_environment_and_keeps_little_of_it_is_fo
 def test_every_way_to_keep_a_copy_of_the_environment_is_seen(template, spoiler, copy):
     warm = template(spoiler(f"import os; kept = {copy}"))
 
-    assert not warm.wait_ready(60)
+    assert not warm.wait_ready(240)
     assert "keeps a copy of the environment" in warm.why_not
 
 
@@ -523,7 +523,7 @@ def test_what_a_module_does_to_the_environment_while_it_is_imported_stays(
 ):
     name = spoiler("import os; os.environ['MADE'] = 'here'; del os.environ['GONE']")
     warm = template(name, env={"GONE": "x"})
-    assert warm.wait_ready(60), warm.why_not
+    assert warm.wait_ready(240), warm.why_not
     path = script(f"import os, sys, {name}; print('made', os.environ['MADE'], 'GONE' in os.environ)")
 
     wait_all(start(path, env={"GONE": "x"}, template=warm))
@@ -547,7 +547,7 @@ def test_a_variable_that_is_set_too_late_for_a_fork_is_told(start, script, conso
     )
     warm = Template(["torch"])
     try:
-        assert warm.wait_ready(110), warm.why_not
+        assert warm.wait_ready(240), warm.why_not
         wait_all(start(path, template=warm))
     finally:
         warm.close()
@@ -558,7 +558,7 @@ def test_a_variable_that_is_set_too_late_for_a_fork_is_told(start, script, conso
 
 def test_a_module_beside_the_script_takes_the_place_of_a_loaded_one(template, start, script, console, wait_all):
     warm = template("statistics", "decimal")
-    assert warm.wait_ready(60)
+    assert warm.wait_ready(240)
     script("MEAN = 'my own'", "statistics.py")
     path = script("import statistics; print(statistics.MEAN)")
 
@@ -571,7 +571,7 @@ def test_a_module_beside_the_script_takes_the_place_of_a_loaded_one(template, st
 def test_only_what_python_would_find_first_takes_a_modules_place(template, script, tmp_path, spoiler):
     name = spoiler("X = 1")  # this one was loaded from the script's own folder
     warm = template(name, "statistics")
-    assert warm.wait_ready(60), warm.why_not
+    assert warm.wait_ready(240), warm.why_not
     (tmp_path / "statistics").mkdir()  # without __init__ it comes last
     (tmp_path / "sys.py").touch()  # is built in
     (tmp_path / "os.py").touch()  # is loaded before any script begins
@@ -595,7 +595,7 @@ def test_only_what_python_would_find_first_takes_a_modules_place(template, scrip
 def test_relative_search_folders_need_the_same_working_directory(template, script, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "src")
     warm = template()
-    assert warm.wait_ready(60)
+    assert warm.wait_ready(240)
     path, env = script("pass"), dict(os.environ)
 
     assert warm.refusal(WorkerPlan(0, Script(path)), env) == ""
@@ -604,7 +604,7 @@ def test_relative_search_folders_need_the_same_working_directory(template, scrip
 
 def test_a_binding_to_other_cpus_needs_a_number_of_threads_that_fits(template):
     warm = template()
-    assert warm.wait_ready(60)
+    assert warm.wait_ready(240)
     one = frozenset([min(os.sched_getaffinity(0))])
     plan, env = WorkerPlan(0, Module("x"), cpus=one), dict(os.environ)
     if one == os.sched_getaffinity(0):
@@ -633,7 +633,7 @@ def test_the_template_dies_with_the_agent(tmp_path, script, wait_gone):
         import signal
         from holdfast.workers import Template
         template = Template(["json"])
-        template.wait_ready(60)
+        template.wait_ready(240)
         print(template.pid, flush=True)
         signal.pause()
         """
@@ -672,7 +672,7 @@ def test_torch_workers_start_warm_and_use_their_data_loaders(start, script, cons
     )
     warm = Template(["torch"], {"OMP_NUM_THREADS": "2"})
     try:
-        assert warm.wait_ready(110), warm.why_not
+        assert warm.wait_ready(240), warm.why_not
         gang = start(path, 2, env={"OMP_NUM_THREADS": "2"}, template=warm)
         exits = wait_all(gang)
     finally:

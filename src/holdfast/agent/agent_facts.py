@@ -182,6 +182,8 @@ class AgentFacts:
         self._ended = outcome.reason
         seconds = self._clock() - self._begun
         for worker in self._group.workers:
+            if worker.global_rank < 0:
+                continue  # no round was formed yet
             rank_state = "FAILED" if worker.global_rank in errors else state.value
             self._status("WORKER", rank_state, seconds, worker.global_rank, worker.id, errors.get(worker.global_rank))
         self._status("AGENT", state.value, seconds, None, None, None if outcome.succeeded else outcome.reason)

@@ -382,7 +382,10 @@ class Agent:
 
     def _conclude(self, outcome: Outcome) -> RunResult:
         if outcome.unanswered is not None:
-            raise self.rounds.error_of(outcome.unanswered)
+            error = self.rounds.error_of(outcome.unanswered)
+            if not isinstance(error, RendezvousGracefulExitError):
+                self.facts.ended(Outcome(succeeded=False, reason=str(error)), WorkerState.FAILED, {})
+            raise error
         if outcome.rejoins:
             return RunResult(WorkerState.STOPPED)
         result = self._result(outcome)

@@ -25,7 +25,7 @@ def parse_signals(text: str) -> list[signal.Signals]:
             try:
                 numbers.append(signal.Signals[name if name.startswith("SIG") else f"SIG{name}"])
             except KeyError:
-                raise UsageError(f"'{name}' is no signal; write names such as SIGTERM,SIGUSR1") from None
+                raise UsageError(f"'{name}' is not a signal; write names such as SIGTERM,SIGUSR1") from None
     return numbers
 
 

@@ -65,11 +65,20 @@ class CallFolder:
 
     @classmethod
     def make(cls, base: str | os.PathLike[str] | None = None) -> CallFolder:
-        """Make a fresh folder, in this user's state folder or in `base`; the oldest ones are removed."""
+        """Make a fresh folder, in this user's state folder or in `base`; the oldest ones are removed.
+
+        Raises `UsageError` where that cannot be written.
+        """
         parent = state_folder() / "calls" if base is None else Path(base).absolute()
-        make_folders(parent)
         path = parent / f"call-{secrets.token_hex(8)}"
-        path.mkdir(mode=0o700)
+        try:
+            make_folders(parent)
+            path.mkdir(mode=0o700)
+        except OSError as error:
+            raise UsageError(
+                f"cannot write the call to {parent}: {error.strerror}; name another folder with folder=, or set "
+                "HOLDFAST_HOME to one that you can write"
+            ) from None
         if base is None:
             _forget_oldest(parent)
         return cls(path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Generator, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -131,6 +130,8 @@ class Job(Generic[T]):
 
     async def _result(self) -> T:
         """Wait without blocking the loop; it can be cancelled, and the job goes on."""
+        import asyncio  # here, because most programs never await a job
+
         pause = LOOK_S
         while not await asyncio.to_thread(self.done):
             await asyncio.sleep(pause)

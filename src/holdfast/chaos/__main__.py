@@ -23,7 +23,13 @@ _ASK_TORCH = "import sys, torch; sys.exit(not torch.cuda.is_available())"
     "--backend", type=click.Choice([*TRAININGS]), default="ring", show_default=True, help="What sums the gradients."
 )
 @click.option("--at-once", default=2, show_default=True, help="How many jobs run side by side.")
-def main(seeds: int, first: int, seed: int | None, backend: str, at_once: int) -> None:
+@click.option(
+    "--patience",
+    type=click.FloatRange(min=1),
+    default=1,
+    help="Allow so many times as long for a run and for silence; for busy machines.",
+)
+def main(seeds: int, first: int, seed: int | None, backend: str, at_once: int, patience: float) -> None:
     """Train under seeded faults; every run must end as the undisturbed one does, with every sample used once.
 
     On the ring that means the same bits. On gloo, with or without replicas, and on NCCL it means the same bits where
@@ -34,7 +40,7 @@ def main(seeds: int, first: int, seed: int | None, backend: str, at_once: int) -
         raise click.UsageError(f"--backend {backend} trains with torch: pip install 'holdfast[torch]'")
     if backend.endswith("nccl") and not _has_gpu():
         raise click.UsageError(f"--backend {backend} needs a GPU, and torch finds none here")
-    undisturbed = Undisturbed(TRAININGS[backend])
+    undisturbed = Undisturbed(TRAININGS[backend], patience)
     if seed is not None:
         verdict = run_seed(seed, undisturbed, keep=True)
         tell(verdict)

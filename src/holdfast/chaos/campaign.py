@@ -21,11 +21,11 @@ from holdfast.chaos.judge import is_same_size, judge
 from holdfast.chaos.schedule import BY_WORKER, REPLICA, Fault, Kind, Schedule, choose
 from holdfast.wire.ports import HeldPort
 
-#: A run that takes longer than this has failed.
+#: A run that takes longer than this has failed; a busy machine needs more patience.
 RUN_TIMEOUT_S = 180.0
 LOOK_S = 0.02
 #: How long a worker may be silent; hangs are among the faults.
-HANG = "3s"
+HANG_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -119,8 +119,9 @@ class Verdict:
 class Job:
     """One live job: a coordinator of its own and one or more agents."""
 
-    def __init__(self, schedule: Schedule, training: Training, folder: Path) -> None:
+    def __init__(self, schedule: Schedule, training: Training, folder: Path, patience: float = 1.0) -> None:
         self.schedule = schedule
+        self._patience = patience
         self.training = training
         self.folder = folder
         (folder / inject.SCHEDULE_FILE).write_text(json.dumps(schedule.to_json()))
@@ -138,7 +139,7 @@ class Job:
 
     def run(self) -> list[str]:
         """Bring about what the workers cannot do to themselves, until the job is over; returns complaints."""
-        deadline = time.monotonic() + RUN_TIMEOUT_S
+        deadline = time.monotonic() + RUN_TIMEOUT_S * self._patience
         try:
             while any(agent.poll() is None for agent in self._agents):
                 if time.monotonic() > deadline:
@@ -192,7 +193,15 @@ class Job:
             *("--rdzv-backend", "holdfast", "--rdzv-endpoint", f"127.0.0.1:{self._held.port}", "--rdzv-id", "chaos"),
             *("--rdzv-conf", "is_host=false", "--max-restarts", "50", "--last-call", "0.5"),
             *("--preload", self.training.preload),
-            *("--hang", HANG, "--log-dir", str(self.folder / "logs"), "--shutdown-timeout", "2", "--json"),
+            *(
+                "--hang",
+                f"{HANG_S * self._patience:g}s",
+                "--log-dir",
+                str(self.folder / "logs"),
+                "--shutdown-timeout",
+                "2",
+                "--json",
+            ),
             *(
                 "-m",
                 self.training.module,
@@ -230,8 +239,9 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
 class Undisturbed:
     """The results of runs to which nothing happens; each is made when it is first asked for."""
 
-    def __init__(self, training: Training) -> None:
+    def __init__(self, training: Training, patience: float = 1.0) -> None:
         self.training = training
+        self.patience = patience
         self._lock = threading.Lock()
         self._results: dict[Schedule, dict[str, Any]] = {}
 
@@ -244,7 +254,7 @@ class Undisturbed:
             return self._results[calm]
 
     def _run(self, calm: Schedule) -> dict[str, Any]:
-        verdict = run_one(calm, self.training, None, keep=True)
+        verdict = run_one(calm, self.training, None, keep=True, patience=self.patience)
         if verdict.complaints:
             raise RuntimeError(f"the undisturbed run failed: {verdict.complaints}; see {verdict.folder}")
         result = read_results(Path(verdict.folder))[0]
@@ -255,14 +265,22 @@ class Undisturbed:
 def run_seed(seed: int, undisturbed: Undisturbed, *, keep: bool = False) -> Verdict:
     """Run the schedule of one seed."""
     schedule = choose(seed, random.Random(seed), undisturbed.training.replica)
-    return run_one(schedule, undisturbed.training, undisturbed.result(schedule), keep=keep)
+    expected = undisturbed.result(schedule)
+    return run_one(schedule, undisturbed.training, expected, keep=keep, patience=undisturbed.patience)
 
 
-def run_one(schedule: Schedule, training: Training, expected: dict[str, Any] | None, *, keep: bool = False) -> Verdict:
+def run_one(
+    schedule: Schedule,
+    training: Training,
+    expected: dict[str, Any] | None,
+    *,
+    keep: bool = False,
+    patience: float = 1.0,
+) -> Verdict:
     """Run one schedule; its folder stays where something is wrong, or where that is asked for."""
     folder = Path(tempfile.mkdtemp(prefix="holdfast_chaos_"))
     began = time.monotonic()
-    job = Job(schedule, training, folder)
+    job = Job(schedule, training, folder, patience)
     complaints, results = job.run(), read_results(folder)
     verdict = Verdict(schedule, complaints or judge(results, expected), job.struck(), folder=str(folder))
     verdict.is_bit_equal = expected is not None and all(is_same_size(one, expected) for one in results)

@@ -134,7 +134,7 @@ def _read_metadata(path: Path) -> Any:
     except FileNotFoundError as error:
         if (path / METADATA).exists():
             raise CorruptShardError(f"{path} is cut off: it has no file {error.filename}") from None
-        raise CorruptShardError(f"{path} is no checkpoint of torch's: it has no {METADATA}") from None
+        raise CorruptShardError(f"{path} is not a checkpoint of torch's: it has no {METADATA}") from None
     except (RefusedPickleError, OSError) as error:
         raise CorruptShardError(f"{path / METADATA} cannot be read: {error}") from None
 

@@ -66,7 +66,7 @@ def _read_bounded(path: Path) -> bytes:
     with path.open("rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode) or status.st_size > METADATA_BYTES_MAX:
-            raise RefusedPickleError(f"it is no file of at most {METADATA_BYTES_MAX} bytes")
+            raise RefusedPickleError(f"it is not a file of at most {METADATA_BYTES_MAX} bytes")
         return file.read(METADATA_BYTES_MAX)
 
 
@@ -137,7 +137,7 @@ class _Converter:
                 raise RefusedPickleError(f"it names the file {path!r}, which does not lie in the checkpoint's folder")
             status = (self._folder / path).stat()
             if not stat.S_ISREG(status.st_mode):
-                raise RefusedPickleError(f"{path!r} is no plain file")
+                raise RefusedPickleError(f"{path!r} is not a regular file")
             self._file_bytes[path] = status.st_size
         return self._file_bytes[path]
 
@@ -244,13 +244,13 @@ def _sequence(value: Any, length_max: int | None = None) -> Any:
 
 def _text(value: Any) -> str:
     if type(value) is not str:
-        raise RefusedPickleError("a name is no text")
+        raise RefusedPickleError("a name is not text")
     return value
 
 
 def _count(value: Any) -> int:
     if type(value) is not int or not 0 <= value < 1 << 63:
-        raise RefusedPickleError("a size or an offset is no count")
+        raise RefusedPickleError("a size or an offset is not a count")
     return value
 
 

@@ -221,7 +221,7 @@ class _Reader:
 
     def _name(self, module: Any, name: Any) -> None:
         if type(module) is not str or type(name) is not str:
-            raise RefusedPickleError("the pickle names something by what is no text")
+            raise RefusedPickleError("the pickle names something by a value that is not text")
         found = Named(module, name)
         if found not in self._allowed:
             raise RefusedPickleError(f"it names {_shown(found)}, which no checkpoint needs")
@@ -229,7 +229,7 @@ class _Reader:
 
     def _build(self, kind: Any, arguments: Any) -> None:
         if type(kind) is not Named or type(arguments) is not tuple:
-            raise RefusedPickleError("the pickle builds an object of what is no class")
+            raise RefusedPickleError("the pickle builds an object of something that is not a class")
         self._stack.append(Pairs() if kind == _ORDERED and not arguments else Built(kind, arguments))
 
 
@@ -241,7 +241,7 @@ def _text(data: bytes) -> str:
     try:
         return data.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
-        raise RefusedPickleError("the pickle is damaged: a text in it is no UTF-8") from None
+        raise RefusedPickleError("the pickle is damaged: a text in it is not UTF-8") from None
 
 
 _ORDERED = Named("collections", "OrderedDict")

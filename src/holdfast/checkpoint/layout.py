@@ -156,7 +156,7 @@ def read_header(view: memoryview) -> tuple[dict[str, Any], int]:
         raise CorruptShardError("the state is cut off before its header")
     magic, version, crc, length = START.unpack(view[: START.size])
     if magic != MAGIC:
-        raise CorruptShardError("this is no state of holdfast: it does not begin as one")
+        raise CorruptShardError("this is not a state that Holdfast wrote: its first bytes are different")
     if version > VERSION:
         raise CorruptShardError(
             f"the state was written by a newer holdfast (layout {version}; this one reads up to {VERSION})"
@@ -175,12 +175,12 @@ def _parse_header(text: bytes) -> dict[str, Any]:
         arrays = [(each["kind"], each["dtype"], each["nbytes"], *each["shape"]) for each in header["arrays"]]
         is_sane = "tree" in header
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise CorruptShardError("the header of the state does not describe one") from None
+        raise CorruptShardError("the header of the state is invalid") from None
     for kind, dtype, *counts in arrays:
         are_counts = all(type(count) is int and 0 <= count < 1 << 63 for count in counts)
         is_sane = is_sane and type(kind) is str and type(dtype) is str and are_counts
     if not is_sane:
-        raise CorruptShardError("the header of the state describes an array that cannot be")
+        raise CorruptShardError("the header of the state describes an impossible array")
     return header  # type: ignore[no-any-return]
 
 

@@ -44,7 +44,7 @@ def _guarded(load: Callable[[], Any]) -> Any:
     try:
         return load()
     except (KeyError, IndexError, TypeError, ValueError) as error:  # an undamaged header that makes no sense
-        raise CorruptShardError(f"the state's header makes no sense: {type(error).__name__}: {error}") from None
+        raise CorruptShardError(f"the state's header is invalid: {type(error).__name__}: {error}") from None
 
 
 class _Dealer:

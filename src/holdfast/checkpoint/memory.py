@@ -282,7 +282,7 @@ def make_folder(folder: Path) -> PrivateFolder:
                 return found
         found.close()
         time.sleep(SWEPT_PAUSE_S)
-    raise UsageError(f"{folder} cannot be used: it is removed again and again")
+    raise UsageError(f"{folder} cannot be used: another process keeps removing it")
 
 
 def find_folder(folder: Path) -> PrivateFolder | None:

@@ -81,7 +81,7 @@ class Notices:
 
     def __enter__(self) -> Notices:
         if self._signals and threading.current_thread() is not threading.main_thread():
-            raise UsageError("signals can be listened for by the main thread alone: open Notices() there")
+            raise UsageError("only the main thread can listen for signals: open Notices() there")
         for number in self._signals:
             self._before[number] = signal.signal(number, self._on_signal)
         return self

@@ -189,9 +189,7 @@ class SlotReader:
     def __init__(self, path: Path, key: Key | None = None) -> None:
         record = read_record(path)
         if record is None or (key is not None and record.key != key):
-            raise ShardMissingError(
-                f"the memory that held {key.stem if key else path.name} holds something else by now"
-            )
+            raise ShardMissingError(f"the memory that held {key.stem if key else path.name} now holds something else")
         with _open(path) as file:
             mapping = mmap.mmap(file.fileno(), PAGE + record.nbytes, access=mmap.ACCESS_COPY)
         _mapped.setdefault(str(path), weakref.WeakSet()).add(mapping)

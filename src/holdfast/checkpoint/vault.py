@@ -221,7 +221,7 @@ class Vault:
 
     def _put(self, session: _Session, start: int, data: bytes, crc: int) -> Message:
         if session.slot is None or not 0 <= start <= start + len(data) <= session.nbytes:
-            raise UsageError("a block came that does not belong to any state")
+            raise UsageError("a block arrived that belongs to no state")
         if zlib.crc32(data) != crc:
             raise UsageError(f"the block at {start} was damaged on its way")
         session.slot.write(start, data)
@@ -233,7 +233,7 @@ class Vault:
         key = session.key
         shelf = self._shelves.get((key.shard, key.world))
         if shelf is None:
-            raise UsageError(f"step {key.step} came too late: the vault keeps newer ones by now")
+            raise UsageError(f"step {key.step} arrived too late: the vault already keeps newer ones")
         shelf.commit(session.slot, key, session.nbytes)
         session.slot.held = False
         session.slot = None

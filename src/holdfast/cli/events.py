@@ -184,7 +184,7 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
     try:
         return re.compile(text, re.IGNORECASE) if text else None
     except re.error as error:
-        raise UsageError(f"'{text}' is no regular expression: {error}") from None
+        raise UsageError(f"'{text}' is not a regular expression: {error}") from None
 
 
 def _forget_stdout() -> None:

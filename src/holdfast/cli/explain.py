@@ -28,7 +28,7 @@ def command(message: tuple[str, ...]) -> None:
 
     \b
       holdfast explain hf-2rbqh
-      holdfast explain "there is no job train-x7k2m; \\`holdfast list\\` shows those there are"
+      holdfast explain "there is no job train-x7k2m; \\`holdfast list\\` lists the ones that exist"
       holdfast explain "Address already in use"
     """
     text = " ".join(message).strip().removeprefix("holdfast:").strip()

@@ -10,7 +10,10 @@ from holdfast.cli.tables import show_json
 from holdfast.errors import UsageError
 from holdfast.forecast.plan import Noticed, Plan
 from holdfast.forecast.report import as_data, complete, forecast, render
-from holdfast.quantities import parse_duration
+from holdfast.quantities import length, parse_duration
+
+#: So many nodes may be out of a forecast at a time; the largest clusters have tens.
+OUT_MAX = 1000
 
 _Context = click.Context
 _Parameter = click.Parameter
@@ -27,7 +30,7 @@ def _share(_: _Context, parameter: _Parameter, value: str) -> float:
     try:
         return float(value[:-1]) / 100 if value.endswith("%") else float(value)
     except ValueError:
-        raise click.BadParameter(f"'{value}' is no share: write 78% or 0.78", param=parameter) from None
+        raise click.BadParameter(f"'{value}' is not a share: write 78% or 0.78", param=parameter) from None
 
 
 @click.command()
@@ -153,5 +156,10 @@ def command(
         needs_repair=needs_repair,
         noticed=Noticed(noticed),
     )
+    if plan.out > OUT_MAX:
+        raise UsageError(
+            f"with a failure every {length(plan.between_s)}, {plan.out:,.0f} of {nodes:,} nodes are being repaired at "
+            f"a time; a forecast goes up to {OUT_MAX:,}: check the number of GPUs, --mtbf-node and --repair"
+        )
     found = forecast(complete(plan, checkpoint_every, spares), days, runs, seed, machines=machines)
     show_json(as_data(found)) if as_json else click.echo(render(found))

@@ -48,6 +48,9 @@ def command(scheduler: str | None, state: str, as_json: bool) -> None:
             ]
         )
         return
+    if not jobs:
+        none = "no job is in these states" if wanted else "there is no job yet; `holdfast run` submits one"
+        click.echo(f"holdfast: {none}, and `holdfast runs` lists launches", err=True)
     now = time.time()
     show(
         ("APP HANDLE", "APP STATUS", "APP NAME", "SUBMITTED"),

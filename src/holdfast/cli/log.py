@@ -157,7 +157,7 @@ def _choose(runner: Runner, handle: str, role: str | None, ids: str | None) -> l
     try:
         numbers = [int(each) for each in ids.split(",")]
     except ValueError:
-        raise UsageError(f"'{ids}' are no numbers of replicas: write them as 0,1,2") from None
+        raise UsageError(f"'{ids}' are not numbers of replicas: write them as 0,1,2") from None
     for number in numbers:
         if number not in {who.id for who in chosen}:
             raise UsageError(f"{handle} has no replica {role}/{number}")

@@ -22,7 +22,7 @@ from holdfast.errors import UsageError
 def command(words: tuple[str, ...], folder: Path | None) -> None:
     """Show the manual page of a command; without one, that of `holdfast` itself.
 
-    Where the output is no terminal, or man(1) is not installed, the page is printed as man reads it.
+    If the output is not a terminal, or man(1) is not installed, the page is printed as man reads it.
 
     \b
       holdfast man launch
@@ -40,7 +40,7 @@ def command(words: tuple[str, ...], folder: Path | None) -> None:
         return
     name = " ".join(["holdfast", *words])
     if name not in pages:
-        raise UsageError(f"there is no command '{name}'; `holdfast --help` lists those there are")
+        raise UsageError(f"there is no command '{name}'; `holdfast --help` lists the commands")
     if sys.stdout.isatty() and shutil.which("man"):
         subprocess.run(["man", "-l", "-"], input=pages[name], text=True, check=False)
     else:

@@ -28,9 +28,9 @@ def unknown_command(name: str, known: Collection[str]) -> str:
     from difflib import get_close_matches
 
     if name.endswith(".py") or os.path.isfile(name):  # noqa: PTH113 - the text of a user, as it is
-        return f"'{name}' is no command; to run a script write: holdfast launch {name}"
+        return f"'{name}' is not a command; to run a script write: holdfast launch {name}"
     close = get_close_matches(name, known, n=1)
-    hint = f"did you mean: holdfast {close[0]}?" if close else "`holdfast --help` lists those there are"
+    hint = f"did you mean: holdfast {close[0]}?" if close else "`holdfast --help` lists the commands"
     return f"there is no command '{name}'; {hint}"
 
 
@@ -61,7 +61,7 @@ def _option_hint(error: click.NoSuchOption, context: click.Context | None, path:
         return f"did you mean {' or '.join(sorted(error.possibilities))}?"
     if context is not None and isinstance(context.command, click.Group):
         return f"options come behind the command, as in: {path} launch --nnodes 2 train.py"
-    return f"`{path} --help` lists those there are" if path else "--help lists those there are"
+    return f"`{path} --help` lists them" if path else "--help lists them"
 
 
 def _has_current_folder() -> bool:

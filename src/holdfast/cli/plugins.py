@@ -9,6 +9,7 @@ import click
 from holdfast import plugins
 from holdfast.cli.jobs import prepare
 from holdfast.cli.tables import show, show_json
+from holdfast.errors import UsageError
 
 #: Every group of entry points that we read, and what it holds.
 GROUPS = (
@@ -44,6 +45,9 @@ def command(as_json: bool, group: str | None) -> None:
     """
     prepare()
     found = [plugin for each in ([group] if group else GROUPS) for plugin in plugins.find(each)]
+    if group and not found:
+        known = "" if group in GROUPS else f"; groups that Holdfast knows: {', '.join(GROUPS)}"
+        raise UsageError(f"no installed package adds anything to the group '{group}'{known}")
     rows = [_row(plugin) for plugin in found if plugin.package != NEVER_LOADED]
     more = [] if group else _more_problems()
     if as_json:

@@ -54,6 +54,9 @@ def command(run: str, tail: int, live: bool, as_json: bool) -> None:
     if as_json:
         show_json([as_data(state, folder) for state, folder in found])
         return
+    if not found:
+        none = "no run is live on this host" if live else "no run has left a journal on this host yet"
+        click.echo(f"holdfast: {none}; `holdfast launch` or `holdfast run` starts one", err=True)
     now = time.time()
     show(
         ("RUN", "STARTED", "OUTCOME", "DURATION", "GOODPUT", "WORKERS", "RESTARTS", "MOST LOST TO"),

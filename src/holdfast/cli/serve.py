@@ -65,7 +65,7 @@ def command(
     listen = Endpoint("", where.port) if where.host in ("0.0.0.0", "*") else where
     secret = find_secret(secret_file, insecure=insecure)
     if not secret.key and require_secret:
-        raise UsageError("--require-secret and --insecure exclude each other: leave one out")
+        raise UsageError("--require-secret and --insecure cannot be used together: leave one out")
     logging.basicConfig(format="%(message)s", level=logging.WARNING if quiet else logging.INFO, stream=sys.stderr)
     if not secret.key:
         facts.warn("open_door", open_door_warning(where))

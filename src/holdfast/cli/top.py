@@ -29,8 +29,8 @@ def command(run: str, interval: str, once: bool) -> None:
     """Watch jobs live: rounds, ranks, steps per second, time lost and to what, CPU, memory and GPUs, the last events.
 
     Without JOB, all runs of this user on this host, live ones first; JOB is a job's handle or id, a run's id, or an
-    unambiguous beginning of either. If the output is no terminal, each look prints a line for each live run, until none
-    is left; of a JOB that is over, how it ended.
+    unambiguous beginning of either. If the output is not a terminal, each look prints a line for each live run, until
+    none is left; of a JOB that is over, how it ended.
 
     \b
       holdfast top

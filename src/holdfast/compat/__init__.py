@@ -31,7 +31,7 @@ def install(*families: str) -> Callable[[], None]:
     """
     for family in families:
         if family not in FAMILIES:
-            raise UsageError(f"'{family}' is no family of names: choose among {', '.join(FAMILIES)}")
+            raise UsageError(f"'{family}' is not a family of names: choose among {', '.join(FAMILIES)}")
     undo = [_install_one(family) for family in families or OF_OTHERS]
 
     def take_back() -> None:

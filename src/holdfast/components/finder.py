@@ -95,7 +95,7 @@ def get_component(name: str) -> Component:
     """
     component = find_component(name)
     if found := component.validation_errors:
-        raise ComponentValidationError(f"'{name}' is no component: {'; '.join(map(str, found))}")
+        raise ComponentValidationError(f"'{name}' is not a component: {'; '.join(map(str, found))}")
     return component
 
 
@@ -443,6 +443,6 @@ def _not_found(name: str) -> str:
         )
     same = [each for each in scan.components if function and each.rpartition(".")[2] == function]
     close = same[:3] or get_close_matches(name, scan.components, n=1)
-    hint = f"; did you mean {' or '.join(close)}?" if close else "; `holdfast builtins` lists those there are"
+    hint = f"; did you mean {' or '.join(close)}?" if close else "; `holdfast builtins` lists them"
     broken = f" ({len(scan.problems)} problems with plugins: see `holdfast plugins`)" if scan.problems else ""
     return f"{said}{hint}{broken}"

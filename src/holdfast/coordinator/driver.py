@@ -29,6 +29,7 @@ from holdfast.coordinator.machine import (
     RunMaySeal,
     SaveRun,
     Send,
+    Sought,
 )
 from holdfast.coordinator.messages import CODEC, Seen, Succession
 from holdfast.coordinator.records import Records
@@ -67,11 +68,13 @@ class Coordinator:
         home: str = "",
         peer_tls: Callable[[], ssl.SSLContext | None] = lambda: None,
         keep: Callable[[str, Succession], None] = lambda _run, _succession: None,
+        on_sought: Callable[[str, str], None] = lambda _run, _address: None,
     ) -> None:
         self._records = records
         self._secret = secret
         self._peer_tls = peer_tls
         self._keep = keep
+        self._on_sought = on_sought
         self.machine = CoordinatorMachine(
             make_nonce=lambda: secrets.token_hex(4),
             records=records.load() if records else None,
@@ -189,6 +192,8 @@ class Coordinator:
                 self._begin(self._probe(effect))
             elif type(effect) is AskOther:
                 self._begin(self._ask_other(effect))
+            elif type(effect) is Sought:
+                self._on_sought(effect.run, effect.address)
             elif type(effect) is ForgetRun and self._records is not None:
                 self._records.forget(effect.run)
         self._arm()

@@ -209,7 +209,15 @@ class AskOther:
     seek: Seek
 
 
-CoordinatorEffect = Send | SaveRun | KeepSuccession | ForgetRun | AskSeal | ProbeNode | AskOther | Note
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """Another coordinator looks for a run's agents: a node that has none may look there."""
+
+    run: str
+    address: str
+
+
+CoordinatorEffect = Send | SaveRun | KeepSuccession | ForgetRun | AskSeal | ProbeNode | AskOther | Sought | Note
 
 
 @dataclass(slots=True)
@@ -365,6 +373,9 @@ class CoordinatorMachine:
             return  # said on an older connection, before the present one
         self._peers[key] = peer
         self.takeover.elsewhere.pop(join.run, None)  # workers were told so while their agents' run was elsewhere
+        guard = self.runs.get(join.settings.guardian)
+        if guard is not None and guard.standing is not None:
+            guard.standing.in_process = True
         self._run(join.run, NodeJoined(join, session.address, session.reached_as), now)
 
     def _relay(self, session: Session, message: Call | Reply) -> None:
@@ -466,6 +477,7 @@ class CoordinatorMachine:
         if machine is None or machine.standing is None:
             follows = self.takeover.elsewhere.get(seek.run, "")
             self._send((peer,), Seen(seek.run, None, follows))
+            self._out.append(Sought(seek.run, seek.address))
             if seek.claim.settled and machine is None:
                 self.takeover.elsewhere.setdefault(seek.run, seek.address)
             return

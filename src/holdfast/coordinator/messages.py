@@ -158,8 +158,10 @@ class Ballot(Record, frozen=True):
     firm: bool = False
     #: From which launches it descends, each by the nonce of its first round; rounds of one launch are a chain.
     launches: tuple[str, ...] = ()
-    #: How many nodes stood by when it was sealed.
+    #: How many more nodes there were, when it was sealed or before: they stood by, or left and may come back.
     spares: int = 0
+    #: Whether its members have made a step together, or no steps are counted: then no earlier round has a later state.
+    stepped: bool = False
 
 
 class Heir(Record, frozen=True):
@@ -197,6 +199,8 @@ class Pledge(Record, frozen=True):
     replaces: tuple[str, ...] = ()
     #: Only where it replaces others: where the agents were that could carry the coordinator.
     heirs: tuple[Heir, ...] = ()
+    #: Whether the workers of this node have ever counted a step.
+    counts_steps: bool = False
 
 
 class Memory(Record, frozen=True):
@@ -390,6 +394,12 @@ class Ack(Message, frozen=True, tag=22):
     firm: bool = False
     #: Restarts used, and failures in a row without progress.
     spent: tuple[int, int] = (0, 0)
+    #: Whether the members of the node's round have made a step in it; only where the coordinator can move.
+    stepped: bool = False
+    #: For a node that waits while others have a round: the agents that may carry the coordinator next.
+    heirs: tuple[Heir, ...] = ()
+    #: How many nodes stand by.
+    spares: int = 0
 
 
 class Resend(Message, frozen=True, tag=23):

@@ -2,7 +2,8 @@
 
 A round is sealed only with the votes of a quorum of the members of the round before it, so that of two halves at most
 one goes on. The rounds that count are the last one that is *firm*, which means that all its members accepted it, and
-all that were sealed after it. A vote is that of a live member.
+all that were sealed after it. A vote is that of a live member. If no step was made in the firm round yet, one member of
+the last round in which there was one must vote, too: those who joined later do not have the state of the training.
 
 There is a quorum in a round if
 
@@ -13,7 +14,7 @@ There is a quorum in a round if
    listens where the member did, or if it left; silence proves nothing. Sure deaths count only if all that vote were in
    touch with the coordinator until its process ended, or if a member that was replaced tells what it knew; or
 4. so many nodes of any kind are there that the others cannot be a round: MIN of them if MIN is more than half of MAX,
-   else MAX. This counts on no more than MAX nodes being started, besides the spares that stood by.
+   else MAX, one of them a member. This counts on no more than MAX nodes being started, besides those that stood by.
 
 With the rule `any` all survivors go on: that is for those who know that their network does not fall apart.
 """
@@ -53,10 +54,14 @@ def order(ballot: Ballot) -> tuple[int, int]:
 
 
 def counting(ballots: Iterable[Ballot]) -> list[Ballot]:
-    """Return the rounds that count, of all that were heard of: the last firm one and those after it, in their order."""
+    """Return the rounds that count, of all that were heard of, in their order.
+
+    Those are the last firm one and all after it, and the last one in which a step was made.
+    """
     known = sorted(ballots, key=order)
-    firm = [index for index, ballot in enumerate(known) if ballot.firm]
-    return known[firm[-1] :] if firm else known
+    firm = max((index for index, ballot in enumerate(known) if ballot.firm), default=0)
+    stepped = max((index for index, ballot in enumerate(known[: firm + 1]) if ballot.stepped), default=firm)
+    return [*known[stepped : stepped + 1], *known[firm:]] if stepped < firm else known[firm:]
 
 
 def has_quorum(
@@ -67,19 +72,32 @@ def has_quorum(
     rule: str = MAJORITY,
 ) -> bool:
     """Return whether these votes are a quorum in every round that counts; `limits` are MIN and MAX."""
+    known = list(ballots)
     return rule == ANY or all(
-        _leaves_too_few(ballot, votes, *limits) or _is_enough(ballot, members.get(ballot.round, ()), votes)
-        for ballot in ballots
+        (bool(voting) and _is_followed(ballot, known))
+        or _leaves_too_few(ballot, voting, votes, *limits)
+        or _is_enough(ballot, voting, votes)
+        for ballot in known
+        for voting in [[name for name in votes.nodes if name in members.get(ballot.round, ())]]
     )
 
 
-def _leaves_too_few(ballot: Ballot, votes: Votes, min_nodes: int, max_nodes: int) -> bool:
+def _is_followed(ballot: Ballot, known: list[Ballot]) -> bool:
+    """Return whether a later round is firm: then this one counts only for the state that its members have."""
+    return any(
+        other.firm and order(other) > order(ballot) and any(launch in ballot.launches for launch in other.launches)
+        for other in known
+    )
+
+
+def _leaves_too_few(ballot: Ballot, voting: list[str], votes: Votes, min_nodes: int, max_nodes: int) -> bool:
     most = max(max_nodes, ballot.size + ballot.spares)
-    return len(votes.nodes) >= (min_nodes if 2 * min_nodes > most else most)
+    if 2 * min_nodes > most:
+        return len(votes.nodes) >= min_nodes
+    return bool(voting) and len(votes.nodes) >= most
 
 
-def _is_enough(ballot: Ballot, members: Collection[str], votes: Votes) -> bool:
-    voting = [name for name in votes.nodes if name in members]
+def _is_enough(ballot: Ballot, voting: list[str], votes: Votes) -> bool:
     if 2 * len(voting) > ballot.size or (2 * len(voting) == ballot.size and ballot.tie in voting):
         return True
     replaced = [name for name in votes.replaced if name in ballot.names]

@@ -60,7 +60,7 @@ class RecordFolder:
                 records[run] = msgspec.json.decode(data, type=learned(RunRecord))
                 path.rename(self._path(run))
             except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-                facts.warn("record_unreadable", f"the record {path} is left out: {error}")
+                facts.warn("record_unreadable", f"the record {path} is ignored: {error}")
         return records
 
     def save(self, run: str, record: RunRecord) -> None:

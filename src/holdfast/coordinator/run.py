@@ -52,6 +52,7 @@ from holdfast.coordinator.messages import (
     RoundId,
     Sealed,
     Succession,
+    ToldFact,
 )
 from holdfast.coordinator.rounds import Rounds
 from holdfast.coordinator.standing import Standing
@@ -123,12 +124,40 @@ class RunMachine(Rounds):
         if self.standing is not None and any(late_s > node.spec.lease_s / 2 for node in self.nodes.values()):
             self.standing.is_late()
 
-    def _accept(self, name: str, round_: Round, now: float) -> None:
-        """Note that a member has accepted its round; once all have, they hear that earlier rounds count no more."""
-        if self.standing is not None and self.standing.accept(name, round_):
-            spent = (self.spent.restarts, self.spent.failures_without_progress)
-            told = Ack(self.sentence(now), self.nodes_waiting, firm=True, spent=spent)
-            self._tell(tuple(each for each in round_.places if each in self.nodes), told)
+    def _accept(self, name: str, round_: Round, now: float, steps: int | None = None) -> None:
+        """Note that a member has accepted its round, and its steps; all hear it when earlier rounds count no more."""
+        standing = self.standing
+        if standing is None:
+            return
+        is_firm = standing.accept(name, round_)
+        is_stepped = steps is not None and standing.step(name, steps, round_)
+        if is_firm or is_stepped:
+            self._tell(tuple(each for each in round_.places if each in self.nodes), self._ack(round_.id, now))
+
+    def _ack(
+        self,
+        round_id: RoundId | None,
+        now: float,
+        node: str | None = None,
+        missed: tuple[ToldFact, ...] = (),
+        seq: int = 0,
+    ) -> Ack:
+        """Return what the members of a round are told of it where the coordinator can move."""
+        assert self.standing is not None
+        # What was firm before is not said of the round that a node may have been told of meanwhile.
+        present = self.round is not None and round_id == self.round.id
+        waits = node is not None and self.nodes[node].phase is Phase.WAITING
+        return Ack(
+            self.sentence(now, node),
+            self.nodes_waiting,
+            missed,
+            seq,
+            present and self.standing.is_firm(round_id),
+            (self.spent.restarts, self.spent.failures_without_progress),
+            present and self.standing.is_stepped(round_id),
+            self.standing.heirs if waits else (),
+            self.standing.see_spares(round_id, self.waiting) if present and self.stage is Stage.SEALED else 0,
+        )
 
     def _on_lead(self, event: Leads, now: float) -> None:
         if self.standing is None:
@@ -146,7 +175,8 @@ class RunMachine(Rounds):
             self.standing = Standing(self._make_nonce())
         standing = self.standing
         standing.rule, standing.limits = join.settings.quorum, (join.settings.min_nodes, join.settings.max_nodes)
-        if standing.sure_until == float("-inf") and pledge.ballots:
+        # Once it has sealed a round here, what this coordinator itself has seen decides.
+        if standing.sure_until == float("-inf") and pledge.ballots and not standing.term.number:
             standing.sure_until = now + join.settings.recovery_s * SURE_SHARE
         standing.hear(join.spec.node, pledge, now)
         if not standing.begun_here and self.recovery is not None and self.settings is not None:
@@ -269,18 +299,14 @@ class RunMachine(Rounds):
         if (reminder := after_beat(node, beat, self.round, self.succession)) is not None:
             self._tell((name,), reminder)
         missed = self.history.since(beat.known)
-        sentence = self.sentence(now, name)
         if self.standing is None:
-            self._tell((name,), Ack(sentence, self.nodes_waiting, missed))
+            self._tell((name,), Ack(self.sentence(now, name), self.nodes_waiting, missed))
             return
         if self.round is not None and beat.round == self.round.id and self.recovery is None:
-            self._accept(name, self.round, now)
+            self._accept(name, self.round, now, beat.steps)
         if (elect := self.standing.is_polling(name)) is not None:
             self._tell((name,), elect)
-        spent = (self.spent.restarts, self.spent.failures_without_progress)
-        # What was firm before is not said of the round that the node may have been told of meanwhile.
-        firm = self.round is not None and beat.round == self.round.id and self.standing.is_firm(beat.round)
-        self._tell((name,), Ack(sentence, self.nodes_waiting, missed, beat.seq, firm, spent))
+        self._tell((name,), self._ack(beat.round, now, name, missed, beat.seq))
 
     def _on_fail(self, name: str, fail: Fail, now: float) -> None:
         node, round_ = self.roster.hear(name, fail.seq, now), self.round

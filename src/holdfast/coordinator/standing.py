@@ -9,7 +9,8 @@ Only where the coordinator can move (`RunSettings.takeover`). The rules:
    cut off does not disturb the others when it is back.
 3. A coordinator that hears of a higher term, or of the same term under another coordinator, is deposed: it seals
    nothing any more, and its nodes look for the other one.
-4. A round that all its members have accepted is firm. Until then the rounds before it count as well.
+4. A round that all its members have accepted is firm. Until then the rounds before it count as well; of these, the last
+   one in which a step was made counts until one is made in the firm round, since its members have the state.
 5. An agent that was started again is no member of its predecessor's rounds, but it tells them, and stands for its
    predecessor where every member must be accounted for.
 6. Rounds of another launch of the run count as well if a live member tells of them, unless this launch is larger. They
@@ -80,6 +81,13 @@ class Standing:
         self.sure_until = float("-inf")
         #: Which members of the last round have accepted it.
         self._accepted: dict[str, None] = {}
+        #: Whether the workers count their steps, and whether they train in process: then a node's steps may be ones
+        #: that it makes without the others, until they have taken its state.
+        self._counts_steps = False
+        self.in_process = False
+        #: By member of the last round, the fewest steps that it has told in it, and which members have made more.
+        self._steps: dict[str, int] = {}
+        self._stepped: dict[str, None] = {}
         self._poll = 0
         #: The term that is asked for, and which nodes have answered the present poll.
         self._candidate: Term | None = None
@@ -118,6 +126,7 @@ class Standing:
             self._unsure.pop(name, None)
         else:
             self._unsure[name] = None
+        self._counts_steps = self._counts_steps or pledge.counts_steps
         self.dead.update(dict.fromkeys(pledge.gone))
         self._hear_term(pledge.term)
 
@@ -127,8 +136,9 @@ class Standing:
             if ballot.round not in related and self.begun_here and ballot.size <= self._size:
                 continue  # from an earlier launch, which this one has replaced
             known = self._ballots if ballot.round in related else self._foreign
-            if ballot.round not in known or (ballot.firm and not known[ballot.round].firm):
-                known[ballot.round] = msgspec.structs.replace(ballot, mine=False)
+            before = known.get(ballot.round, ballot)
+            firm, stepped = ballot.firm or before.firm, ballot.stepped or before.stepped
+            known[ballot.round] = msgspec.structs.replace(ballot, mine=False, firm=firm, stepped=stepped)
             # A member that has not heard yet of its round has a vote in it all the same.
             self._members.setdefault(ballot.round, {}).update(dict.fromkeys(ballot.names))
 
@@ -152,16 +162,49 @@ class Standing:
         if len(self._accepted) != round_.size or not all(each in self._accepted for each in round_.places):
             return False
         had_others = len(self.ballots) > 1
-        self._ballots = {round_.id: msgspec.structs.replace(self._ballots[round_.id], firm=True)}
         self._foreign = {each: ballot for each, ballot in self._foreign.items() if each not in self._absorbed}
-        self._members = {each: self._members.get(each, {}) for each in (round_.id, *self._foreign)}
-        self.addresses = {name: where for name, where in self.addresses.items() if name not in self._former}
-        self._former = {}
+        self._mark(round_.id, stepped=not self._counts_steps)
         return had_others
+
+    def step(self, name: str, steps: int, round_: Round) -> bool:
+        """Note how many steps a member has counted; return whether others must hear that one was made in this round."""
+        self._counts_steps = self._counts_steps or steps > 0
+        if steps > self._steps.setdefault(name, steps):
+            self._stepped[name] = None
+        self._steps[name] = min(self._steps[name], steps)  # fewer than before: its workers were started anew
+        if not self.is_firm(round_.id) or self.is_stepped(round_.id) or not self._stepped:
+            return False
+        if self.in_process and len(self._stepped) < round_.size:
+            return False
+        had_others = len(self.ballots) > 1
+        self._mark(round_.id, stepped=True)
+        return had_others
+
+    def _mark(self, round_id: RoundId, *, stepped: bool) -> None:
+        """Note that a round is firm, and perhaps that a step was made in it; earlier rounds count no more then."""
+        ballot = self._ballots[round_id]
+        self._ballots[round_id] = msgspec.structs.replace(ballot, firm=True, stepped=stepped or ballot.stepped)
+        self._ballots = {each.round: each for each in counting(self._ballots.values())}
+        self._members = {each: self._members.get(each, {}) for each in (*self._ballots, *self._foreign)}
+        named = {name: None for each in self.ballots for name in each.names}
+        over = {name: None for name in self._former if name not in named}
+        self._former = {name: None for name in self._former if name in named}
+        self.addresses = {name: where for name, where in self.addresses.items() if name not in over}
+
+    def see_spares(self, round_id: RoundId | None, spares: int) -> int:
+        """Note how many nodes stand by while a round runs, and return it."""
+        ballot = self._ballots.get(round_id) if round_id is not None else None
+        if ballot is not None and spares > ballot.spares:
+            self._ballots[ballot.round] = msgspec.structs.replace(ballot, spares=spares)
+        return spares
 
     def is_firm(self, round_id: RoundId | None) -> bool:
         """Return whether all members are known to have accepted a round."""
         return round_id in self._ballots and self._ballots[round_id].firm
+
+    def is_stepped(self, round_id: RoundId | None) -> bool:
+        """Return whether the members of a round have made a step in it, as far as steps are counted."""
+        return round_id in self._ballots and self._ballots[round_id].stepped
 
     def lose(self, name: str, *, silent: bool) -> None:
         """Forget a node that is not live any more; one that fell silent may follow another coordinator."""
@@ -186,6 +229,11 @@ class Standing:
             self._candidate = None  # asked for again, with a higher number
         if 0 < self.term.number < term.number and term.leader != self.leader:
             self.deposed = True
+
+    @property
+    def heirs(self) -> tuple[Heir, ...]:
+        """The agents that may carry the coordinator next, for a node that is in no round."""
+        return tuple(Heir(name, where) for name, where in self.addresses.items())[:HEIRS_MAX]
 
     @property
     def polls(self) -> int:
@@ -320,6 +368,10 @@ class Standing:
         self._size = max(self._size, len(names))
         basis = self.ballots
         launches = dict.fromkeys(launch for each in reversed(basis) for launch in each.launches)
+        # A node that was there once may come back, on the other side of a cut.
+        replaced = {name: None for each in self._replaces.values() for name in each}
+        once = {name: None for each in basis for name in each.names if name not in names and name not in replaced}
+        spares = max([spares, len(once), *(each.size + each.spares - len(names) for each in basis)])
         ballot = Ballot(
             round_id,
             self.term.number,
@@ -339,7 +391,8 @@ class Standing:
         named = {name: None for each in (*basis, ballot) for name in each.names}
         self.dead = {name: None for name in self.dead if name in named}
         self._silent = {name: None for name in self._silent if name in named}
-        self._accepted, self._sure_here, self.sure_until, self._candidate = {}, True, float("-inf"), None
+        self._accepted, self._steps, self._stepped = {}, {}, {}
+        self._sure_here, self.sure_until, self._candidate = True, float("-inf"), None
         heirs = [Heir(name, address_of[name]) for name in names if name in address_of and name != carrier]
         if carrier in address_of:
             heirs.append(Heir(carrier, address_of[carrier]))

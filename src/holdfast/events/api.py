@@ -135,11 +135,11 @@ def _load(text: str, what: str, wanted: set[str]) -> dict[str, Any]:
     try:
         fields = json.loads(text)
     except (TypeError, ValueError) as error:
-        raise UsageError(f"this is no serialized {what}: {error}") from None
+        raise UsageError(f"this is not a serialized {what}: {error}") from None
     if not isinstance(fields, dict):
-        raise UsageError(f"this is no serialized {what}: it is no JSON object")
+        raise UsageError(f"this is not a serialized {what}: it is not a JSON object")
     if missing := sorted(wanted - fields.keys()):
-        raise UsageError(f"this is no serialized {what}: it has no {', '.join(missing)}")
+        raise UsageError(f"this is not a serialized {what}: it has no {', '.join(missing)}")
     return fields
 
 
@@ -147,4 +147,4 @@ def _member(kind: type[StrEnum], name: Any) -> Any:
     try:
         return kind(name)
     except ValueError:
-        raise UsageError(f"'{name}' is none of {', '.join(kind)}") from None
+        raise UsageError(f"'{name}' must be one of {', '.join(kind)}") from None

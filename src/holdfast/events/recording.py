@@ -207,7 +207,7 @@ def configure(handler: EventHandler) -> None:
     """Send every event of this process to `handler` from now on, whatever its destination."""
     global _configured
     if not callable(getattr(handler, "record", None)):
-        raise UsageError(f"{handler!r} is no EventHandler: it has no record(event)")
+        raise UsageError(f"{handler!r} is not an EventHandler: it has no record(event)")
     _configured = None if isinstance(handler, NullEventHandler) else Guarded(NOUN, handler, _OneAtATime(handler.record))
 
 

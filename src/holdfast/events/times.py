@@ -21,5 +21,5 @@ def parse_time(text: str, now: float, latest: float) -> float:
     try:
         when = datetime.fromisoformat(f"{day}T{hour:0>2}:{rest}" if on_that_day else text)
     except ValueError:
-        raise UsageError(f"'{text}' is no time: write 10m for ten minutes ago, 14:05, or 2026-01-31T14:05") from None
+        raise UsageError(f"'{text}' is not a time: write 10m for ten minutes ago, 14:05, or 2026-01-31T14:05") from None
     return when.timestamp()

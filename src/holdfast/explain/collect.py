@@ -59,6 +59,8 @@ class Module:
     nodes: list[ast.AST] = field(default_factory=list)
     bound: dict[str, list[ast.expr]] = field(default_factory=dict)
     functions: dict[str, list[ast.FunctionDef]] = field(default_factory=dict)
+    #: The names that it imports from other modules of the package, with these modules' paths.
+    imported: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Walk through the module once."""
@@ -72,6 +74,9 @@ class Module:
                 self.bound.setdefault(node.target.id, []).append(node.value)
             elif isinstance(node, ast.FunctionDef):
                 self.functions.setdefault(node.name, []).append(node)
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                path = node.module.removeprefix("holdfast.").replace(".", "/") + ".py"
+                self.imported |= {alias.asname or alias.name: path for alias in node.names}
 
     def returned(self, name: str) -> Iterator[ast.expr]:
         """Yield what the functions of a name return."""
@@ -169,7 +174,7 @@ def _of_node(source: Source, name: str, module: Module, node: ast.AST) -> Iterat
         kind = _name(call.func)
         texts = list(_own_words(source, kind))
         if not texts and call.args:
-            texts = list(_templates(module, call.args[0])) or list(_made_elsewhere(source, call.args[0]))
+            texts = list(_templates(module, call.args[0])) or list(_made_elsewhere(source, module, call.args[0]))
         for text in texts:
             yield Found(text, kind, name, call.lineno)
         return
@@ -179,15 +184,17 @@ def _of_node(source: Source, name: str, module: Module, node: ast.AST) -> Iterat
         texts = list(_templates(module, argument))
         if not texts:
             values = module.bound.get(argument.id, ()) if isinstance(argument, ast.Name) else (argument,)
-            texts = [text for value in values for text in _made_elsewhere(source, value)]
+            texts = [text for value in values for text in _made_elsewhere(source, module, value)]
         for text in texts:
             yield Found(text, kind, name, argument.lineno)
 
 
-def _made_elsewhere(source: Source, node: ast.expr) -> Iterator[str]:
+def _made_elsewhere(source: Source, user: Module, node: ast.expr) -> Iterator[str]:
     """Yield what a function of another module returns, or what a constant of another module becomes."""
     constant = node.func.value if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else node
-    for module in source.modules.values():
+    called = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+    home = source.modules.get(user.imported.get(called, ""))
+    for module in (home,) if home is not None else source.modules.values():
         if isinstance(constant, ast.Name) and constant.id.isupper() and constant.id in module.bound:
             for value in module.bound[constant.id]:
                 yield from (_filled(text) for text in _templates(module, value))

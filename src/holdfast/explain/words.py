@@ -9,30 +9,32 @@ from holdfast.explain.collect import REFUSAL, WARNING, Found, Source
 
 #: What kind of trouble a message is, by its exception; the nearest base that stands here counts.
 BLAME = {
-    "UsageError": "Something in the command, the settings or the call cannot be. Change what the message names.",
+    "UsageError": "There is a mistake in the command, the settings or the call. Change what the message names.",
     "BadParameter": "A value on the command line cannot be read. Change what the message names.",
-    "ClickException": "Something in the command cannot be. Change what the message names.",
-    "CorruptShardError": "A saved state is not whole: it was cut off, damaged, or is something else. It is not used; "
-    "an older one is, where there is one.",
-    "RefusedPickleError": "A file holds a pickle that could run code, or is not what torch writes. It is not read.",
-    "HandshakeError": "The two sides do not have the same secret, or not the same version. Compare "
+    "ClickException": "There is a mistake in the command. Change what the message names.",
+    "CorruptShardError": "A saved state is incomplete or damaged, or the file is something else. Holdfast uses an "
+    "older one, if there is one.",
+    "RefusedPickleError": "The file holds a pickle that could run code, or torch did not write it. Holdfast does not "
+    "read it.",
+    "HandshakeError": "The two sides have different secrets or different versions of Holdfast. Compare "
     "`holdfast secret which` and `holdfast --version` on both.",
     "FrameError": "Bytes arrived that no Holdfast of this version sends. Only that connection is closed.",
     "PluginBrokenError": "A plugin of an installed package cannot be loaded. `holdfast plugins` shows its error.",
-    "PeerError": "The other side broke the rules: a process, a plugin, or a file that was written by something else.",
+    "PeerError": "The other side (a process, a plugin, or a file that another program wrote) did not follow the "
+    "protocol.",
     "RoundOverError": "The round ended while this step was under way. The step is undone and done again; only a "
     "program that catches it sees it.",
     "RendezvousClosedError": "The run with this id is over. Use another --rdzv-id.",
     "RendezvousStateError": "This node's settings do not fit the run that it asked to join. Compare the "
     "nodes' commands.",
-    "StopTrainingError": "A step asked to leave the training; the others go on.",
+    "StopTrainingError": "A step asked to leave the training; the other workers continue.",
     "JobFailedError": "The program that was launched failed. The report above the message has its error.",
-    "UnavailableError": "Something outside is missing or out of reach. It may help to try again.",
-    "RendezvousError": "The nodes did not come to an agreement. `holdfast rounds ENDPOINT` shows what is waited for.",
+    "UnavailableError": "Something that Holdfast needs is missing or cannot be reached. Trying again may help.",
+    "RendezvousError": "The nodes did not agree on a round. `holdfast rounds ENDPOINT` shows what they wait for.",
     "SignalError": "A signal ended the agent and its workers.",
-    "InternalError": "This is a mistake in Holdfast. Please report it, with the traceback.",
+    "InternalError": "This is a bug in Holdfast. Please report it, with the traceback.",
     "HoldfastError": "Holdfast could not do this.",
-    WARNING: "A warning: the run goes on.",
+    WARNING: "A warning: the run continues.",
     REFUSAL: "The coordinator did not admit this node. The node ends with this message.",
 }
 

@@ -110,7 +110,7 @@ class Fleet:
 
     def __init__(self, plan: Plan, rng: Random, *, skip: bool = True) -> None:
         if plan.groups > 1:
-            raise UsageError("the simulation with Holdfast's machines knows no replica groups")
+            raise UsageError("the simulation with Holdfast's machines does not support replica groups")
         self.plan = plan
         self.toll = Toll()
         self.account = Account()

@@ -10,12 +10,14 @@ from typing import Any
 
 from holdfast.forecast.fleet import Fleet
 from holdfast.forecast.formula import best_interval, best_spares, shares, value_of
-from holdfast.forecast.plan import Account, Loss, Plan, Shares
+from holdfast.forecast.plan import DAY_S, Account, Loss, Plan, Shares
 from holdfast.forecast.simulate import simulate
 from holdfast.quantities import length
 
 #: A simulation with the machines may have so many nodes times failures: some seconds' work.
 MACHINES_COST_MAX = 30_000
+#: All simulations together live through so many failures at most: some seconds' work. Then they are shorter.
+FAILURES_MAX = 500_000
 #: With fewer failures than this, a simulation says little.
 FAILURES_MIN = 5
 #: How much better a part has to be to be named as a help: a tenth of what it was.
@@ -75,6 +77,7 @@ def forecast(
 ) -> Forecast:
     """Forecast a plan; `machines` is None to simulate with the real machines where that takes seconds."""
     best_s = best_interval(plan)
+    days = min(days, FAILURES_MAX / (runs * DAY_S * plan.rate))
     accounts = []
     for number in range(runs):
         rng = Random(f"{seed} {number}")
@@ -177,7 +180,7 @@ def _goodput_lines(found: Forecast) -> list[str]:
     simulated, machines = found.simulated, found.machines
     lines = [
         f"{_percent(found.formula.goodput)}  by formula",
-        f"{_percent(simulated.shares.goodput)}  by simulation: {simulated.runs} times {simulated.days:g} days, "
+        f"{_percent(simulated.shares.goodput)}  by simulation: {simulated.runs} times {simulated.days:.3g} days, "
         f"{_percent(simulated.low).strip()} to {_percent(simulated.high).strip()}",
     ]
     if machines is not None:

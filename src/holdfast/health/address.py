@@ -87,7 +87,7 @@ def _explain(where: Endpoint, problem: OSError | None) -> HoldfastError:
             f"health port {where.port} on {where.host} needs permissions that this user does not have; {_HINT}"
         )
     if code == errno.EADDRNOTAVAIL:
-        return UsageError(f"the health server cannot listen on {where}: {where.host} is no address of this host")
+        return UsageError(f"the health server cannot listen on {where}: {where.host} is not an address of this host")
     return UnavailableError(f"the health server cannot listen on {where}: {problem}")
 
 

@@ -132,7 +132,7 @@ def entrypoint(options: LaunchOptions) -> Script | Module | Program:
         raise UsageError("name the script to run, as in: holdfast launch --nproc-per-node 2 train.py")
     if options.no_python:
         if options.module:
-            raise UsageError("--module and --no-python exclude each other")
+            raise UsageError("--module and --no-python cannot be used together: leave one out")
         return Program((options.script, *options.script_args))
     if options.module:
         return Module(options.script, options.script_args)
@@ -220,7 +220,7 @@ def parse_bytes(text: str | None) -> int | None:
         return None
     match = re.fullmatch(r"\s*([0-9]+)\s*([kmg]?)i?b?\s*", text.lower())
     if match is None:
-        raise UsageError(f"--log-size-limit: '{text}' is no size: write bytes, or 64K, 10M, 2G")
+        raise UsageError(f"--log-size-limit: '{text}' is not a size: write bytes, or 64K, 10M, 2G")
     return int(match[1]) * {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}[match[2]]
 
 

@@ -38,6 +38,7 @@ class Watcher:
         self._seen: list[Seen] = []
         self._seen_at = float("-inf")
         self._samples: dict[str, deque[dict[str, Any]]] = {}
+        self._jobs_lock = threading.Lock()
         self._jobs: list[dict[str, Any]] = []
         self._jobs_at = float("-inf")
 
@@ -122,21 +123,19 @@ class Watcher:
 
     def logs(self, name: str) -> list[dict[str, Any]]:
         """List the log files of a run that hold anything, the newest attempt first."""
-        with self._lock:
-            folder = Path(self._open(name).folder)
+        top, own = self._folders(name)
         found = []
-        for path in sorted(folder.rglob("*.log"), reverse=True)[:LOGS_MAX]:
+        for path in sorted((path for folder in own for path in folder.rglob("*.log")), reverse=True)[:LOGS_MAX]:
             size = path.stat().st_size
             if size:
-                found.append({"file": str(path.relative_to(folder)), "bytes": size})
+                found.append({"file": str(path.relative_to(top)), "bytes": size})
         return found
 
     def log(self, name: str, file: str) -> dict[str, Any]:
         """Return the end of one log file."""
-        with self._lock:
-            folder = Path(self._open(name).folder).resolve()
-        path = (folder / file).resolve()
-        if not path.is_relative_to(folder) or path.suffix != ".log" or not path.is_file():
+        top, own = self._folders(name)
+        path = (top / file).resolve()
+        if not any(path.is_relative_to(folder) for folder in own) or path.suffix != ".log" or not path.is_file():
             raise UsageError(f"this run has no log '{file}'")
         with path.open("rb") as opened:
             size = os.fstat(opened.fileno()).st_size
@@ -144,11 +143,17 @@ class Watcher:
             text = opened.read(LOG_BYTES_MAX).decode(errors="replace")
         return {"file": file, "bytes": size, "cut": size > LOG_BYTES_MAX, "text": text}
 
+    def _folders(self, name: str) -> tuple[Path, list[Path]]:
+        """Return the folder that holds a run's log folders, maybe beside those of other runs, and these folders."""
+        with self._lock:
+            run = self._open(name)
+            return Path(run.folder).resolve(), [journal.absolute().parent.resolve() for journal in run.journals]
+
     # -- jobs ----------------------------------------------------------------------------------------------------------
 
     def jobs(self) -> list[dict[str, Any]]:
         """List the jobs of every scheduler that can tell, the newest first."""
-        with self._lock:
+        with self._jobs_lock:  # a cluster may take its time to answer; runs are told meanwhile
             if time.monotonic() - self._jobs_at >= JOBS_EVERY_S:
                 self._jobs, self._jobs_at = _list_jobs(), time.monotonic()
             return self._jobs

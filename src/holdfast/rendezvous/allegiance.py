@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.coordinator.messages import Ack, Ballot, Elect, Heir, Memory, Pledge, RoundId, Succession, Term
+from holdfast.coordinator.quorum import counting
 
 #: A member counts as in touch with its coordinator if a beat that it sent less than this share of a lease ago was
 #: answered: the coordinator cannot have given it up by then.
@@ -38,6 +39,8 @@ class Allegiance:
         self._doubts = False
         #: Nodes that have left, in the last coordinator's words.
         self.gone: tuple[str, ...] = ()
+        #: Whether the workers here have ever counted a step.
+        self.counts_steps = False
         self._spent = (0, 0)
         #: When beats were sent that have not been answered yet, by their number; and the newest that was.
         self._sent: dict[int, float] = {}
@@ -47,7 +50,9 @@ class Allegiance:
         """Return what a coordinator is told when this node joins; sure deaths count for `sure_s` after a loss."""
         sure = self._lost_at is not None and not self._doubts and now <= self._lost_at + sure_s
         ballots = tuple(msgspec.structs.replace(each, mine=each.round in self._mine) for each in self._ballots)
-        return Pledge(self.term, ballots, sure, self.gone, self._spent, self._replaces, self._known_heirs)
+        return Pledge(
+            self.term, ballots, sure, self.gone, self._spent, self._replaces, self._known_heirs, self.counts_steps
+        )
 
     def memory(self, node: str) -> Memory:
         """Return what must outlive this process, which is known by this name."""
@@ -81,9 +86,10 @@ class Allegiance:
         self._lost_at, self._doubts, self.gone = None, False, succession.gone
         self._answered_at = now
 
-    def say_beat(self, seq: int, now: float) -> None:
-        """Note when a beat was sent."""
+    def say_beat(self, seq: int, now: float, steps: int = 0) -> None:
+        """Note when a beat was sent, and whether the workers count steps."""
         self._sent[seq] = now
+        self.counts_steps = self.counts_steps or steps > 0
 
     def hear(self, ack: Ack, round_id: RoundId | None) -> bool:
         """Take in the answer to a beat; return whether it changes what must outlive this process."""
@@ -92,9 +98,23 @@ class Allegiance:
             self._sent = {seq: when for seq, when in self._sent.items() if seq > ack.seq}
         self._spent = ack.spent
         before = self._ballots
+        self._ballots = tuple(
+            msgspec.structs.replace(each, spares=ack.spares)
+            if each.round == round_id and each.spares < ack.spares
+            else each
+            for each in before
+        )
         if ack.firm and any(each.round == round_id for each in before):
-            self._ballots = tuple(msgspec.structs.replace(each, firm=True) for each in before if each.round == round_id)
-            self._former = ()
+            self._ballots = tuple(
+                counting(
+                    msgspec.structs.replace(each, firm=True, stepped=each.stepped or ack.stepped)
+                    if each.round == round_id
+                    else each
+                    for each in self._ballots
+                )
+            )
+            named = {name for each in self._ballots for name in each.names}
+            self._former = tuple(heir for heir in self._former if heir.node in named)
         return self._ballots != before
 
     def lose(self, now: float, lease_s: float, *, ended: bool) -> None:

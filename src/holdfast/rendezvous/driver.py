@@ -34,6 +34,7 @@ from holdfast.rendezvous.machine import (
     Remember,
     RunEnded,
     Say,
+    Sought,
 )
 from holdfast.wire.address import Endpoint, parse_endpoint
 from holdfast.wire.frames import Message
@@ -67,6 +68,8 @@ class Host:
         self._tls = tls
         self._required = required
         self._coordinator: Coordinator | None = None
+        #: Called with the address of another coordinator of the run that looks for this node.
+        self.on_sought: Callable[[str], None] = lambda _: None
 
     @property
     def is_up(self) -> bool:
@@ -168,6 +171,8 @@ class Member:
         #: Whether an unexpected exception has ended the member; nothing is handled any more.
         self._failed = False
         self._loop = asyncio.get_running_loop()
+        if host is not None:
+            host.on_sought = lambda address: self.handle(Sought(address))
 
     def handle(self, event: MemberEvent) -> None:
         """Hand an event to the machine and carry out what it answers; an exception ends the member, loudly."""

@@ -90,7 +90,7 @@ def parse_endpoints(text: str) -> tuple[tuple[Endpoint, ...], bool]:
     for part in text.split(","):
         scheme, separator, rest = part.strip().rpartition("://")
         if separator and scheme not in ("http", "https"):
-            raise UsageError(f"'{part.strip()}' is no address of an etcd: write host:port or https://host:port")
+            raise UsageError(f"'{part.strip()}' is not the address of an etcd: write host:port or https://host:port")
         schemes.add(scheme)
         endpoint = parse_endpoint(rest.rstrip("/"), DEFAULT_PORT)
         found.append(Endpoint(endpoint.host, endpoint.port or DEFAULT_PORT))

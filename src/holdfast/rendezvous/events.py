@@ -101,7 +101,16 @@ class Heard:
     message: Message
 
 
-MemberEvent = Ask | Fail | Replace | Finish | Leave | Close | PeerCall | PeerReply | LinkUp | LinkDown | Heard | Tick
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """A coordinator of the run at this address asks this node's agent whether it carries the run, too."""
+
+    address: str
+
+
+MemberEvent = (
+    Ask | Fail | Replace | Finish | Leave | Close | PeerCall | PeerReply | LinkUp | LinkDown | Heard | Sought | Tick
+)
 
 # -- effects -------------------------------------------------------------------------------------------------
 

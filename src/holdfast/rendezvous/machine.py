@@ -62,6 +62,7 @@ from holdfast.rendezvous.events import (
     RoundSealed,
     RunEnded,
     Say,
+    Sought,
 )
 from holdfast.rendezvous.seeking import RETRY_S_MAX, RETRY_S_MIN, Seeker
 from holdfast.wire.frames import Message
@@ -96,6 +97,7 @@ __all__ = [
     "RoundSealed",
     "RunEnded",
     "Say",
+    "Sought",
     "State",
 ]
 
@@ -213,6 +215,9 @@ class MemberMachine(Seeker):
                     self._heard_at = now
                     self._end_absence(now)
                     self._on_message(event.message)
+            case Sought():
+                if self.allegiance is not None and not self._linked:
+                    self.search.be_sought(event.address)
             case Tick():
                 pass
         self._on_time(now)
@@ -372,7 +377,7 @@ class MemberMachine(Seeker):
                 round_id = self.place.round if self.place is not None else None
                 seq, phase = self._next_seq(), _PHASES[self.state]
                 if self.allegiance is not None:
-                    self.allegiance.say_beat(seq, now)
+                    self.allegiance.say_beat(seq, now, self.steps)
                 self._say(wire.Beat(seq, phase, self._ask, round_id, self._known, self.note, self.steps))
                 self._say_close()
 
@@ -411,6 +416,8 @@ class MemberMachine(Seeker):
                 self._heard_sentence = message.sentence
                 self._on_facts(message.facts, gaps=True)
                 self._on_newcomers(message.nodes_waiting)
+                if message.heirs and self.state is State.WAITING:
+                    self.search.suggest(message.heirs)
             case wire.Newcomers():
                 self._on_newcomers(message.nodes_waiting)
             case wire.Resend():
@@ -453,6 +460,8 @@ class MemberMachine(Seeker):
                     )  # earlier rounds count until all members are known to have accepted this one
             self.state = State.RUNNING
             self.place = message.place
+            # What was told until now counts the nodes that waited for this very round.
+            self.nodes_waiting = 0
             self._cause = None
             self._deadline = None
             self._heard_sentence = f"round {message.place.round.number} is running"

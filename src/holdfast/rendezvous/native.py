@@ -552,6 +552,6 @@ def _secret(endpoint: Endpoint, node: NodeSettings) -> Secret:
     secret = find_secret(node.secret_file, insecure=node.insecure, alone=alone)
     if not secret.key:
         if node.require_secret:
-            raise UsageError("--require-secret and --insecure exclude each other: leave one out")
+            raise UsageError("--require-secret and --insecure cannot be used together: leave one out")
         facts.warn("open_door", open_door_warning(endpoint))
     return secret

@@ -2,7 +2,8 @@
 
 It begins where it last found one, unless that one fell silent; then come the agents that take over, in their order. One
 that fell silent is tried once more before this node's own agent carries the coordinator. An agent that does not carry
-it answers where it follows one.
+it answers where it follows one. A node that has not been in a round yet knows only what it was told while it waited:
+its own agent does not carry the coordinator, since it knows of no round that counts.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ class Search:
         self._left: list[str] = []
         #: The agents that take over; those of the process before this one until there are others.
         self._heirs = known
+        #: Where a coordinator was that asked for this node.
+        self._hint = HOME
         #: The place of the coordinator that fell silent last; it is not waited for long.
         self._again: str | None = None
         #: Whether all places were tried in vain since the last connection.
@@ -39,6 +42,14 @@ class Search:
         """Take over the order of succession; one of the heirs may be this node's own agent."""
         self._heirs = tuple(heir.address for heir in heirs)
         self.guide = next((heir.address for heir in heirs if heir.node == own.node), own.standby)
+
+    def suggest(self, heirs: Sequence[Heir]) -> None:
+        """Take over where the coordinator may be carried next, for a node that waits."""
+        self._heirs = tuple(heir.address for heir in heirs)
+
+    def be_sought(self, address: str) -> None:
+        """Note where a coordinator is that looks for this node, too; it is tried after all other places."""
+        self._hint = address
 
     @property
     def leads(self) -> bool:
@@ -82,9 +93,9 @@ class Search:
     @property
     def is_elsewhere(self) -> bool:
         """Whether there is more than one place to look."""
-        return bool(self._heirs or self.guide) or self.at != HOME
+        return bool(self._heirs or self.guide or self._hint) or self.at != HOME
 
     def _places(self, *, here_first: bool) -> list[str]:
-        others = [each for each in (*self._heirs, self.guide or self.at, HOME) if each != self.at]
+        others = [each for each in (*self._heirs, self._hint, self.guide or self.at, HOME) if each != self.at]
         places = [self.at, *others] if here_first else [*others, self.at]
         return list(dict.fromkeys(places))

@@ -102,7 +102,7 @@ def parse_admit(text: str) -> tuple[Admit, float]:
         return Admit(name), 0.0
     if name == Admit.EVERY and period:
         return Admit.EVERY, parse_duration(period)
-    raise UsageError(f"'{text}' is no admission policy: write at-once, restart, or every:TIME as in every:10m")
+    raise UsageError(f"'{text}' is not an admission policy: write at-once, restart, or every:TIME as in every:10m")
 
 
 def _takeover(params: RendezvousParameters) -> bool:
@@ -113,7 +113,7 @@ def _takeover(params: RendezvousParameters) -> bool:
 def _quorum(params: RendezvousParameters) -> str:
     rule = str(params.get("quorum", MAJORITY))
     if rule not in RULES:
-        raise UsageError(f"'{rule}' is no rule for a quorum: write {' or '.join(RULES)}")
+        raise UsageError(f"'{rule}' is not a rule for a quorum: write {' or '.join(RULES)}")
     return rule
 
 

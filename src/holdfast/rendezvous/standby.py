@@ -111,7 +111,12 @@ class Standby(Host):
             home=home,
             peer_tls=lambda: tls.client_context() if tls else None,
             keep=self._keep,
+            on_sought=self._tell_sought,
         )
+
+    def _tell_sought(self, run: str, address: str) -> None:
+        if run == self._run:
+            asyncio.get_running_loop().call_soon(self.on_sought, address)  # the coordinator is in the midst of an event
 
     def remember(self, memory: Memory | None) -> None:
         """Keep what the agent that is started in this one's place must know."""
@@ -134,8 +139,8 @@ class Standby(Host):
 
     def reached(self, endpoint: Endpoint) -> None:
         """Send nodes that look here to the coordinator that this node follows."""
-        mine = self._port == endpoint.port and self._leads
-        if self._coordinator is not None and not mine:
+        mine = self._port == endpoint.port or (self._at_home and endpoint == self.endpoint)
+        if self._coordinator is not None and not (mine and self._leads):
             self._leads = False
             self._coordinator.tell(Follow(self._run, str(endpoint)))
 

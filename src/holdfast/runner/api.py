@@ -327,7 +327,7 @@ class Runner:
             try:
                 re.compile(regex)
             except re.error as error:
-                raise UsageError(f"'{regex}' is no regular expression: {error}") from None
+                raise UsageError(f"'{regex}' is not a regular expression: {error}") from None
         where, scheduler = self._find(app_handle)
         if not scheduler.exists(where.app_id):
             raise UnknownAppError(app_handle)

@@ -36,7 +36,7 @@ def _check_role(role: Role) -> None:
         raise UsageError(f"{who} has max_retries={role.max_retries}: it must be 0 or more")
     for key, value in role.env.items():
         if not isinstance(key, str) or not key or "=" in key or "\0" in f"{key}{value}":
-            raise UsageError(f"{who} cannot have the environment variable {key!r}: that is no name for one")
+            raise UsageError(f"{who} cannot have the environment variable {key!r}: that is not a valid name")
         if not isinstance(value, str):
             raise UsageError(f"{who} has env['{key}'] = {value!r}: write environment variables as text")
     for argument in role.args:

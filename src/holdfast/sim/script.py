@@ -90,7 +90,7 @@ class Script:
         elif word in _NODE_ACTS:
             _NODE_ACTS[word](self, args)
         else:
-            raise UsageError(f"a script knows no '{word}'")
+            raise UsageError(f"a script has no command '{word}'")
 
     def told(self) -> str:
         """Return what has happened since this was last asked."""
@@ -232,4 +232,4 @@ def _seconds(text: str) -> float:
         return float(text[:-2]) / 1000
     if text.endswith("s"):
         return float(text[:-1])
-    raise UsageError(f"'{text}' is no duration; write 1.5s or 100ms")
+    raise UsageError(f"'{text}' is not a duration; write 1.5s or 100ms")

@@ -38,6 +38,8 @@ from holdfast.wire.frames import Message
 RUN = "sim"
 _CAUSE = Cause("exit code 1")
 _LOOK_S = 0.5
+#: How long a step of the workers takes.
+_STEP_S = 0.25
 _CONNECT_S = 10.0
 
 
@@ -256,6 +258,7 @@ class TakeoverSimulation:
             self.world.at(scenario.arrivals[index], self.arrive, index)
         for fault in scenario.faults:
             self.world.at(fault.at, self._inject, fault)
+        self.world.after(_STEP_S, self._step)
         self.world.run(scenario.heal_at)
         self._heal()
         deadline = self.world.now + scenario.bound_s()
@@ -267,6 +270,12 @@ class TakeoverSimulation:
                 )
             self.world.run(self.world.now + _LOOK_S)
             missing = self.rules.unsettled()
+
+    def _step(self) -> None:
+        """Let the workers of a round that can train make a step."""
+        for node in self.rules.look():
+            node.machine.steps += 1
+        self.world.after(_STEP_S, self._step)
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 

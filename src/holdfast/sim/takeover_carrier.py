@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.coordinator import machine as c
 from holdfast.coordinator.messages import Elect, Out, Promise, Sealed, Term
+from holdfast.rendezvous import machine as m
 from holdfast.sim.process import Process
 from holdfast.sim.story import words
 from holdfast.sim.world import Clock
@@ -71,6 +72,8 @@ class Carrier(Process):
                     self.sim.probe(self, effect)
                 case c.AskOther():
                     self.sim.ask_other(self, effect)
+                case c.Sought():
+                    self.node.post(self.node.handle, m.Sought(effect.address))
                 case c.KeepSuccession():
                     self.node.keep(effect.succession)
                 case _:

@@ -79,14 +79,14 @@ def make_takeover(seed: int, nodes_min: int = 2, nodes_max: int = 7) -> Takeover
         size=size,
         settings=RunSettings(
             min_nodes=_draw_min(seed, size),
-            max_nodes=size,
+            max_nodes=_draw_max(seed, size),
             max_restarts=1000,
             last_call_s=3.0,
             quiet_s=1.0,
             recovery_s=recovery_s,
             takeover=True,
         ),
-        arrivals=tuple(0.0 if rng.random() < 0.85 else rng.uniform(0, heal_at / 2) for _ in range(size)),
+        arrivals=_draw_arrivals(rng, size, heal_at, stands_by=_draw_max(seed, size) < size),
         rates=tuple(rng.choice([1.0, rng.uniform(0.95, 1.05)]) for _ in range(size)),
         faults=_draw_faults(rng, size, lease_s, heal_at),
         lease_s=lease_s,
@@ -102,6 +102,18 @@ def _draw_min(seed: int, size: int) -> int:
     """Draw how few nodes may go on; mostly one, which allows the most halves."""
     rng = Random(f"takeover min {seed}")
     return 1 if rng.random() < 0.7 else rng.randint(1, size)
+
+
+def _draw_max(seed: int, size: int) -> int:
+    """Draw how many nodes a round has at most; sometimes one stands by."""
+    rng = Random(f"takeover max {seed}")
+    return size - 1 if size > _draw_min(seed, size) and size > 2 and rng.random() < 0.2 else size
+
+
+def _draw_arrivals(rng: Random, size: int, heal_at: float, *, stands_by: bool) -> tuple[float, ...]:
+    """Draw when nodes are started: more than MAX of them at once, since a quorum counts on it that others know them."""
+    drawn = tuple(0.0 if rng.random() < 0.85 else rng.uniform(0, heal_at / 2) for _ in range(size))
+    return (0.0,) * size if stands_by else drawn
 
 
 def _draw_stop(seed: int, usual_s: float) -> float:

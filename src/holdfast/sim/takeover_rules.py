@@ -41,6 +41,8 @@ class TakeoverRules:
         if round_id not in self.rounds and not self._is_remembered():
             self._sealers.clear()  # no process lives that was ever in a round: this is another launch
             self._trained = None
+        if self._sealers.get(term, carrier.id) != carrier.id and not self._is_in(term):
+            del self._sealers[term]  # it is known to no process that lives
         before = self._sealers.setdefault(term, carrier.id)
         if before != carrier.id:
             raise Violation("a term has one coordinator", f"{before} and {carrier.id} both seal in term {term}")
@@ -65,8 +67,8 @@ class TakeoverRules:
 
     # -- what trains ---------------------------------------------------------------------------------------------------
 
-    def look(self) -> None:
-        """Look which rounds can make a step now: those whose members all run them and can reach each other."""
+    def look(self) -> list[TakeoverNode]:
+        """Look which round can make a step now, as all its members run it and reach each other, and return these."""
         found: dict[RoundId, None] = {}
         for node in self._sim.current.values():
             if node.workers is not None and node.alive:
@@ -76,9 +78,15 @@ class TakeoverRules:
             raise Violation("never two halves", f"{[self._describe(each) for each in training]} all train")
         for round_id in training:
             self._check_history(round_id)
+        return [self._sim.nodes[name] for round_id in training for name in self.rounds[round_id]]
 
     def _is_remembered(self) -> bool:
         return any(node.alive and node.ended is None and node.machine.place for node in self._sim.nodes.values())
+
+    def _is_in(self, term: int) -> bool:
+        """Whether a process lives that was in a round of this term."""
+        names = {name: None for each, number in self._terms.items() if number == term for name in self.rounds[each]}
+        return any(self._sim.nodes[name].alive and self._sim.nodes[name].ended is None for name in names)
 
     def _can_step(self, round_id: RoundId) -> bool:
         members = [self._sim.nodes[name] for name in self.rounds[round_id]]
@@ -147,8 +155,10 @@ class TakeoverRules:
         [carrier] = carriers
         run = carrier.machine.runs[RUN]
         if run.stage == "sealed" and run.recovery is None and run.round is not None:
+            is_full = run.round.size == self._sim.scenario.settings.max_nodes
             for node in nodes:
-                if node.workers != run.round.id:
+                stands_by = is_full and node.id in run.nodes and node.machine.state is State.WAITING
+                if node.workers != run.round.id and not stands_by:
                     return f"{node.id} runs {node.workers}, not {run.round.id}"
             return None
         holdup = run.holdup(carrier.local())

@@ -91,9 +91,9 @@ class SimWorker(MemberProcess):
             case member.RoundBroken():
                 self._on_news(t.RoundBroken(effect.place.round.number, effect.reason))
             case member.RunEnded():
-                self._on_ended(t.RunClosed(effect.reason, effect.failed))
+                self._on_ended(t.RunEnded(effect.reason, effect.failed))
             case member.AskFailed():
-                self._after_member(t.RoundDenied(effect.reason))
+                self._after_member(t.AskFailed(effect.reason))
             case member.NewcomersWait():
                 self._on_news(t.NewcomersWait(effect.nodes_waiting))
 
@@ -102,9 +102,9 @@ class SimWorker(MemberProcess):
         self.safety.told(self, place)
         self._place = place
         self.workers = place.round
-        self._after_member(t.RoundAgreed(place.round.number, place.group_rank, place.group_world_size))
+        self._after_member(t.RoundSealed(place.round.number, place.group_rank, place.group_world_size))
 
-    def _on_ended(self, closed: t.RunClosed) -> None:
+    def _on_ended(self, closed: t.RunEnded) -> None:
         self.tell(f"is told: the run ended: {closed.reason}")
         if self._under_way == "ask":
             self._after_member(closed)
@@ -213,7 +213,7 @@ class SimWorker(MemberProcess):
                 self._exit(f"the training failed: {answer.reason}", well=False)
             case t.MustLeave():
                 self.go(t.LoopLeft(answer.reason, failed=True))
-            case t.LeaveRun():
+            case t.Leave():
                 self.handle(member.Leave(answer.reason))
             case t.Left():
                 self._exit("it has left", well=not self._notice)

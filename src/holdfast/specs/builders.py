@@ -50,7 +50,7 @@ def parse_mounts(opts: list[str]) -> list[BindMount | VolumeMount | DeviceMount]
         key, has_value, value = word.strip().partition("=")
         option = _OPTIONS.get(key)
         if option is None:
-            raise MountError(f"'{word}' is no option of a mount; these are: {', '.join(_OPTIONS)}")
+            raise MountError(f"'{word}' is not an option of a mount; the options are: {', '.join(_OPTIONS)}")
         if not has_value and option != "readonly":
             raise UsageError(f"'{word}' of a mount needs a value: write {word}=...")
         if option == "type":
@@ -65,7 +65,7 @@ def parse_mounts(opts: list[str]) -> list[BindMount | VolumeMount | DeviceMount]
 
 def _mount(type: str, **options: str) -> BindMount | VolumeMount | DeviceMount:  # noqa: A002
     if type not in list(MountType):
-        raise UsageError(f"'{type}' is no type of a mount; it must be {_one_of(MountType)}")
+        raise UsageError(f"'{type}' is not a type of mount; it must be {_one_of(MountType)}")
     kind = MountType(type)
     if surplus := [option for option in options if option not in _TAKES[kind]]:
         raise UsageError(f"a mount of type={kind} takes no '{surplus[0]}'")

@@ -90,7 +90,7 @@ def _own(name: str, found: Any) -> Resource:
     try:
         return Resource.from_json(vars(found))
     except TypeError:
-        raise UsageError(f"the named resource '{name}' gives {found!r}, which is no Resource") from None
+        raise UsageError(f"the named resource '{name}' returned {found!r}, which is not a Resource") from None
 
 
 def _unknown(name: str, known: Iterable[str]) -> str:

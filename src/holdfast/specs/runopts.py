@@ -214,7 +214,7 @@ class runopts:  # noqa: N801 - the name that schedulers are written with
         for key in cfg:
             if key not in self._opts:
                 hint = _close_match(key, self._opts)
-                meant = f"; did you mean '{hint}'?" if hint else "; `holdfast runopts` lists those there are"
+                meant = f"; did you mean '{hint}'?" if hint else "; `holdfast runopts` lists the known ones"
                 facts.warn("run_option_unknown", f"the run option '{key}' is not known here{meant}", option=key)
 
     def __iter__(self) -> Iterator[tuple[str, runopt]]:

@@ -84,11 +84,11 @@ class Store(ABC):
 
     @abstractmethod
     def num_keys(self, prefix: str = "") -> int:
-        """Count the keys that start with `prefix`; queues are no keys."""
+        """Count the keys that start with `prefix`; queues are not keys."""
 
     @abstractmethod
     def list_keys(self, prefix: str = "") -> list[str]:
-        """List the keys that start with `prefix`, oldest first; queues are no keys."""
+        """List the keys that start with `prefix`, oldest first; queues are not keys."""
 
     # -- queues ---------------------------------------------------------------------------------------------
 

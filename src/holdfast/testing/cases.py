@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 #: How long a case waits for another thread before it fails.
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 C = TypeVar("C", bound=Callable[..., None])
 

@@ -117,7 +117,7 @@ class MemoryCluster:
         }
         with self.changed:
             if (session, request.app_id) in self._jobs:
-                raise UsageError(f"the job {request.app_id} was submitted already: make a new request")
+                raise UsageError(f"the job {request.app_id} has already been submitted: make a new request")
             self._jobs[session, request.app_id] = _Job(request, session, time.time(), replicas)
             for role in request.app.roles:
                 for k in range(role.num_replicas):

@@ -79,7 +79,7 @@ def a_key_that_does_not_come_is_named(make: Make) -> None:
 
 @_case
 def a_number_is_added_to(make: Make) -> None:
-    """A missing key counts as 0, the number is kept as decimal text, and what is no number is refused."""
+    """A missing key counts as 0, the number is kept as decimal text, and a value that is not a number is refused."""
     store = make()
 
     assert store.add("n", 5) == 5
@@ -200,7 +200,7 @@ def check_tells_without_waiting(make: Make) -> None:
 
 @_case
 def keys_are_counted_and_listed(make: Make) -> None:
-    """Only what this store can see counts, and queues are no keys."""
+    """Only what this store can see counts, and queues are not keys."""
     store = make()
     assert store.num_keys() == 0
     assert store.list_keys() == []

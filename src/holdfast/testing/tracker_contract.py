@@ -31,7 +31,7 @@ def tracker_cases() -> list[Case]:
 
 @_case
 def an_unknown_run_has_nothing(make: Make) -> None:
-    """It is no error to ask."""
+    """Asking for it raises no error."""
     tracker = make()
 
     assert dict(tracker.artifacts(RUN)) == {}

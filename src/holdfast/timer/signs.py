@@ -18,19 +18,22 @@ def read_signs(pids: Mapping[int, int]) -> dict[int, Signs]:
     Raises `OSError` if the kernel does not show them: a process of another user, a restricted /proc. A worker that
     has just ended is left out.
     """
-    cpu = _cpu_by_session(set(pids.values()))
+    cpu, ready = _look_at_sessions(set(pids.values()))
     found = {}
     for rank, pid in pids.items():
         try:
-            found[rank] = Signs(pid, cpu.get(pid, 0.0), _wake_ups(pid), _io(pid))
+            found[rank] = Signs(pid, cpu.get(pid, 0.0), _wake_ups(pid), _io(pid), pid in ready)
         except (FileNotFoundError, ProcessLookupError):
             continue
     return found
 
 
-def _cpu_by_session(sessions: set[int]) -> dict[int, float]:
-    """Return the CPU seconds of each worker's session: its own, its living children's, its dead children's."""
-    ticks = dict.fromkeys(sessions, 0)
+def _look_at_sessions(sessions: set[int]) -> tuple[dict[int, float], set[int]]:
+    """Return the CPU seconds of each worker's session, and which sessions have a process that is ready to run.
+
+    The time is that of the worker, of its living children and of those that it has waited for.
+    """
+    ticks, ready = dict.fromkeys(sessions, 0), set()
     for name in os.listdir(_PROC):  # noqa: PTH208 - names are all we need, and there are many
         if not name.isdecimal():
             continue
@@ -42,7 +45,9 @@ def _cpu_by_session(sessions: set[int]) -> dict[int, float]:
         if session in ticks:
             # User and system time, and for the worker itself that of children it has waited for.
             ticks[session] += sum(map(int, fields[11:15] if int(name) == session else fields[11:13]))
-    return {session: count / _TICKS_PER_S for session, count in ticks.items()}
+            if fields[0] == "R":
+                ready.add(session)
+    return {session: count / _TICKS_PER_S for session, count in ticks.items()}, ready
 
 
 def _wake_ups(pid: int) -> int:

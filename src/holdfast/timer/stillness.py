@@ -1,7 +1,8 @@
 """Stillness: how long a gang's workers have done nothing at all, judged by what the kernel counts. Pure.
 
 A script that never calls `heartbeat()` still shows whether it moves: it uses CPU time, its main thread reads or
-writes, or its main thread wakes up often. A worker that does none of these between two looks was still. Background
+writes, or its main thread wakes up often. A worker that does none of these between two looks was still, unless it is
+ready to run: on a busy host it may compute and get no CPU time. Background
 threads that poll now and then (a progress bar, a watchdog of a collective library) stay below the limits on purpose.
 
 A worker that waits actively, such as one that spins in a CUDA call, uses CPU time and counts as moving: it is never
@@ -35,11 +36,14 @@ class Signs:
     wake_ups: int
     #: Bytes that its main thread has read and written, and the number of calls that did so.
     io: int
+    #: Whether a process of its session ran, or waited for nothing but a CPU, when it was looked at.
+    ready: bool = False
 
     def moved_since(self, before: Signs, elapsed_s: float) -> bool:
         """Return whether the worker computed, wrote or communicated between two looks."""
         return (
             self.pid != before.pid
+            or self.ready
             or self.io != before.io
             or self.cpu_s - before.cpu_s > CPU_SHARE_MAX * elapsed_s + CPU_SLACK_S
             or self.wake_ups - before.wake_ups > WAKE_UPS_PER_S_MAX * elapsed_s + WAKE_UPS_SLACK

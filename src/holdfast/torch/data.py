@@ -86,7 +86,7 @@ class StepSampler(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         if self._ledger is None:
-            raise UsageError("this sampler has no aim: it is for a run's own loader, see run.batches()")
+            raise UsageError("this sampler works only in the loader of run.batches()")
         ledger = _copy(self._ledger)
         while (portion := ledger.next(self._world_size)) is not None:
             for micro in ledger.deal(portion, self._rank, self._world_size):

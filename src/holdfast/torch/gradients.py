@@ -10,7 +10,7 @@ import torch
 from torch.nn.modules.batchnorm import SyncBatchNorm, _NormBase
 
 from holdfast.errors import UsageError
-from holdfast.torch.sharded import as_part_of, own_part
+from holdfast.torch.sharded import align_gradients, as_part_of, own_part
 from holdfast.train.ring import Ring
 
 BUCKET_BYTES = 25 * 1024 * 1024
@@ -26,6 +26,8 @@ class _Bucket:
     parameters: list[torch.nn.Parameter]
     flat: torch.Tensor
     views: list[torch.Tensor]
+    #: The views as gradients, shared out as the parameters are. To make one takes torch longer than a small sum.
+    gradients: list[torch.Tensor]
     present: torch.Tensor
 
 
@@ -58,6 +60,10 @@ class Reducer:
         for bucket, wait in zip(self._buckets, waits, strict=True):
             wait()
             _hand_out(bucket)
+
+    def align(self) -> None:
+        """Share gradients out as their parameters are; the workers of a replica do so before they sum with others."""
+        align_gradients(self._parameters)
 
     def forget(self) -> None:
         """Release all sums: an aborted collective may still write to their memory."""
@@ -139,7 +145,9 @@ def _make_bucket(parameters: list[torch.nn.Parameter]) -> _Bucket:
     flat = torch.zeros(sum(sizes) + len(sizes), dtype=parts[0].dtype, device=parts[0].device)
     *pieces, present = torch.split(flat, [*sizes, len(sizes)])
     views = [piece.view(part.shape) for piece, part in zip(pieces, parts, strict=True)]
-    return _Bucket(parameters, flat, views, present)
+    with torch.no_grad():
+        gradients = [as_part_of(view, parameter) for view, parameter in zip(views, parameters, strict=True)]
+    return _Bucket(parameters, flat, views, gradients, present)
 
 
 def _fill(bucket: _Bucket, weight: float) -> None:
@@ -170,8 +178,8 @@ def _hand_out(bucket: _Bucket) -> None:
     """Give every parameter its sum; one that had no gradient on any worker gets none."""
     missing = [index for index, parameter in enumerate(bucket.parameters) if parameter.grad is None]
     absent = {index for index in missing if not bucket.present[index]} if missing else set()
-    for index, (parameter, view) in enumerate(zip(bucket.parameters, bucket.views, strict=True)):
-        parameter.grad = None if index in absent else as_part_of(view, parameter)
+    for index, (parameter, gradient) in enumerate(zip(bucket.parameters, bucket.gradients, strict=True)):
+        parameter.grad = None if index in absent else gradient
 
 
 def _scatter(flat: torch.Tensor, tensors: list[torch.Tensor]) -> None:

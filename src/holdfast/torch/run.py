@@ -189,10 +189,13 @@ class TorchRun(Run):
         """
         from torch.distributed.device_mesh import DeviceMesh
 
-        size = 1 if self.replica is None else self.replica.size
+        size, index = (1, 0) if self.replica is None else (self.replica.size, self.replica.index)
         device = "cpu" if self.groups is None or not self.groups.is_nccl else "cuda"
         ranks = torch.arange(self.world_size * size).reshape(self.world_size, size)
-        return DeviceMesh(device, ranks, mesh_dim_names=("replicate", "shard"), _init_backend=False)
+        mesh = DeviceMesh(device, ranks, mesh_dim_names=("replicate", "shard"), _init_backend=False)
+        # torch takes the place of this worker from the default group, which is that of the replica alone.
+        mesh._coordinate_on_dim = (self.rank, index)
+        return mesh
 
     @property
     def groups(self) -> RoundGroups | None:
@@ -334,6 +337,7 @@ class TorchStep(Step):
                 reducer.reduce(self.weight if weight is None else weight, begin_sum)
             else:
                 part = self._replica_samples() / self.samples if weight is None else weight
+                reducer.align()  # here, since a worker that has lost the others of its column would not come to it
                 backend.agree(lambda: reducer.reduce(part, begin_sum))
         else:
             backend.ring_sums += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -22,6 +23,18 @@ def own_part(value: torch.Tensor) -> torch.Tensor:
     """Return the part that this worker holds, in place; all of a plain tensor."""
     part: torch.Tensor = value._local_tensor if is_sharded(value) else value  # type: ignore[attr-defined]
     return part.detach()
+
+
+def align_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
+    """Share every gradient out as its parameter is; all workers of a replica call it together.
+
+    With tensor parallelism some gradients are terms of a sum that these workers have yet to make, such as those of a
+    normalisation of which each has had some positions only.
+    """
+    for parameter in parameters:
+        gradient: Any = parameter.grad
+        if is_sharded(gradient) and gradient.placements != parameter.placements:  # type: ignore[attr-defined]
+            parameter.grad = gradient.redistribute(placements=parameter.placements)  # type: ignore[attr-defined]
 
 
 def as_slice(value: torch.Tensor, copied: torch.Tensor) -> Any:

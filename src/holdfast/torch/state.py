@@ -44,7 +44,7 @@ class TorchState(State):
         if rollback not in ("auto", "copy", "peer"):
             raise UsageError(f"rollback is 'auto', 'copy' or 'peer', not {rollback!r}")
         if not parts:
-            raise UsageError("a state is made of something: TorchState(model=..., optimizer=...)")
+            raise UsageError("a state needs at least one part: TorchState(model=..., optimizer=...)")
         self.__dict__.update(parts)
         self._parts: dict[str, Part] = {name: make_part(name, value, self.__dict__) for name, value in parts.items()}
         self._rng = rng

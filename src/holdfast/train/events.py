@@ -46,7 +46,7 @@ class Vote(msgspec.Struct, frozen=True, array_like=True):
 
 
 @dataclass(frozen=True, slots=True)
-class RoundAgreed:
+class RoundSealed:
     """The coordinator sealed a round with this worker in it."""
 
     number: int
@@ -55,14 +55,14 @@ class RoundAgreed:
 
 
 @dataclass(frozen=True, slots=True)
-class RoundDenied:
+class AskFailed:
     """No round was formed in time, or this worker was refused."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class RunClosed:
+class RunEnded:
     """The training is over for all workers; `failed` if it did not succeed."""
 
     reason: str
@@ -254,9 +254,9 @@ class AllLeft:
 
 
 TrainerEvent = (
-    RoundAgreed
-    | RoundDenied
-    | RunClosed
+    RoundSealed
+    | AskFailed
+    | RunEnded
     | RoundBroken
     | NewcomersWait
     | RoundOpened
@@ -290,7 +290,7 @@ TrainerEvent = (
 
 @dataclass(frozen=True, slots=True)
 class AskRound:
-    """Ask the coordinator for a round; ends in `RoundAgreed`, `RunClosed` or `RoundDenied`."""
+    """Ask the coordinator for a round; ends in `RoundSealed`, `RunEnded` or `AskFailed`."""
 
     reason: str
 
@@ -417,7 +417,7 @@ class CloseRun:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaveRun:
+class Leave:
     """Leave for good."""
 
     reason: str
@@ -538,6 +538,6 @@ TrainerEffect = (
     | AwaitAll
     | AwaitSaves
     | CloseRun
-    | LeaveRun
+    | Leave
     | Answer
 )

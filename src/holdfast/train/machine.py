@@ -5,7 +5,7 @@ step means, and how this worker leaves. It knows neither tensors nor sockets: co
 and the coordinator are its driver's. The program's thread brings most events, and every call of the program ends in one
 answer. The coordinator's news come in between.
 
-              StepAsked           RoundAgreed         RoundOpened          StateSynced
+              StepAsked           RoundSealed         RoundOpened          StateSynced
     IDLE ─────────────▶ JOINING ─────────────▶ OPENING ───────────▶ SYNCING ──────────▶ READY ◀──────────────┐
                            ▲                      │                    │                  │ StepEntered      │
                            │                      └─── RoundLost ──────┘                  ▼                  │
@@ -113,7 +113,7 @@ class TrainerMachine:
     def __init__(self, vote_every_s: float = VOTE_EVERY_S) -> None:
         self.stage = Stage.IDLE
         self._vote_every_s = vote_every_s
-        self.round: t.RoundAgreed | None = None
+        self.round: t.RoundSealed | None = None
         #: How many steps the state has.
         self.step = 0
         #: Whether the state is whole; see `Account`.
@@ -125,7 +125,7 @@ class TrainerMachine:
         #: The newest round that is known to be over, and why.
         self._broken: tuple[int, str] = (0, "")
         self._newcomers = False
-        self._closed: t.RunClosed | None = None
+        self._closed: t.RunEnded | None = None
         self._over = False
         self._stops = False
         self._notice: str | None = None
@@ -155,7 +155,7 @@ class TrainerMachine:
         match event:
             case t.RoundBroken() | t.NewcomersWait() | t.StopAsked() | t.LeaveNoticed():
                 self._on_news(event)
-            case t.RunClosed():
+            case t.RunEnded():
                 self._on_closed(event)
             case t.StepAsked() | t.RoundAsked() | t.SyncAsked() | t.LoopLeft() | t.AllLeft():
                 self._on_program(event)
@@ -165,7 +165,7 @@ class TrainerMachine:
                 self._on_step(event)
             case t.VotesHeard():
                 self._on_votes(event.votes)
-            case t.RoundAgreed() | t.RoundDenied() | t.RoundOpened() | t.RoundLost():
+            case t.RoundSealed() | t.AskFailed() | t.RoundOpened() | t.RoundLost():
                 self._on_round(event)
             case _:
                 self._on_state(event)
@@ -219,7 +219,7 @@ class TrainerMachine:
             case t.LeaveNoticed():
                 self._notice = event.reason
 
-    def _on_closed(self, closed: t.RunClosed) -> None:
+    def _on_closed(self, closed: t.RunEnded) -> None:
         self._closed = self._closed or closed
         if self.stage is not Stage.JOINING:
             self._broken = max(self._broken, (self.round.number if self.round is not None else 0, closed.reason))
@@ -273,7 +273,7 @@ class TrainerMachine:
         self._out += [t.CloseRound(), t.AwaitSaves()]
         if not failed and self._closed is None:
             self._out.append(t.CloseRun(self._reason))
-        self._out += [t.LeaveRun(self._reason), t.Left()]
+        self._out += [t.Leave(self._reason), t.Left()]
 
     # -- rounds --------------------------------------------------------------------------------------------------------
 
@@ -286,15 +286,15 @@ class TrainerMachine:
         else:
             self._out.append(t.AskRound(reason))
 
-    def _on_round(self, event: t.RoundAgreed | t.RoundDenied | t.RoundOpened | t.RoundLost) -> None:
+    def _on_round(self, event: t.RoundSealed | t.AskFailed | t.RoundOpened | t.RoundLost) -> None:
         match event:
-            case t.RoundAgreed() if self.stage is Stage.JOINING:
+            case t.RoundSealed() if self.stage is Stage.JOINING:
                 self.stage = Stage.OPENING
                 self.round = event
                 self._newcomers = False
                 self._vote_at = 0
                 self._out.append(t.OpenRound())
-            case t.RoundDenied() if self.stage is Stage.JOINING:
+            case t.AskFailed() if self.stage is Stage.JOINING:
                 self.stage = Stage.OVER
                 self._save_the_last()
                 self._out.append(t.TrainingFailed(event.reason))

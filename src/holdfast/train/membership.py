@@ -99,7 +99,7 @@ class Break:
             try:
                 breaker(reason)
             except Exception as error:  # noqa: BLE001 - the others must still be told
-                facts.warn("breaker_failed", f"something could not be ended with the round: {error!r}")
+                facts.warn("breaker_failed", f"cleaning up after the round failed: {error!r}")
 
 
 class Membership:
@@ -211,7 +211,7 @@ class Membership:
             self.newcomers = effect.nodes_waiting
             self.news.put(events.NewcomersWait(effect.nodes_waiting))
         elif isinstance(effect, RunEnded):
-            self.news.put(events.RunClosed(effect.reason, effect.failed))
+            self.news.put(events.RunEnded(effect.reason, effect.failed))
             self._over.set()
             self._break.tell(effect.reason)
         elif isinstance(effect, RoundBroken):

@@ -62,6 +62,8 @@ REPORTED = (
     t.RollBack,
     t.AwaitSaves,
 )
+#: These the followers may hear of together with what comes next: the leader waits for none of them in between.
+TOLD_LATER = (t.MarkState, t.CountStep)
 _KINDS: dict[str, type] = {
     name: kind for name, kind in vars(t).items() if isinstance(kind, type) and kind.__module__ == t.__name__
 }
@@ -117,7 +119,8 @@ class Leads:
         if not isinstance(effect, SHARED):
             return carry_out(trainer, effect)
         view = self._view(trainer) if isinstance(effect, t.OpenRound) else None
-        self._end.tell(DO, *_encode(effect), view)
+        tell = self._end.tell_later if isinstance(effect, TOLD_LATER) else self._end.tell
+        tell(DO, *_encode(effect), view)
         report = carry_out(trainer, effect)
         if not isinstance(effect, REPORTED):
             return report

@@ -36,6 +36,8 @@ MEET_S = 600.0
 #: How often a follower looks whether the leader has said where it listens.
 LOOK_S = 0.02
 TOKEN_BYTES = 32
+#: What is said is short; several things may come at once.
+READ_BYTES = 4096
 #: After so many seconds without an answer from its host, a connection counts as lost.
 SILENCE_S = 20
 
@@ -61,14 +63,23 @@ class Line:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE_S * 1000)
         self._sock = sock
+        #: What is to be said, and what has been read but not yet heard.
+        self._unsaid = b""
+        self._unheard = b""
+
+    def send_later(self, *words: Any) -> None:
+        """Say something together with what is said next: the other side wakes up once."""
+        text = msgspec.msgpack.encode(words)
+        self._unsaid += _length.pack(len(text)) + text
 
     def send(self, *words: Any) -> None:
         """Say something."""
-        text = msgspec.msgpack.encode(words)
+        self.send_later(*words)
         try:
-            self._sock.sendall(_length.pack(len(text)) + text)
+            self._sock.sendall(self._unsaid)
         except OSError as error:
             _lost(error)
+        self._unsaid = b""
 
     def receive(self) -> list[Any]:
         """Wait for what the other says."""
@@ -88,15 +99,15 @@ class Line:
         self._sock.close()
 
     def _read(self, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
+        while len(self._unheard) < size:
             try:
-                piece = self._sock.recv(size - len(data))
+                piece = self._sock.recv(READ_BYTES)
             except OSError as error:
                 _lost(error)
             if not piece:
                 _lost(None)
-            data += piece
+            self._unheard += piece
+        data, self._unheard = self._unheard[:size], self._unheard[size:]
         return data
 
 
@@ -321,6 +332,11 @@ class LeaderEnd:
         """Say something to every follower."""
         for line in self._control:
             line.send(*words)
+
+    def tell_later(self, *words: Any) -> None:
+        """Say something to every follower together with what is said next."""
+        for line in self._control:
+            line.send_later(*words)
 
     def hear(self) -> list[list[Any]]:
         """Wait for what every follower says, in their order."""

@@ -156,7 +156,7 @@ class Ring:
         import numpy as np
 
         if operator not in _OPERATORS:
-            raise UsageError(f"'{operator}' is no way to combine arrays: use {', '.join(_OPERATORS)}")
+            raise UsageError(f"'{operator}' is not a way to combine arrays: use {', '.join(_OPERATORS)}")
         sample = parts[0] if parts else like
         if sample is None:
             raise UsageError("a worker without arrays must say what they look like: give like=")

@@ -262,7 +262,7 @@ class Step:
             mine = pack(self._shape).to_bytes() if self._shape is not None else None
             self._shape = unpack(ring.broadcast(mine, ring.world_size - 1))
         if self._shape is None:
-            raise UsageError("bring a gradient with step.add() before asking for step.total()")
+            raise UsageError("call step.add() with a gradient before step.total()")
         sums = [
             ring.all_reduce_parts([part[index] for part in self._parts], like=like)
             for index, like in enumerate(blanks(self._shape))

@@ -267,11 +267,11 @@ class Trainer:
             self._view = self.membership.join()
         except RendezvousClosedError as closed:
             ended = self.membership.ended
-            return t.RunClosed(str(closed), failed=ended is not None and ended.failed)
+            return t.RunEnded(str(closed), failed=ended is not None and ended.failed)
         except RendezvousError as error:
             self._error = error
-            return t.RoundDenied(str(error))
-        return t.RoundAgreed(self._view.number, self._view.rank, self._view.world_size)
+            return t.AskFailed(str(error))
+        return t.RoundSealed(self._view.number, self._view.rank, self._view.world_size)
 
     def _open_round(self, _: t.OpenRound) -> t.TrainerEvent:
         def open_all() -> t.TrainerEvent:
@@ -470,7 +470,7 @@ class Trainer:
     def _close_run(self, effect: t.CloseRun) -> None:
         self.membership.close_run(effect.reason, failed=effect.failed)
 
-    def _leave_run(self, effect: t.LeaveRun) -> None:
+    def _leave(self, effect: t.Leave) -> None:
         self.membership.leave(effect.reason)
 
     def _failure(self, failed: t.TrainingFailed) -> BaseException:
@@ -512,7 +512,7 @@ ACTS: dict[type, Callable[[Trainer, Any], t.TrainerEvent | None]] = {
     t.AwaitAll: Trainer._await_all,
     t.AwaitSaves: Trainer._await_saves,
     t.CloseRun: Trainer._close_run,
-    t.LeaveRun: Trainer._leave_run,
+    t.Leave: Trainer._leave,
 }
 
 

@@ -105,7 +105,7 @@ def find_secret(
     """
     if insecure:
         if secret_file is not None:
-            raise UsageError("--insecure and --secret-file exclude each other: leave one out")
+            raise UsageError("--insecure and --secret-file cannot be used together: leave one out")
         return Secret(b"", "none")
     named = secret_file or environ.get(SECRET_FILE_VARIABLE)
     if named:

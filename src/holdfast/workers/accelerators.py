@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast import plugins
 from holdfast.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ if found is not None:
 elif kind == known[1]:
     print(0)
 """
+#: The entry points of packages that torch imports by itself, and the name of its private backend without any of them.
+TORCH_BACKENDS, PRIVATE_BACKEND = "torch.backends", "privateuseone"
 #: The most workers of one node; a larger number is a typing error.
 WORKERS_MAX = 4096
 
@@ -126,12 +129,17 @@ def local_world_size(text: str, env: Mapping[str, str] | None = None, root: Path
         if text == "gpu" and not devices:
             raise UsageError("--nproc-per-node gpu: no GPU is visible here (CUDA_VISIBLE_DEVICES may hide them)")
         return devices or _cpus()
-    found = ask_torch(text, env) if text.isidentifier() else None
+    found = ask_torch(text, env) if _may_be_a_device(text) else None
     if found is None and text != "xpu":
         raise UsageError(f"--nproc-per-node {text!r} is neither a number above 0 nor one of auto, cpu, gpu, xpu")
     if not found:
         raise UsageError(f"--nproc-per-node {text}: torch sees no such device here")
     return found
+
+
+def _may_be_a_device(text: str) -> bool:
+    """Whether torch could know such a device: only packages that it loads by itself name its private backend."""
+    return text in ("xpu", PRIVATE_BACKEND) or (text.isidentifier() and bool(plugins.every(TORCH_BACKENDS)))
 
 
 def _has_others(root: Path) -> bool:

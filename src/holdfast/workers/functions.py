@@ -115,7 +115,7 @@ def start_function(plan: WorkerPlan, env: Mapping[str, str], stdout: int | None,
     function = plan.entry
     assert isinstance(function, Function)
     if function.start_method not in START_METHODS:
-        raise UsageError(f"start method {function.start_method!r} is none of {', '.join(START_METHODS)}")
+        raise UsageError(f"start method {function.start_method!r} must be one of {', '.join(START_METHODS)}")
     if function.start_method != "fork" and lives_only_here(function):
         _check_fork(function)
         function = replace(function, start_method="fork")

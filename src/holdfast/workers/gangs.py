@@ -26,6 +26,8 @@ class Gangs:
         self._gangs = [gang]
         #: Which gang each local rank's present worker belongs to.
         self._of = dict.fromkeys(gang.plans, gang)
+        #: How many workers hold one copy of a model together, as far as any has said.
+        self._replica_size = 1
         self._epoll = select.epoll()
         self._epoll.register(gang.fileno(), select.EPOLLIN)
 
@@ -107,7 +109,9 @@ class Gangs:
 
     def replica(self, local_rank: int) -> range:
         """Return the local ranks of the workers that end and are replaced together with this one."""
-        size = max(gang.replica_size(rank) for rank, gang in self._of.items())
+        # Workers that have just been started may fail before they say it; they run the program of those before them.
+        size = max(self._replica_size, *(gang.replica_size(rank) for rank, gang in self._of.items()))
+        self._replica_size = size
         first = local_rank - local_rank % size
         return range(first, first + size)
 

@@ -103,7 +103,7 @@ def nodes_of_ranks(local_world_size: int, cpus: list[Cpu], root: Path = Path("/"
     if visible is not None and addresses:
         numbers = visible_devices(visible, len(addresses))
         if not all(number.isdecimal() for number in numbers):
-            raise UnavailableError("CUDA_VISIBLE_DEVICES names GPUs by UUID, whose place cannot be told")
+            raise UnavailableError("CUDA_VISIBLE_DEVICES names GPUs by UUID, whose index is not known")
         addresses = [addresses[int(number)] for number in numbers]
     known = sorted({cpu.node for cpu in cpus})
     if not addresses:

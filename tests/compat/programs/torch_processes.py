@@ -43,14 +43,14 @@ def fail(rank: int) -> None:
 
 
 def show_results() -> None:
-    result = start(double, {0: (0,), 1: (1,)}).wait(100)
+    result = start(double, {0: (0,), 1: (1,)}).wait(240)
     print({rank: (value["tensor"].tolist(), value["rank"]) for rank, value in sorted(result.return_values.items())})
     print(Path(result.stdouts[1]).read_text(), result.is_failed(), result.failures)
-    result = start(fail, {0: (0,), 1: (1,)}).wait(100)
+    result = start(fail, {0: (0,), 1: (1,)}).wait(240)
     print(sorted(result.failures), result.failures[1].exitcode, "ValueError: bad" in str(result.failures[1].message))
-    result = start("sh", {0: ("-c", "exit 7"), 1: ("-c", "exec sleep 1000")}).wait(100)
+    result = start("sh", {0: ("-c", "exit 7"), 1: ("-c", "exec sleep 1000")}).wait(240)
     print({rank: failure.exitcode for rank, failure in sorted(result.failures.items())}, result.return_values)
-    result = start("true", {0: (), 1: ()}).wait(100)
+    result = start("true", {0: (), 1: ()}).wait(240)
     print(result.return_values, result.is_failed())
 
 
@@ -75,7 +75,7 @@ def show_signals() -> None:
     context = start("sh", {0: ("-c", f"read _ < {HERE}/go; kill -TERM {os.getpid()}; exec sleep 1000")})
     try:
         Path("go").write_text("now\n")
-        context.wait(100)
+        context.wait(240)
     except SignalException as raised:
         print("SignalException", raised.sigval.name)
         context.close(raised.sigval)

@@ -41,7 +41,7 @@ def test_a_value_becomes_a_gauge_and_a_duration_a_timer(name: str, value: float,
 
 
 def test_what_is_not_finite_is_refused() -> None:
-    with pytest.raises(UsageError, match="no word for nan"):
+    with pytest.raises(UsageError, match="cannot represent nan"):
         datagram_of(MetricData(1.0, "g", "loss", math.nan))
 
 

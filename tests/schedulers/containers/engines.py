@@ -20,7 +20,7 @@ from pathlib import Path
 ENGINES = ("docker", "podman")
 IMAGE = "holdfast-test:1"
 #: No test waits for that long; it only keeps a broken one from hanging.
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 ROOT = Path(__file__).parents[3]
 NEEDED = {"docker": ("dockerd", "docker", "containerd", "runc"), "podman": ("podman", "runc")}
 #: Where Debian has the programs that make Podman's networks and answer for names.

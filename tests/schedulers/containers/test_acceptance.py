@@ -26,8 +26,9 @@ def test_a_killed_container_costs_no_step(shell, engine):
     acceptance.survives_a_killed_node(shell, engine.kill)
 
 
-def test_a_killed_coordinator_costs_no_step(shell, engine):
-    acceptance.survives_a_killed_coordinator(shell, engine.kill)
+@pytest.mark.parametrize("retries", [2, 0], ids=["comes back", "another takes over"])
+def test_a_killed_coordinator_costs_no_step(shell, engine, retries):
+    acceptance.survives_a_killed_coordinator(shell, engine.kill, retries=retries)
 
 
 def test_a_cancel_leaves_nothing(shell, engine, tmp_path):

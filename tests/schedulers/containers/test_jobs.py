@@ -16,7 +16,7 @@ from tests.schedulers.acceptance import only_in_test_clusters
 from tests.schedulers.containers.engines import IMAGE
 
 pytestmark = only_in_test_clusters
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 SECRET = "a-secret-of-32-letters-or-more-for-a-test"
 
 

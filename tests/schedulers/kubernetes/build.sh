@@ -5,6 +5,8 @@ set -euo pipefail
 
 out=$1
 binaries=(kube-apiserver kube-controller-manager kube-scheduler kubelet)
+mkdir -p "$out"
+exec 9>"$out/.lock" && flock 9  # another run of the tests may be building
 whole=1
 for binary in "${binaries[@]}"; do [ -x "$out/$binary" ] || whole=; done
 [ -z "$whole" ] || exit 0
@@ -12,7 +14,7 @@ for binary in "${binaries[@]}"; do [ -x "$out/$binary" ] || whole=; done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 source_list=(-o Dir::Etc::sourcelist="$work/src.sources" -o Dir::Etc::sourceparts=- -o Dir::State::lists="$work/lists")
-mkdir -p "$work/lists/partial" "$out"
+mkdir -p "$work/lists/partial"
 # Sources are usually not switched on: a list of our own leaves the machine's as it is.
 sed 's/^Types: deb$/Types: deb-src/' /etc/apt/sources.list.d/debian.sources >"$work/src.sources"
 apt-get "${source_list[@]}" update -qq

@@ -16,7 +16,7 @@ from holdfast.schedulers.local.scheduler import LocalScheduler
 from holdfast.specs import AppDef, Role, is_terminal
 
 #: No test waits for that long; it only keeps a broken one from hanging.
-PATIENCE_S = 90.0
+PATIENCE_S = 240.0
 
 
 class Bench:

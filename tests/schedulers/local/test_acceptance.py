@@ -59,8 +59,9 @@ def test_a_killed_replica_costs_no_step(shell, kill):
     acceptance.survives_a_killed_node(shell, kill)
 
 
-def test_a_killed_coordinator_costs_no_step(shell, kill):
-    acceptance.survives_a_killed_coordinator(shell, kill)
+@pytest.mark.parametrize("retries", [2, 0], ids=["comes back", "another takes over"])
+def test_a_killed_coordinator_costs_no_step(shell, kill, retries):
+    acceptance.survives_a_killed_coordinator(shell, kill, retries=retries)
 
 
 def test_a_cancel_leaves_nothing(shell, home):

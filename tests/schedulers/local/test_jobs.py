@@ -479,7 +479,7 @@ def test_a_request_is_submitted_once(bench):
     info = bench.scheduler.submit_dryrun(bench.app("echo hello"), {})
     bench.scheduler.schedule(info)
 
-    with pytest.raises(UsageError, match="submitted already"):
+    with pytest.raises(UsageError, match="already been submitted"):
         bench.scheduler.schedule(info)
     assert bench.wait(info.request.app_id).state is AppState.SUCCEEDED
 
@@ -614,7 +614,7 @@ def test_a_dry_run_says_what_would_be_shipped(bench, code):
 def test_a_submit_that_fails_leaves_no_copy_behind(bench, code):
     info = bench.scheduler.submit_dryrun(with_workspace(str(code)), {})
     app_id = bench.scheduler.schedule(info)
-    with pytest.raises(UsageError, match="submitted already"):
+    with pytest.raises(UsageError, match="already been submitted"):
         bench.scheduler.schedule(info)
     lost = bench.scheduler.submit_dryrun(with_workspace({str(code): "", str(code / "note"): "x"}), {})
     (code / "note").unlink()

@@ -98,7 +98,7 @@ def test_a_mistyped_replica_is_told_which_there_are(bench):
 
     with pytest.raises(UsageError, match=r"has no replica mian/0; it has main/0 to 2"):
         bench.scheduler.log_iter(app_id, "mian")
-    with pytest.raises(UsageError, match="no regular expression"):
+    with pytest.raises(UsageError, match="not a regular expression"):
         bench.scheduler.log_iter(app_id, "main", regex="(")
     with pytest.raises(UsageError, match="there is no job nope"):
         bench.scheduler.log_iter("nope", "main")

@@ -21,7 +21,7 @@ import psutil
 from tests.schedulers.namespaces import Namespaces, end
 
 #: No test waits for that long; it only keeps a broken one from hanging.
-PATIENCE_S = 180.0
+PATIENCE_S = 240.0
 START_TRIES = 5
 
 

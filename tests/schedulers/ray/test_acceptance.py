@@ -34,7 +34,7 @@ def test_a_killed_node_costs_no_step(shell, cluster):
 
 def test_the_node_of_the_first_replica_costs_no_step(shell, cluster):
     try:
-        acceptance.survives_a_killed_coordinator(shell, cluster.kill_node, lines_die=True)
+        acceptance.survives_a_killed_coordinator(shell, cluster.kill_node, comes_back=False, lines_die=True)
     finally:
         cluster.revive()
 

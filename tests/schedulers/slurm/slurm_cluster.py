@@ -26,7 +26,7 @@ PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "sque
 FOR_ACCOUNTS = ("slurmdbd", "sacct", "sacctmgr")
 MARIADB = ("mariadbd", "mariadb-install-db", "my_print_defaults")
 #: No test waits for that long; it only keeps a broken one from hanging.
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 
 CONF = """
 ClusterName=holdfast-test
@@ -147,7 +147,7 @@ class SlurmCluster:
         )
         if self._accounts:
             self._start_accounts(last + 1, last + 2)
-        self._call("slurmctld", "-i", "-f", str(self.conf))
+        self.start_controller()
         for name in self.names:
             self.start_node(name)
         wait_for(lambda: self.sinfo().count("idle") == count, "all nodes are idle")
@@ -202,6 +202,16 @@ class SlurmCluster:
         self._call("slurmdbd")
         wait_for(lambda: is_open(port), "slurmdbd answers")
         self._call("sacctmgr", "--immediate", "add", "cluster", "holdfast-test")
+
+    def start_controller(self) -> None:
+        """Start the controller; one that was stopped goes on where it was."""
+        self._call("slurmctld", "-i", "-f", str(self.conf))
+
+    def stop_controller(self) -> None:
+        """Stop the controller, as when it is upgraded: jobs go on, and no command is answered."""
+        process = psutil.Process(int((self.folder / "slurmctld.pid").read_text()))
+        process.terminate()
+        process.wait(PATIENCE_S)
 
     def start_node(self, name: str) -> None:
         """Start one node."""

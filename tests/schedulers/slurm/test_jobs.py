@@ -13,6 +13,7 @@ from holdfast.schedulers.slurm.scheduler import SlurmScheduler
 from holdfast.specs import AppState, RetryPolicy
 from tests.schedulers.acceptance import only_in_test_clusters
 from tests.schedulers.job_bench import PATIENCE_S, JobBench
+from tests.schedulers.slurm.slurm_cluster import wait_for
 
 pytestmark = only_in_test_clusters
 
@@ -153,6 +154,24 @@ def test_a_launch_in_a_step_finds_its_peers(cluster, tmp_path):
     assert sorted(re.findall(r"rank \d of \d", done.stdout)) == [f"rank {n} of 3" for n in range(3)]
 
 
+def test_a_step_that_ends_while_the_controller_is_away_is_not_lost(bench, cluster, tmp_path):
+    gate = tmp_path / "gate"
+    app_id = bench.submit(f"echo up; while [ ! -e {gate} ]; do sleep 0.1; done; echo done", num_replicas=2)
+    for replica in (0, 1):
+        bench.wait_line(app_id, "up", k=replica)
+    folder = (bench.home / "slurm" / "test" / app_id).resolve()
+    cluster.stop_controller()
+    try:
+        gate.touch()
+        wait_for(lambda: "cannot ask Slurm" in (folder / "batch.log").read_text(), "the batch program asks in vain")
+    finally:
+        cluster.start_controller()
+    found = bench.wait(app_id)
+
+    assert found.state is AppState.SUCCEEDED, found.msg
+    assert [bench.lines(app_id, k=k) for k in (0, 1)] == [["up", "done"]] * 2
+
+
 # -- lost nodes and lost time ------------------------------------------------------------------------------------------
 
 
@@ -163,7 +182,9 @@ def test_workers_are_told_before_the_time_is_over_and_the_job_goes_back_to_the_q
     found = bench.wait(app_id)
 
     assert found.state is AppState.SUCCEEDED
-    assert [line for line in bench.lines(app_id) if line != "Terminated"] == ["start 0", "saved", "start 1"]
+    lines = [line for line in bench.lines(app_id) if line != "Terminated"]
+    # Slurm may send its notice a minute early, and on a busy machine so before the script has begun.
+    assert lines in (["start 0", "saved", "start 1"], ["start 1"])
     assert found.num_restarts == 1
 
 
@@ -199,7 +220,8 @@ def test_too_few_nodes_send_the_job_back_to_the_queue(bench, cluster):
 def test_the_loss_of_the_batch_node_sends_the_job_back_to_the_queue(bench, cluster):
     script = 'echo start $${SLURM_RESTART_COUNT:-0}; test -n "$$SLURM_RESTART_COUNT" || sleep 600'
     app_id = bench.submit(script, {"lost_after_s": 15.0}, num_replicas=2)
-    bench.wait_line(app_id, "start 0", k=1)
+    for replica in (0, 1):
+        bench.wait_line(app_id, "start 0", k=replica)
     victim = bench.scheduler.describe(app_id).roles_statuses[0].replicas[0].hostname
     cluster.kill_node(victim)
     try:

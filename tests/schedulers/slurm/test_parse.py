@@ -170,9 +170,11 @@ def test_a_job_that_slurm_ended_says_why():
 
 def test_a_cancelled_job_says_so_for_each_replica():
     told = {"state": "CANCELLED", "cause": "its supervisor was told to end"}
-    found = describe(seen("CANCELLED", [told, {"state": "RUNNING"}], batch=BatchRecord(starts=1)))
+    first = {"state": "FAILED", "cause": "killed by SIGTERM", "exit_code": -15}  # before its supervisor was told
+    records = [told, {"state": "RUNNING"}, first]
+    found = describe(seen("CANCELLED", records, batch=BatchRecord(starts=1), replicas=3))
 
-    assert states(found) == ["CANCELLED", "CANCELLED"]
+    assert states(found) == ["CANCELLED"] * 3
     assert {each.cause for each in found.roles_statuses[0].replicas} == {"the job was cancelled"}
 
 

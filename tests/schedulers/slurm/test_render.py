@@ -5,6 +5,7 @@ import pytest
 from holdfast.errors import UsageError
 from holdfast.schedulers import cluster
 from holdfast.schedulers.slurm.decide import After, Move, decide, outlives_first
+from holdfast.schedulers.slurm.options import time_limit_s
 from holdfast.schedulers.slurm.render import SlurmRequest, render, show, step_command
 from holdfast.specs import AppDef, AppState, BindMount, Resource, RetryPolicy, Role, VolumeMount
 
@@ -40,6 +41,32 @@ def test_the_script_asks_for_nodes_and_starts_the_batch_program():
         "#SBATCH --gpus-per-node=4",
         "exec /venv/bin/python -P -m holdfast.schedulers.slurm.batch /jobs/a",
     ]
+
+
+@pytest.mark.parametrize(
+    ("time", "seconds"),
+    [
+        ("30", 1800),
+        ("1:30", 90),
+        ("8:00:00", 28800),
+        ("1-12", 129600),
+        ("1-0:30", 88200),
+        ("2-00:00:10", 172810),
+        ("", None),
+        ("0", None),
+        ("UNLIMITED", None),
+        ("infinite", None),
+    ],
+)
+def test_time_limits_are_read_as_sbatch_does(time, seconds):
+    assert time_limit_s(time) == seconds
+
+
+def test_a_job_with_little_time_is_not_told_to_leave_as_soon_as_it_begins():
+    flags = [make(role(), notice_s=120.0, time=time).flags["signal"] for time in ("2", "10", "UNLIMITED")]
+    flags.append(make(role(), notice_s=120.0, sbatch={"t": "1:00"}).flags["signal"])
+
+    assert flags == ["B:USR1@60", "B:USR1@120", "B:USR1@120", "B:USR1@30"]
 
 
 def test_an_elastic_role_takes_what_it_gets():

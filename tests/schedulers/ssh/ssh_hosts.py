@@ -20,7 +20,7 @@ from tests.schedulers.namespaces import Namespaces, call, end
 
 PROGRAMS = ("sshd", "ssh", "ssh-keygen", "ip")
 #: No test waits for that long; it only keeps a broken one from hanging.
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 #: Where sshd wants an empty folder.
 EMPTY = Path("/run/sshd")
 

@@ -12,7 +12,7 @@ from holdfast.schedulers.ssh.scheduler import SshScheduler
 from holdfast.specs import AppDef, AppState, Role, is_terminal
 from tests.schedulers.acceptance import only_in_test_clusters
 
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 
 
 class Bench:

@@ -54,7 +54,12 @@ def test_too_few_hosts_are_refused():
 
 @pytest.mark.parametrize(
     ("hosts", "said"),
-    [(["-oProxyCommand=x"], "is no host"), (["a b"], "is no host"), (["a", "a"], "twice"), ([" "], "name the hosts")],
+    [
+        (["-oProxyCommand=x"], "is not a host"),
+        (["a b"], "is not a host"),
+        (["a", "a"], "twice"),
+        ([" "], "name the hosts"),
+    ],
 )
 def test_hosts_that_ssh_would_misread_are_refused(hosts, said):
     with pytest.raises(UsageError, match=said):

@@ -89,7 +89,7 @@ def test_a_file_says_where_it_keeps_things(tmp_path: Path) -> None:
     [
         ("protocol=file\n", "must say protocol=... and root_path=..."),
         ("protocol=file\nroot_path=/not/there/at/all\n", "'/not/there/at/all' does not exist: create it first"),
-        ("a..b=c\n", "'a..b' is no key of a tracker"),
+        ("a..b=c\n", "'a..b' is not a key of a tracker"),
     ],
 )
 def test_a_file_that_does_not_do_is_refused_in_a_sentence(tmp_path: Path, text: str, sentence: str) -> None:

@@ -82,6 +82,8 @@ class SimpleElasticAgent(StatusEvents, ElasticAgent):
         self._exit_barrier_timeout = exit_barrier_timeout
         self._shutdown_timeout = shutdown_timeout
         self._store: Any = None
+        #: Whole seconds, once a run is over.
+        self._total_execution_time = 0
         #: This node's place in the round, and the restarts that the job has used.
         self._place: Place | None = None
         self._restarts = 0
@@ -152,6 +154,16 @@ class SimpleElasticAgent(StatusEvents, ElasticAgent):
         if isinstance(self._rounds, ClassicRounds):
             self._rounds.wait_others(self._worker_group.group_world_size or 1, self._store)
 
+    def _record_metrics(self, group_results: RunResult) -> None:
+        """Take the result of a run, to record metrics of your own; TorchElastic's have been recorded from facts."""
+        self._record_flakiness_metric(group_results.is_failed())
+
+    def _record_flakiness_metric(self, is_failed: bool = False) -> None:
+        """Take whether a run failed; `workers.<role>.flakiness` has been recorded."""
+
+    def _record_worker_events(self, result: RunResult) -> None:
+        """Take the result of a run, to record events of your own; those of the workers have been recorded."""
+
     def _start(self, place: Place, restarts: int) -> None:
         self._place, self._restarts = place, restarts
         (self._restart_workers if self._was_started else self._initialize_workers)(self._worker_group)
@@ -169,7 +181,19 @@ class SimpleElasticAgent(StatusEvents, ElasticAgent):
 
         Raises `SignalError` if a signal ended it, and the rendezvous's error if no round was formed.
         """
-        return self._agent.run(lambda: self._invoke_run(role))
+        begun = time.monotonic()
+
+        def drive() -> RunResult:
+            result = self._invoke_run(role)
+            self._total_execution_time = int(time.monotonic() - begun)
+            self._record_metrics(result)
+            self._record_worker_events(result)
+            return result
+
+        try:
+            return self._agent.run(drive)
+        finally:
+            self._total_execution_time = int(time.monotonic() - begun)
 
     def _invoke_run(self, role: str = DEFAULT_ROLE) -> RunResult:
         """Run the agent's loop to its end."""
@@ -257,7 +281,7 @@ class LocalElasticAgent(SimpleElasticAgent):
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
         del worker_group
-        self._local.stop(signal.SIGTERM, self._shutdown_timeout)
+        self._local.stop_processes(signal.SIGTERM, self._shutdown_timeout)
         self._local.wait_stopped()
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
@@ -343,6 +367,7 @@ class HookedLocalWorkers(LocalWorkers):
         super().__init__(*parts)
         self._owner = owner
         self.monitor_processes = super().monitor
+        self.stop_processes = super().stop
         self.close_processes = super().close
 
     def start(self, place: Place, restarts: int) -> dict[str, Any]:
@@ -364,6 +389,12 @@ class HookedLocalWorkers(LocalWorkers):
     def cause(self, result: RunResult) -> Cause:
         """Have the agent say why its workers failed."""
         return self._owner._cause_of(result)
+
+    def stop(self, number: int, grace_s: float) -> None:
+        """Have an agent that says how stop its workers; whatever it leaves is stopped in the agent's loop."""
+        if not self._stopping and type(self._owner)._stop_workers is not LocalElasticAgent._stop_workers:
+            self._owner._stop_workers(self.group)
+        super().stop(number, grace_s)
 
     def close(self, number: int, grace_s: float = SHUTDOWN_TIMEOUT_S) -> None:
         """Have the agent release everything."""

@@ -144,6 +144,19 @@ class RoleInstanceInfo:
         """Read what `serialize` wrote."""
         return RoleInstanceInfo(**json.loads(data))
 
+    @staticmethod
+    def compare(obj1: RoleInstanceInfo, obj2: RoleInstanceInfo) -> int:
+        """Order by role, then by rank: negative, 0 or positive, as `functools.cmp_to_key` takes it."""
+        if obj1.role == obj2.role:
+            return obj1.rank - obj2.rank
+        return 1 if obj1.role > obj2.role else -1
+
+    @staticmethod
+    def find_role_boundaries(roles_infos: list[RoleInstanceInfo], role: str) -> tuple[int, int]:
+        """Return the first and the last place of a role in a sorted list, or -1 for both."""
+        places = [place for place, info in enumerate(roles_infos) if info.role == role]
+        return (places[0], places[-1]) if places else (-1, -1)
+
     def agree(self, store: Any, group_world_size: int) -> Numbers:
         """Tell rank 0 about this node's workers; rank 0 numbers all workers; read our own numbers."""
         store.set(f"{_INFO_KEY}{self.rank}", self.serialize())

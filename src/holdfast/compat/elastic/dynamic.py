@@ -29,6 +29,8 @@ from holdfast.store.prefix import PrefixStore
 LOOK_S = 0.3
 #: A node whose write came too late tries again after up to this time.
 OVERTAKEN_S = 0.05
+#: How long a node that gives up tries to take itself out of the state.
+LAST_WORD_S = 1.0
 TIMEOUTS_S = {"join": 600, "last_call": 30, "close": 30, "heartbeat": 5}
 
 Token = Any
@@ -122,8 +124,12 @@ class StateHolder:
             found = self._backend.get_state()
         return (Gathering(), None) if found is None else (Gathering.decode(found[0]), found[1])
 
-    def settle(self, decide: Callable[[Gathering, float], Action]) -> Done | Wait:
-        """Change the state until `decide` has nothing more to change."""
+    def settle(self, decide: Callable[[Gathering, float], Action], timeout_s: float) -> Done | Wait:
+        """Change the state until `decide` has nothing more to change.
+
+        Raises `RendezvousTimeoutError` if the backend has not taken a change within this time.
+        """
+        until = time.monotonic() + timeout_s
         while True:
             with self._lock:
                 state, token = self.read()
@@ -132,6 +138,11 @@ class StateHolder:
                     return action
                 answer = self._backend.set_state(action.gathering.encode(), token)
             if answer is None or not answer[2]:
+                if time.monotonic() >= until:
+                    raise RendezvousTimeoutError(
+                        f"the rendezvous backend '{self._backend.name}' did not take this node's change of the shared "
+                        "state in time"
+                    )
                 time.sleep(random.uniform(0, OVERTAKEN_S))
 
 
@@ -209,15 +220,19 @@ class DynamicRendezvousHandler(RendezvousHandler):
     # -- rounds ------------------------------------------------------------------------------------------------------
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Leave the round, if in one, and block until the next one is agreed."""
-        self._state.settle(self._machine.leave)
+        """Leave the round, if in one, and block until the next one is agreed.
+
+        Raises `RendezvousTimeoutError` after the join timeout, also if the backend takes no change.
+        """
+        until = time.monotonic() + self._settings.timeout.join.total_seconds()
+        self._state.settle(self._machine.leave, until - time.monotonic())
         self._begin_to_beat()
         try:
-            return self._info(self._join())
+            return self._info(self._join(until))
         except BaseException:
             self._stop_beating()
             with contextlib.suppress(HoldfastError):
-                self._state.settle(lambda state, now: self._machine.leave(state, now, for_good=True))
+                self._state.settle(lambda state, now: self._machine.leave(state, now, for_good=True), LAST_WORD_S)
             raise
 
     def _info(self, gathering: Gathering) -> RendezvousInfo:
@@ -226,10 +241,9 @@ class DynamicRendezvousHandler(RendezvousHandler):
         master = RendezvousStoreInfo.build(rank, store, self._node.addr)
         return RendezvousInfo(store, rank, gathering.size, master)
 
-    def _join(self) -> Gathering:
-        until = time.monotonic() + self._settings.timeout.join.total_seconds()
+    def _join(self, until: float) -> Gathering:
         while True:
-            action = self._state.settle(self._machine.join)
+            action = self._state.settle(self._machine.join, until - time.monotonic())
             if isinstance(action, Done):
                 return action.gathering
             if time.monotonic() >= until:
@@ -244,7 +258,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
 
     def set_closed(self) -> None:
         """End the run for all nodes."""
-        self._state.settle(self._machine.close)
+        self._state.settle(self._machine.close, self._settings.timeout.close.total_seconds())
 
     def num_nodes_waiting(self) -> int:
         """Return how many nodes wait to join or were lost: reasons to form another round."""
@@ -256,7 +270,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         try:
             self.set_closed()
         except RendezvousError as error:
-            facts.warn("rendezvous_unreachable", f"the end of the run could not be told: {error}")
+            facts.warn("rendezvous_unreachable", f"the other nodes could not be told that the run is over: {error}")
             return False
         return True
 
@@ -279,9 +293,9 @@ class DynamicRendezvousHandler(RendezvousHandler):
         while not self._over.wait(self._settings.keep_alive_interval.total_seconds()):
             try:
                 self._machine.beat()
-                self._state.settle(self._machine.keep_alive)
+                self._state.settle(self._machine.keep_alive, self._settings.timeout.heartbeat.total_seconds())
             except RendezvousError as error:
-                facts.warn("rendezvous_unreachable", f"this node's beat could not be told: {error}")
+                facts.warn("rendezvous_unreachable", f"this node could not renew its lease: {error}")
             except Exception as error:  # noqa: BLE001 - a plugin's backend may raise anything; the node must go on beating
                 facts.unexpected("the rendezvous beat", error, "the next beat is sent all the same")
 

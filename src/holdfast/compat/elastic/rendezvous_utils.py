@@ -26,7 +26,7 @@ _HOST = re.compile(r"[\w.:\[]")
 def parse_rendezvous_endpoint(endpoint: str | None, default_port: int) -> tuple[str, int]:
     """Read `host` or `host:port`; nothing means localhost."""
     if endpoint and not _HOST.match(endpoint.strip()):
-        raise UsageError(f"'{endpoint}' is no endpoint: write HOST or HOST:PORT")
+        raise UsageError(f"'{endpoint}' is not an endpoint: write HOST or HOST:PORT")
     found = parse_endpoint(endpoint or "", default_port)
     return found.host, found.port
 

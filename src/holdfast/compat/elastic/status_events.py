@@ -27,6 +27,7 @@ class StatusEvents:
     _observers: Observers
     _agent: Agent
     _begun: float
+    _total_execution_time: int
 
     def get_event_succeeded(self) -> Event:
         """Return the event of an agent whose run has succeeded."""
@@ -67,7 +68,7 @@ class StatusEvents:
             "group_rank": group.group_rank,
             "raw_error": raw_error,
             "duration_ms": duration_ms,
-            "total_run_time": int(time.monotonic() - self._begun),
+            "total_run_time": self._total_execution_time or int(time.monotonic() - self._begun),
             "agent_restarts": self._agent.machine.restarts,
         }
         if worker is not None:

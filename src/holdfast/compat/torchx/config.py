@@ -109,7 +109,7 @@ def _read(paths: Sequence[str]) -> config.Config:
 def _run_opts(scheduler: str) -> runopts:
     factories = get_scheduler_factories()
     if scheduler not in factories:
-        raise UsageError(f"'{scheduler}' is no scheduler; there are {', '.join(factories)}")
+        raise UsageError(f"'{scheduler}' is not a scheduler; there are {', '.join(factories)}")
     return factories[scheduler]("_").run_opts()
 
 
@@ -123,7 +123,7 @@ def _add(found: config.Config, scheduler: str, cfg: dict[str, CfgVal]) -> None:
         if option is None and setting.value is not None:
             where = f"{setting.origin}: [{scheduler}]"
             facts.warn(
-                "config_unknown", f"{where} sets '{key}', which is no run option of that scheduler; it is left out"
+                "config_unknown", f"{where} sets '{key}', which is not a run option of that scheduler; it is ignored"
             )
         else:
             cfg[key] = _value(key, setting, option)

@@ -81,7 +81,7 @@ def datagram_of(data: MetricData) -> bytes:
     """Return the datagram for one value."""
     name, value = statsd_name(data.group_name, data.name), number(data.value)
     if not math.isfinite(value):
-        raise UsageError(f"StatsD has no word for {value}, the value of {name}")
+        raise UsageError(f"StatsD cannot represent {value}, the value of {name}")
     text = f"{value:d}" if isinstance(value, int) else f"{value:.15g}"
     if is_duration(data.name):
         return f"{name}:{text}|ms".encode()

@@ -2,7 +2,7 @@
 "use strict";
 
 const PHASES = ["stepping", "starting", "waiting", "redone", "idle"];
-const EVERY_MS = 1000;
+const EVERY_MS = 1000, JOBS_PATIENCE_MS = 500;
 const SVG = "http://www.w3.org/2000/svg";
 const main = document.getElementById("main");
 const pulse = document.getElementById("pulse");
@@ -98,7 +98,7 @@ const RUN_HEADS = [["Run"], ["Outcome"], ["Started"], ["Lasted", "number"], ["Go
 const JOB_HEADS = [["Job"], ["State"], ["Submitted"]];
 
 async function drawRuns() {
-  const [told, jobs] = await Promise.all([ask("/api/runs"), ask("/api/jobs")]);
+  const [told, jobs] = await Promise.all([ask("/api/runs"), Promise.race([askJobs(), pause(JOBS_PATIENCE_MS).then(() => knownJobs)])]);
   allowKill = told.allow_kill;
   document.title = "Holdfast";
   document.getElementById("where").textContent = "";
@@ -108,23 +108,35 @@ async function drawRuns() {
       el("a", { href: `#/run/${encodeURIComponent(run.run)}` }, run.run), pill(run.outcome), ago(run.begin),
       length(run.end - run.begin), percent(run.goodput), String(run.workers), String(run.restarts), run.most_lost_to]));
   });
-  const jobRows = jobs.map((job) => el("tr", {}, ...cells(JOB_HEADS, [
-    job.handle, job.state.toLowerCase(), job.submitted === null ? "" : ago(job.submitted)])));
+  const runs = new Set(told.runs.map((run) => run.run));
+  const jobRows = (jobs || []).map((job) => el("tr", {}, ...cells(JOB_HEADS, [
+    runs.has(job.id) ? el("a", { href: `#/run/${encodeURIComponent(job.id)}` }, job.handle) : job.handle, job.state.toLowerCase(), job.submitted === null ? "" : ago(job.submitted)])));
   main.replaceChildren(
     el("h1", {}, "Runs"),
     el("section", { class: "card" }, rows.length ? table(RUN_HEADS, rows)
       : el("p", { class: "quiet" }, "No run has left a journal on this host yet: ", el("code", {}, "holdfast launch train.py"))),
     el("h1", {}, "Jobs"),
     el("section", { class: "card" }, jobRows.length ? table(JOB_HEADS, jobRows)
+      : jobs === null ? el("p", { class: "quiet" }, "Asking the schedulers…")
       : el("p", { class: "quiet" }, "No scheduler knows a job: ", el("code", {}, "holdfast run -j 2 train.py"))));
 }
+
+// A cluster may take its time to say which jobs it has; runs are drawn meanwhile.
+let knownJobs = null, asked = null;
+
+function askJobs() {
+  asked ??= ask("/api/jobs").then((jobs) => { knownJobs = jobs; return jobs; }).finally(() => { asked = null; });
+  return asked;
+}
+
+const pause = (ms) => new Promise((done) => { setTimeout(done, ms); });
 
 // -- one run -----------------------------------------------------------------------------------------------------------
 
 async function drawRun(name) {
   const run = await ask(api("", name));
   const key = document.activeElement?.dataset?.key;
-  const scrolls = [...main.querySelectorAll("[data-keep]")].map((each) => [each.dataset.keep, each.scrollTop]);
+  const scrolls = new Map([...main.querySelectorAll("[data-keep]")].map((each) => [each.dataset.keep, scrolled(each)]));
   document.title = `${run.run}: ${run.outcome}`;
   document.getElementById("where").textContent = run.logs;
   main.replaceChildren(
@@ -138,12 +150,15 @@ async function drawRun(name) {
     events(run),
     stacks(run),
     logs(run));
-  for (const [key, top] of scrolls) {
-    const kept = main.querySelector(`[data-keep="${key}"]`);
-    if (kept) kept.scrollTop = top;
+  for (const kept of main.querySelectorAll("[data-keep]")) {
+    const top = scrolls.get(kept.dataset.keep) ?? (kept.dataset.keep.startsWith("log ") ? Infinity : 0);
+    kept.scrollTop = Math.min(top, kept.scrollHeight);
   }
   if (key) main.querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus({ preventScroll: true });
 }
+
+// Where a person has scrolled to; one who reads the end of a log goes on reading its end.
+const scrolled = (each) => (each.dataset.keep.startsWith("log ") && each.scrollTop + each.clientHeight >= each.scrollHeight - 4 ? Infinity : each.scrollTop);
 
 // Drawing anew would take away what a person is doing: a selection of text, a list that is open.
 const isBusy = () => document.activeElement?.tagName === "SELECT" || !getSelection().isCollapsed;

@@ -125,7 +125,9 @@ class CloudScheduler(Scheduler[dict[str, Any]]):
         """Yield the lines of one replica, as the service has kept them."""
         info = self._service.find(app_id)
         if info is None:
-            raise UsageError(f"there is no job {app_id} here; `holdfast list -s {self.backend}` shows those there are")
+            raise UsageError(
+                f"there is no job {app_id} here; `holdfast list -s {self.backend}` lists the ones that exist"
+            )
         there = {role.name: role.num_replicas for role in info.roles}
         if query.replica >= there.get(query.role, 0):
             known = ", ".join(f"{name}/{k}" for name, count in there.items() for k in range(count))

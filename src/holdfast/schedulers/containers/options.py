@@ -40,7 +40,7 @@ def _flag(text: str) -> str:
         return text
     name, colon, value = text.partition(":")
     if not colon:
-        raise UsageError(f"'{text}' is no flag: write its name and value, as in cap-add:IPC_LOCK")
+        raise UsageError(f"'{text}' is not a flag: write its name and value, as in cap-add:IPC_LOCK")
     return f"--{name}={value}" if value else f"--{name}"
 
 

@@ -200,7 +200,7 @@ def image_of(role: Role, cfg: Mapping[str, CfgVal]) -> str:
             "`dist` needs one in which `python` has Holdfast"
         )
     if image.startswith(("/", "~", "-")):
-        raise UsageError(f"the image '{image}' of the role '{role.name}' is no name of an image")
+        raise UsageError(f"the image '{image}' of the role '{role.name}' is not the name of an image")
     return image
 
 

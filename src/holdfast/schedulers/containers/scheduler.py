@@ -179,7 +179,9 @@ class ContainerScheduler(WorkspaceMixin[None], Scheduler[ContainerRequest]):
     def read_log(self, app_id: str, query: LogQuery) -> Iterator[tuple[float, str]]:
         """Yield the lines of one replica, of all its containers; when following, until the job has ended."""
         if not self.exists(app_id):
-            raise UsageError(f"there is no job {app_id} here; `holdfast list -s {self.backend}` shows those there are")
+            raise UsageError(
+                f"there is no job {app_id} here; `holdfast list -s {self.backend}` lists the ones that exist"
+            )
         return self._local.read_log(app_id, query)
 
     def log_folder(self, app_id: str) -> str | None:

@@ -149,15 +149,24 @@ class KubernetesClient:
         for each in self._settings.auth_settings().values():
             if each and each["in"] == "header" and each["value"]:
                 headers[each["key"]] = each["value"]
-        answer = self._api.rest_client.pool_manager.request(
-            method,
-            f"{self.server}{path}{'?' + urlencode(query) if query else ''}",
-            body=json.dumps(body).encode() if body is not None else None,
-            headers=headers,
-            timeout=urllib3.Timeout(connect=CONNECT_S, read=read_s),
-            retries=urllib3.Retry(connect=RETRIES, read=0, redirect=0, status=0, other=0),
-            preload_content=False,
-        )
+        address = f"{self.server}{path}{'?' + urlencode(query) if query else ''}"
+        settings: dict[str, Any] = {
+            "body": json.dumps(body).encode() if body is not None else None,
+            "headers": headers,
+            "timeout": urllib3.Timeout(connect=CONNECT_S, read=read_s),
+            # Not left to urllib3, which would write a warning of its own for each attempt.
+            "retries": urllib3.Retry(total=0, redirect=0, status=0),
+            "preload_content": False,
+        }
+        request = self._api.rest_client.pool_manager.request
+        for left in reversed(range(RETRIES + 1)):
+            try:
+                answer = request(method, address, **settings)
+                break
+            except urllib3.exceptions.MaxRetryError as error:
+                never_there = (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError)
+                if not left or not isinstance(error.reason, never_there):
+                    raise
         if not 200 <= answer.status < 300:
             said = answer.read()
             answer.release_conn()

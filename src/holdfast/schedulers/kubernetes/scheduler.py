@@ -250,11 +250,13 @@ class KubernetesScheduler(WorkspaceMixin[None], Scheduler[KubernetesRequest]):
         client, namespace, name = self._find(app_id)
         record = self._record(client, namespace, name)
         if record is None:
-            raise UsageError(f"there is no job {app_id} here; `holdfast list -s kubernetes` shows those there are")
+            raise UsageError(f"there is no job {app_id} here; `holdfast list -s kubernetes` lists the ones that exist")
         job = _request_of(record)
         cluster.portion(job, query.role, query.replica)
         if query.streams and Stream(query.streams) is not Stream.COMBINED:
-            raise UsageError("Kubernetes keeps what a pod prints in one log: stdout and stderr cannot be told apart")
+            raise UsageError(
+                "Kubernetes keeps what a pod prints in one log: stdout and stderr cannot be shown separately"
+            )
         selector = (
             f"{JOB_LABEL}={name},{ROLE_LABEL}={role_names(job.roles)[query.role]},{REPLICA_LABEL}={query.replica}"
         )
@@ -347,7 +349,7 @@ def _data(record: Mapping[str, Any], key: str) -> bytes:
     try:
         return base64.b64decode(record["data"][key])
     except (KeyError, TypeError, binascii.Error) as error:
-        raise UsageError(f"the Secret {record['metadata']['name']} is no record of a job: {error!r}") from error
+        raise UsageError(f"the Secret {record['metadata']['name']} is not the record of a job: {error!r}") from error
 
 
 def _request_of(record: Mapping[str, Any]) -> LocalRequest:

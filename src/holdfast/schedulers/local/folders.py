@@ -256,7 +256,7 @@ class Jobs:
             os.close(lock)
             clear(draft)
             if folder.path.exists():
-                raise UsageError(f"the job {request.app_id} was submitted already: make a new request") from None
+                raise UsageError(f"the job {request.app_id} has already been submitted: make a new request") from None
             raise UnavailableError(
                 f"cannot keep jobs in {self.path}: {error}; HOLDFAST_HOME names the folder"
             ) from error

@@ -50,7 +50,7 @@ def _number(environ: Mapping[str, str], name: str, default: float) -> float:
     except ValueError:
         value = -1.0
     if not value >= 0:
-        raise UsageError(f"{name}={text!r} is no number of 0 or more: correct it or unset it")
+        raise UsageError(f"{name}={text!r} is not a number of 0 or more: correct it or unset it")
     return value
 
 

@@ -53,7 +53,7 @@ def compile_pattern(regex: str | None) -> re.Pattern[str] | None:
     try:
         return re.compile(regex) if regex else None
     except re.error as error:
-        raise UsageError(f"'{regex}' is no regular expression: {error}") from None
+        raise UsageError(f"'{regex}' is not a regular expression: {error}") from None
 
 
 class Reader:

@@ -216,7 +216,7 @@ class LocalScheduler(WorkspaceMixin[None], Scheduler[LocalRequest]):
         folder = self._jobs.folder(app_id)
         request = folder.read_request()
         if request is None:
-            raise UsageError(f"there is no job {app_id} here; `holdfast list` shows those there are")
+            raise UsageError(f"there is no job {app_id} here; `holdfast list` lists the ones that exist")
         who = (query.role, query.replica)
         plan = next((each for each in request.replicas if (each.role, each.id) == who), None)
         if plan is None:

@@ -55,7 +55,7 @@ class RayClient:
         except RuntimeError as error:
             if "404" in str(error) or "does not exist" in str(error):
                 return None
-            raise UnavailableError(f"Ray does not tell of {app_id}: {_last(error)}") from None
+            raise UnavailableError(f"Ray gives no information about {app_id}: {_last(error)}") from None
         except (ConnectionError, OSError) as error:
             raise self._silent(error) from None
 
@@ -73,7 +73,7 @@ class RayClient:
         except RuntimeError as error:
             if "404" in str(error) or "does not exist" in str(error):
                 return []
-            raise UnavailableError(f"Ray does not give the log of {app_id}: {_last(error)}") from None
+            raise UnavailableError(f"Ray does not return the log of {app_id}: {_last(error)}") from None
 
     def follow(self, app_id: str) -> Iterator[str]:
         """Yield the lines of a job's log from the beginning, as they come, until the job has ended."""

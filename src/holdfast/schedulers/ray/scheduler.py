@@ -162,7 +162,7 @@ class RayScheduler(WorkspaceMixin[None], Scheduler[RayRequest]):
         client = self._client_of(app_id)
         info = client.find(app_id)
         if info is None or info.metadata.get(SESSION_KEY) != self.session_name:
-            raise UsageError(f"there is no job {app_id} here; `holdfast list -s ray` shows those there are")
+            raise UsageError(f"there is no job {app_id} here; `holdfast list -s ray` lists the ones that exist")
         job = _job(info)
         cluster.portion(job, query.role, query.replica)
         wanted = logs.wanted(query)

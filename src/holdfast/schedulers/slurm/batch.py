@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, UnavailableError
 from holdfast.launcher.slurm import port_of
 from holdfast.launcher.slurm_address import reachable
 from holdfast.schedulers import cluster
@@ -24,7 +24,7 @@ from holdfast.schedulers.slurm import client
 from holdfast.schedulers.slurm.decide import After, Move, decide
 from holdfast.schedulers.slurm.folders import Run, read_request
 from holdfast.schedulers.slurm.node import FIRST_VARIABLE, JOB_VARIABLE, PORT_VARIABLE, RUN_VARIABLE
-from holdfast.schedulers.slurm.parse import BatchRecord, expand_nodes
+from holdfast.schedulers.slurm.parse import BatchRecord, JobInfo, expand_nodes
 from holdfast.schedulers.slurm.render import SlurmRequest, step_command
 from holdfast.specs.states import AppState, ReplicaStatus, is_terminal
 
@@ -102,18 +102,25 @@ class Batch:
             FIRST_VARIABLE: reachable(first),
             PORT_VARIABLE: str(port),
         }
-        if END_VARIABLE not in self._environ and (infos := client.find(self._job_id)) and infos[0].ended:
+        if END_VARIABLE not in self._environ and (infos := self._ask()) and infos[0].ended:
             found[END_VARIABLE] = str(int(infos[0].ended))
         return {**self._environ, **found}
 
     def _nodes(self) -> list[list[str]]:
         """Return the nodes of every group that are left."""
-        infos = client.find(self._job_id)
+        infos = self._ask()
         known = [expand_nodes(info.nodes) for info in infos if info.nodes]
         if len(known) == len(self._request.groups):
             return known
         names = [f"SLURM_JOB_NODELIST_HET_GROUP_{n}" for n in range(len(self._request.groups))]
         return [expand_nodes(self._environ.get(name) or self._environ["SLURM_JOB_NODELIST"]) for name in names]
+
+    def _ask(self) -> list[JobInfo]:
+        """Return what Slurm knows of the job; nothing where its controller stays away: the job goes on without it."""
+        try:
+            return client.find_patiently(self._job_id)
+        except UnavailableError:
+            return []
 
     def _replicas(self) -> list[ReplicaStatus]:
         """Return how the replicas of a step that is over have ended; one that left no last word was lost."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from holdfast.schedulers.slurm.parse import JobInfo, parse_accounts, parse_confi
 TIMEOUT_S = 60.0
 #: How much of the job completion file is looked through, from its end.
 COMPLETED_BYTES = 8 * 1024 * 1024
+#: How often a controller that is away is asked, by a program that is nothing without its answer.
+ASKS, ASK_EVERY_S = 60, 5.0
 ACCOUNT_FIELDS = "jobid,state,exitcode,reason,submit,start,end,nodelist"
 
 
@@ -31,6 +35,11 @@ def call(*words: str, environ: Mapping[str, str] | None = None) -> tuple[int, st
         ) from None
     except subprocess.TimeoutExpired:
         raise UnavailableError(f"{words[0]} did not answer within {TIMEOUT_S:g} s: is the controller up?") from None
+    if done.returncode and "establish a configuration source" in done.stderr:
+        raise UnavailableError(
+            "Slurm's commands are here, but no cluster's settings (slurm.conf): run this on a login node of the "
+            "cluster, or set SLURM_CONF"
+        )
     return done.returncode, done.stdout, done.stderr.strip()
 
 
@@ -53,6 +62,17 @@ def find(job_id: str) -> list[JobInfo]:
     if code and "Invalid job id" not in said:
         raise UnavailableError(f"cannot ask Slurm about job {job_id}: {said or f'scontrol exited with {code}'}")
     return _accounted(job_id) or _completed(job_id)
+
+
+def find_patiently(job_id: str) -> list[JobInfo]:
+    """Return what Slurm knows of a job, as `find` does; its controller may be away for a while."""
+    for _ in range(ASKS):
+        try:
+            return find(job_id)
+        except UnavailableError as error:
+            print(f"holdfast: {error}", file=sys.stderr, flush=True)
+            time.sleep(ASK_EVERY_S)
+    return find(job_id)
 
 
 def find_all() -> dict[str, JobInfo]:

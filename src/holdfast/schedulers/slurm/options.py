@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from holdfast.errors import UsageError
@@ -38,7 +39,22 @@ OURS = {
     "hold": "submit it, and run: scontrol hold JOB",
 }
 #: Short flags are written out, so that a flag is given once.
+_TIME = re.compile(r"(?:\d+-)?\d+(?::\d+){0,2}")
 _LONG = {"p": "partition", "A": "account", "q": "qos", "t": "time", "C": "constraint", "w": "nodelist", "x": "exclude"}
+
+
+def time_limit_s(text: str) -> float | None:
+    """Read a time limit as sbatch does: `30` is minutes, `1-12` days and hours; None where there is none."""
+    match = _TIME.fullmatch(text.strip())
+    if match is None:
+        return None
+    days, _, rest = match[0].rpartition("-")
+    numbers = [int(number) for number in rest.split(":")]
+    if days:  # DAYS-HOURS[:MINUTES[:SECONDS]]
+        hours, minutes, seconds = (*numbers, 0, 0)[:3]
+    else:  # MINUTES, MINUTES:SECONDS or HOURS:MINUTES:SECONDS
+        hours, minutes, seconds = [(0, *numbers, 0), (0, *numbers), tuple(numbers)][len(numbers) - 1]
+    return float((int(days or 0) * 24 + hours) * 3600 + minutes * 60 + seconds) or None
 
 
 def sbatch_flags(cfg: Mapping[str, CfgVal]) -> dict[str, str]:

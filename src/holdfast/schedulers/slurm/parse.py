@@ -48,6 +48,8 @@ MEANINGS = {
     "BOOT_FAIL": "a node could not be started",
     "DEADLINE": "its deadline passed",
 }
+#: Exit codes of a program that SIGTERM has ended, and of a shell whose program it has.
+TOLD_TO_END = (-15, 143)
 _FIELD = re.compile(r"(?:^|(?<= ))([A-Za-z][\w/:]*)=")
 _NODES = re.compile(r"([^,\[]+(?:\[[^\]]*\][^,\[]*)*)")
 
@@ -269,8 +271,11 @@ def _after_the_end(seen: Seen, status: ReplicaStatus, state: AppState) -> Replic
     """Describe a replica of a job that has ended: one that left no last word went down with its node or the job."""
     if state is AppState.CANCELLED:
         ended = cluster.lost(status, "", AppState.CANCELLED)
-        # Its supervisor knows only that Slurm told it to end.
-        return replace(ended, cause="the job was cancelled") if ended.state is AppState.CANCELLED else ended
+        # Its supervisor knows only that Slurm told it to end. Slurm tells every process of a step, so a replica may
+        # have ended before its supervisor knew why.
+        if ended.state is AppState.CANCELLED or ended.exit_code in TOLD_TO_END:
+            return replace(ended, state=AppState.CANCELLED, cause="the job was cancelled")
+        return ended
     word = seen.infos[0].state if seen.infos else ""
     why = MEANINGS.get(word) if word not in ("COMPLETED", "FAILED") else None
     return cluster.lost(status, f"Slurm ended the job: {why}" if why else "its node was lost")

@@ -18,7 +18,7 @@ import msgspec
 from holdfast.errors import UsageError
 from holdfast.schedulers.local.record import RECORD_VERSION, LocalRequest, check_version
 from holdfast.schedulers.local.render import show_parts
-from holdfast.schedulers.slurm.options import sbatch_flags
+from holdfast.schedulers.slurm.options import sbatch_flags, time_limit_s
 from holdfast.specs.app import AppDef, RetryPolicy, Role
 from holdfast.specs.cfg import CfgVal
 from holdfast.specs.mounts import BindMount
@@ -90,7 +90,7 @@ def render(app: AppDef, cfg: Mapping[str, CfgVal], job: LocalRequest, folder: st
     check(app)
     chosen = sbatch_flags(cfg)
     requeue = cfg.get("requeue") is not False
-    notice = float(cfg.get("notice_s") or 0.0)  # type: ignore[arg-type]
+    notice = notice_s(float(cfg.get("notice_s") or 0.0), chosen.get("time", ""))  # type: ignore[arg-type]
     flags = {
         "job-name": _job_name(app.name),
         "output": f"{folder}/{BATCH_LOG}",
@@ -113,6 +113,12 @@ def render(app: AppDef, cfg: Mapping[str, CfgVal], job: LocalRequest, folder: st
         requeue=requeue,
         lost_after_s=float(cfg.get("lost_after_s") or LOST_AFTER_S),  # type: ignore[arg-type]
     )
+
+
+def notice_s(asked_s: float, time: str) -> float:
+    """Return how long before the time limit workers are told: never so early that they would do nothing but leave."""
+    limit = time_limit_s(time)
+    return asked_s if limit is None else min(asked_s, limit / 2)
 
 
 #: Flags that every group of a heterogeneous job has for itself.

@@ -194,7 +194,7 @@ class SlurmScheduler(WorkspaceMixin[None], Scheduler[SlurmRequest]):
 
         found = self._jobs.find(app_id)
         if found is None:
-            raise UsageError(f"there is no job {app_id} here; `holdfast list -s slurm` shows those there are")
+            raise UsageError(f"there is no job {app_id} here; `holdfast list -s slurm` lists the ones that exist")
         folder, number = found
         job = read_request(folder).job
         cluster.portion(job, query.role, query.replica)

@@ -14,21 +14,20 @@ import sys
 import threading
 import time
 
-from holdfast.errors import UnavailableError
 from holdfast.rendezvous.settings import TAKEOVER
 from holdfast.schedulers import cluster
 from holdfast.schedulers.slurm import client
 from holdfast.schedulers.slurm.decide import outlives_first
 from holdfast.schedulers.slurm.folders import Run
-from holdfast.schedulers.slurm.parse import BatchRecord, JobInfo, expand_nodes
+from holdfast.schedulers.slurm.parse import BatchRecord, expand_nodes
 from holdfast.schedulers.slurm.render import SlurmRequest
 from holdfast.specs.states import AppState, ReplicaStatus, is_terminal
 from holdfast.threads import start_thread
 
 #: How often the batch program is looked at before it counts as lost, and how often in the end, when a node waits.
 LOOKS, LAST_LOOKS = 10, 100
-#: How often Slurm is asked which nodes are left, and how often in vain.
-NODES_EVERY_S, ASKS = 5.0, 60
+#: How often Slurm is asked which nodes are left.
+NODES_EVERY_S = 5.0
 LOST = "the node with the batch program was lost"
 
 
@@ -107,7 +106,7 @@ class BatchWatch:
         first = self._request.groups[0].role
         sizes = self._sizes()
         while True:
-            nodes = {name for info in self._ask() for name in expand_nodes(info.nodes)}
+            nodes = {name for info in client.find_patiently(self._job_id) for name in expand_nodes(info.nodes)}
             found = self._run.records(self._request.job)
             replicas, running = [], False
             for plan in self._request.job.replicas:
@@ -122,19 +121,9 @@ class BatchWatch:
                 return replicas
             time.sleep(NODES_EVERY_S)
 
-    def _ask(self) -> list[JobInfo]:
-        """Return what Slurm knows of the job; its controller may be away for a while, as the batch program is."""
-        for _ in range(ASKS):
-            try:
-                return client.find(self._job_id)
-            except UnavailableError as error:
-                print(f"holdfast: {error}", file=sys.stderr, flush=True)
-                time.sleep(NODES_EVERY_S)
-        return client.find(self._job_id)
-
     def _give_back(self, why: str) -> None:
         """Give the job back to the queue, or end it where it may not be requeued; not one that is ending already."""
-        infos = self._ask()
+        infos = client.find_patiently(self._job_id)
         if not infos or infos[0].state != "RUNNING":
             return
         record = self._run.read_batch() or BatchRecord()

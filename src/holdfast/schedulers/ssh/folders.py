@@ -65,7 +65,7 @@ class SshJobs:
         """Return a job's request; raises `UsageError` where there is no such job."""
         found = self.read(app_id)
         if found is None:
-            raise UsageError(f"there is no job {app_id} here; `holdfast list -s ssh` shows those there are")
+            raise UsageError(f"there is no job {app_id} here; `holdfast list -s ssh` lists the ones that exist")
         return found
 
     def submitted_at(self, app_id: str) -> float:

@@ -29,7 +29,7 @@ def check_hosts(hosts: Sequence[str]) -> list[str]:
     found = [host.strip() for host in hosts if host.strip()]
     for host in found:
         if host.startswith("-") or any(letter.isspace() for letter in host) or "/" in host:
-            raise UsageError(f"'{host}' is no host: write a name, an address or USER@HOST, as ssh takes it")
+            raise UsageError(f"'{host}' is not a host: write a name, an address or USER@HOST, as ssh takes it")
     doubled = {host for host in found if found.count(host) > 1}
     if doubled:
         raise UsageError(f"the host {sorted(doubled)[0]} is named twice: every host runs one replica")

@@ -264,16 +264,14 @@ class SshScheduler(WorkspaceMixin[None], Scheduler[SshRequest]):
         answers = self._each(request, lambda at, host: client.call(host, self._ending(app_id, at, how)))
         for answer in answers:
             if isinstance(answer, HoldfastError):
-                facts.warn("ssh_cancel", f"a replica could not be told to end: {answer}")
+                facts.warn("ssh_cancel", f"a replica could not be asked to end: {answer}")
 
     def _delete_existing(self, app_id: str) -> None:
         request = self._jobs.known(app_id)
         client = self._client(request.access)
         for answer in self._each(request, lambda at, host: client.call(host, self._ending(app_id, at, "delete"))):
             if isinstance(answer, HoldfastError):
-                raise UnavailableError(
-                    f"the job {app_id} is not deleted: {answer}; delete it again when that is mended"
-                )
+                raise UnavailableError(f"the job {app_id} is not deleted: {answer}; delete it again when that is fixed")
         self._jobs.remove(app_id)
 
     def _ending(self, app_id: str, at: int, how: str) -> dict[str, Any]:
@@ -337,7 +335,7 @@ def _hosts(cfg: Mapping[str, CfgVal]) -> list[str]:
     named, file = cfg.get("hosts") or [], cfg.get("hosts_file")
     assert isinstance(named, list)
     if named and file:
-        raise UsageError("hosts and hosts_file say the same: leave one of them out")
+        raise UsageError("hosts and hosts_file both name the hosts: leave one of them out")
     if not file:
         return check_hosts(named)
     try:

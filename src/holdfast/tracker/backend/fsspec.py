@@ -152,7 +152,7 @@ def _read_config(config_file: str) -> dict[str, Any]:
 def _put(config: dict[str, Any], key: str, value: str) -> None:
     *groups, last = key.split(".")
     if not all((*groups, last)):
-        raise UsageError(f"'{key}' is no key of a tracker: write words with single dots between them")
+        raise UsageError(f"'{key}' is not a key of a tracker: write words with single dots between them")
     for group in groups:
         config = config.setdefault(group, {})
     config[last] = value
