@@ -22,10 +22,13 @@ from holdfast.coordinator.messages import (
     Broken,
     Close,
     Closed,
+    Elect,
     Join,
     NodeSpec,
     Out,
     Phase,
+    Pledge,
+    Promise,
     Query,
     Rejected,
     Report,
@@ -196,3 +199,19 @@ def test_workers_are_taken_in_where_the_coordinator_of_their_agents_has_come_bac
     coordinator.say("z", msgspec.structs.replace(worker, seq=2))
 
     assert not sent(coordinator.say("z", Beat(3, Phase.WAITING, 1, None)), Out)
+
+
+def test_workers_that_come_back_before_their_agents_get_their_round_when_these_are_back() -> None:
+    """Only a quorum of the agents lets a round of workers be sealed, whichever of them comes first."""
+    coordinator = Coordinator()
+    workers = RunSettings(1, 1, guardian="job")
+    worker = Join(1, "job.workers", NodeSpec("w", "host-w", "trainer", 1, 1), workers, Phase.WAITING, 1)
+    agent = msgspec.structs.replace(join("a"), settings=RunSettings(1, 1, takeover=True), pledge=Pledge())
+    for peer in ("x", "y"):
+        coordinator.connect(peer)
+    assert not sent(coordinator.say("y", worker), Sealed)
+
+    asked = sent(coordinator.say("x", agent), Elect)["x"]
+    effects = coordinator.say("x", Promise(2, asked.poll, asked.term))
+
+    assert sent(effects, Sealed).keys() == {"y"}

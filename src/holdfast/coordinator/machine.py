@@ -521,6 +521,8 @@ class CoordinatorMachine:
         if machine is None:
             machine = self.runs[run] = self._make_run(run, None, now)
         effects = machine.handle(event, now)
+        if run in self.takeover.pending:
+            effects += machine.confirm(now)  # workers may be back before the agents that they wait for
         self._hasten(run, machine, now)
         self._note_wakeup(run)
         self.takeover.plan(run, machine, now)
