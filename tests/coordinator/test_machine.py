@@ -2,12 +2,16 @@
 
 from typing import Any
 
+import msgspec
+
 from holdfast.coordinator.machine import (
     Connected,
     CoordinatorEffect,
     CoordinatorEvent,
     CoordinatorMachine,
     Disconnected,
+    Follow,
+    Lead,
     Received,
     SaveRun,
     Send,
@@ -20,6 +24,7 @@ from holdfast.coordinator.messages import (
     Closed,
     Join,
     NodeSpec,
+    Out,
     Phase,
     Query,
     Rejected,
@@ -171,3 +176,23 @@ def test_runs_do_not_touch_each_other() -> None:
     coordinator.say("one", Close(2, "enough"))
 
     assert coordinator.machine.runs["two"].closed is None
+
+
+def test_workers_are_taken_in_where_the_coordinator_of_their_agents_has_come_back_to() -> None:
+    """It led, followed another one for a moment, and leads again: what it then told the workers is void."""
+    coordinator = Coordinator()
+    workers = RunSettings(1, 1, guardian="job")
+    agent, worker = (
+        join("a"),
+        Join(1, "job.workers", NodeSpec("w", "host-w", "trainer", 1, 1), workers, Phase.WAITING, 1),
+    )
+    for peer in ("x", "y", "z"):
+        coordinator.connect(peer)
+    coordinator.say("x", agent)
+    coordinator.say("y", worker)
+
+    assert sent(coordinator.tell(Follow("job", "10.0.0.2:1")), Out).keys() == {"x", "y"}
+    coordinator.tell(Lead("job"))
+    coordinator.say("z", msgspec.structs.replace(worker, seq=2))
+
+    assert not sent(coordinator.say("z", Beat(3, Phase.WAITING, 1, None)), Out)

@@ -372,6 +372,7 @@ class CoordinatorMachine:
         if speaker is not None and self.sessions[speaker].seq > join.seq:
             return  # said on an older connection, before the present one
         self._peers[key] = peer
+        self.takeover.elsewhere.pop(join.run, None)  # workers were told so while their agents' run was elsewhere
         guard = self.runs.get(join.settings.guardian)
         if guard is not None and guard.standing is not None:
             guard.standing.in_process = True
