@@ -127,7 +127,7 @@ def test_what_was_not_committed_is_not_there(vaults: Callable[..., Vault]) -> No
 @pytest.mark.parametrize(
     ("question", "reason"),
     [
-        (Put(0, b"x", 0), "does not belong"),
+        (Put(0, b"x", 0), "belongs to no state"),
         (Commit(), "no state to commit"),
         (Begin(name_of(Key(1, "r", 1, 0)), -5), "-5 bytes"),
         (Begin(name_of(Key(1, "r", 1, 0)), 1 << 40), "no room"),

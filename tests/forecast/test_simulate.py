@@ -63,5 +63,5 @@ def test_skipping_the_time_in_which_nodes_only_beat_changes_nothing():
 
 
 def test_the_machines_know_no_replica_groups():
-    with pytest.raises(UsageError, match="no replica groups"):
+    with pytest.raises(UsageError, match="does not support replica groups"):
         Fleet(replace(PLAN, groups=2), Random(0))

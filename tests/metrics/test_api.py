@@ -107,8 +107,8 @@ def test_a_handler_that_raises_is_reported_once_and_never_reaches_the_program(he
 
     assert handler.calls == 3
     assert [fact.sentence for fact in heard] == [
-        "the metric handler Raising raised RuntimeError('the metrics service is down'); it goes on being called and "
-        "this is not reported again"
+        "the metric handler Raising raised RuntimeError('the metrics service is down'); "
+        "it is still called, and further errors are not reported"
     ]
 
 
