@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 PROGRAM = """
+import os
+
 from holdfast import worker_telemetry, metrics
 from holdfast.agent import LocalElasticAgent, WorkerSpec
 from holdfast.compat.torchelastic.checkpoint import FileSystemCheckpointManager
@@ -18,7 +20,7 @@ def save():
 
 class Naming(metrics.MetricHandler):
     def emit(self, metric_data):
-        print(metric_data.name, flush=True)
+        os.write(1, f"{metric_data.name}\\n".encode())  # in one piece: the worker and other threads write here, too
 
 metrics.configure(Naming(), group="torchelastic")
 save()
