@@ -373,9 +373,7 @@ class CoordinatorMachine:
             return  # said on an older connection, before the present one
         self._peers[key] = peer
         self.takeover.elsewhere.pop(join.run, None)  # workers were told so while their agents' run was elsewhere
-        guard = self.runs.get(join.settings.guardian)
-        if guard is not None and guard.standing is not None:
-            guard.standing.in_process = True
+        self.takeover.note_workers(self.runs.get(join.settings.guardian))
         self._run(join.run, NodeJoined(join, session.address, session.reached_as), now)
 
     def _relay(self, session: Session, message: Call | Reply) -> None:

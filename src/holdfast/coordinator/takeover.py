@@ -52,6 +52,11 @@ class Takeover:
         self._seek_at.pop(run, None)
         self.pending.pop(run, None)
 
+    def note_workers(self, guard: RunMachine | None) -> None:
+        """Note that workers of a run's agents train in process; None if the run of their agents is not there."""
+        if guard is not None and guard.standing is not None:
+            guard.standing.in_process = True
+
     def targets(self, machine: RunMachine) -> list[str]:
         """Return where another coordinator of a run may be: at agents that are not here, or where all nodes begin."""
         standing = machine.standing
