@@ -9,8 +9,8 @@ Only where the coordinator can move (`RunSettings.takeover`). The rules:
    cut off does not disturb the others when it is back.
 3. A coordinator that hears of a higher term, or of the same term under another coordinator, is deposed: it seals
    nothing any more, and its nodes look for the other one.
-4. A round that all its members have accepted is firm. Until then the rounds before it count as well; of these, the last
-   one in which a step was made counts until one is made in the firm round, since its members have the state.
+4. A round that all its members have accepted is firm. Until then the rounds before it count as well. Until a step was
+   made in it, one member of the last round in which there was one must vote, too: only those have the state.
 5. An agent that was started again is no member of its predecessor's rounds, but it tells them, and stands for its
    predecessor where every member must be accounted for.
 6. Rounds of another launch of the run count as well if a live member tells of them, unless this launch is larger. They
