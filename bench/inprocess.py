@@ -74,7 +74,7 @@ def holdfast(**options: Any) -> Side:
 def torchft(python: str, *flags: str, **options: Any) -> Side:
     """torchft with flags of its lighthouse."""
     modules = ("torch", "torch._dynamo", "torch.nn.parallel", "torchft")
-    server = (str(Path(python).parent / "torchft_lighthouse"), "--min_replicas", "1", *flags)
+    server = (python, str(SCRIPTS / "lighthouse.py"), "--min_replicas", "1", *flags)
     return Side("torchft", python, "elastic_torchft.py", modules, server, options)
 
 
@@ -324,10 +324,12 @@ def fault_cases(quick: bool, python: str | None) -> Iterator[Case]:
     default = tuned = None
     if python is not None:
         default = strike(torchft(python), 2 if quick else THEIRS_SLOW)
-        tuned = strike(_tuned(python), 3 if quick else THEIRS)
+        tuned = strike(tuned_torchft(python), 3 if quick else THEIRS)
     yield from _cases("one of two killed", ours, default, tuned)
     frozen = strike(holdfast(), TRIALS_QUICK if quick else TRIALS, signal.SIGSTOP, kill_stopped=True)
-    theirs = strike(_tuned(python), 3 if quick else THEIRS, signal.SIGSTOP, kill_stopped=True) if python else None
+    theirs = (
+        strike(tuned_torchft(python), 3 if quick else THEIRS, signal.SIGSTOP, kill_stopped=True) if python else None
+    )
     yield from _cases("one of two frozen, and seen by its launcher", frozen, None, theirs)
     for name, fault in (("killed", signal.SIGKILL), ("frozen", signal.SIGSTOP)):
         agents = strike(holdfast(), TRIALS_QUICK if quick else TRIALS, fault, make=LaunchedJob)
@@ -336,9 +338,10 @@ def fault_cases(quick: bool, python: str | None) -> Iterator[Case]:
     yield Case.seen("one of two frozen, without a launcher: stall", median(left.stalls), "s", "a lease of 0.4 s")
 
 
-def _tuned(python: str) -> Side:
+def tuned_torchft(python: str, **options: Any) -> Side:
+    """torchft whose lighthouse notices a death within 0.4 s."""
     flags = ("--heartbeat_timeout_ms", "400", "--quorum_tick_ms", "10", "--join_timeout_ms", "400")
-    return torchft(python, *flags)
+    return torchft(python, *flags, **options)
 
 
 def _cases(name: str, ours: Trials, default: Trials | None, tuned: Trials | None) -> Iterator[Case]:

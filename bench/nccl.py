@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import Case, median, spread
+from bench.inprocess import find_torchft, strike, tuned_torchft
 from bench.scripts.jobs import NCCL_SOCKETS, Scene
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -51,6 +52,14 @@ STALL_S_MAX = 0.8
 FULL_S_MAX = 0.8
 #: How much a step of 20 ms may take longer than with torch alone.
 COST_PERCENT_MAX = 1.0
+#: Whose cost is measured: scripts/step_cost.py says how.
+COSTS = {
+    "reduce": "reduce_gradients beside all_reduce",
+    "ddp": "run.ddp beside DistributedDataParallel",
+    "tiny": "an optimizer too short to hide anything behind",
+}
+#: How long a block of steps takes, of those whose cost is measured.
+COST_BLOCK_S = 1.0
 Sample = dict[str, Any]
 Log = list[tuple[float, int, str]]
 #: Does trials of a case, at most so many and at least one.
@@ -77,7 +86,8 @@ def inject(case: str, trials: int) -> list[Sample]:
         output, code = launch(name, WORKERS, flags, "elastic_nccl.py", name, how, wrap, str(trials), limit_s=limit_s)
         logs = {path.name: read(path) for path in Path(name).iterdir() if path.name.isdigit()}
         digests = {path.read_text() for path in Path(name).glob("digest-*")}
-    samples = judge(logs, "" if code == 0 else f"the job ended with {code}")
+    # A worker that dies behind its optimizer's step has all sums of that step: the others finish it undisturbed.
+    samples = judge(logs, "" if code == 0 else f"the job ended with {code}", finishes=how == "optimizer")
     if len(digests) > 1:
         samples[-1].update(good=False, why=f"{len(digests)} models at the end")
     if not any(word in output for word in REASONS.get(how, ("",))):
@@ -89,7 +99,7 @@ def inject(case: str, trials: int) -> list[Sample]:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault: in which trial, when, which worker met it, and the last step that this one had done."""
+    """One fault: in which trial, when, which worker met it, and the last step that it does not hold up."""
 
     trial: int
     at: float
@@ -97,9 +107,12 @@ class Fault:
     step: int
 
 
-def judge(logs: dict[str, Log], ended_badly: str = "") -> list[Sample]:
-    """Say of each trial whether all others did each step once, and how long they and all stood still."""
-    faults = sorted(_faults(logs), key=lambda fault: fault.at)
+def judge(logs: dict[str, Log], ended_badly: str = "", *, finishes: bool = False) -> list[Sample]:
+    """Say of each trial whether all others did each step once, and how long they and all stood still.
+
+    With `finishes` the others still finish the step that a worker died in, and what counts is the one after it.
+    """
+    faults = sorted(_faults(logs, finishes), key=lambda fault: fault.at)
     if not faults:
         return [{"good": False, "why": ended_badly or "no fault was met"}]
     wrong: dict[int, str] = {}
@@ -115,12 +128,12 @@ def judge(logs: dict[str, Log], ended_badly: str = "") -> list[Sample]:
     ]
 
 
-def _faults(logs: dict[str, Log]) -> Iterator[Fault]:
+def _faults(logs: dict[str, Log], finishes: bool) -> Iterator[Fault]:
     for pid, log in logs.items():
         # A worker that runs out of memory says so each time that it tries again: the first time counts.
         for at, _, what in log:
             if what.startswith("fault-"):
-                yield Fault(int(what.partition("-")[2]), at, pid, max(_steps(log), default=-1))
+                yield Fault(int(what.partition("-")[2]), at, pid, max(_steps(log), default=-1) + finishes)
                 break
 
 
@@ -218,31 +231,31 @@ def fault_cases(case: str, samples: Sequence[Sample]) -> list[Case]:
 # -- what it costs -------------------------------------------------------------------------------------------------
 
 
-def cost(case: str, _: int) -> list[Sample]:
-    """Time undisturbed steps with torch alone and with ours, one right after the other; a case is `cost:MS`."""
-    step_ms = float(case.partition(":")[2])
-    steps = max(50, int(4000 / step_ms))
-    sample: Sample = {"good": True}
+def cost(case: str, trials: int) -> list[Sample]:
+    """Time undisturbed steps with torch alone and with ours, in blocks that take turns; a case is `cost:MS:HOW`."""
+    _, step_ms, how = case.split(":")
+    steps = max(15, int(COST_BLOCK_S * 1000 / float(step_ms)))
     with tempfile.TemporaryDirectory(prefix="bench-nccl-") as name:
-        for mode in ("bare", "ours"):
-            output, code = launch(name, 1, (), "step_cost.py", name, mode, str(step_ms), str(steps))
-            if code:
-                print(output[-4000:], file=sys.stderr, flush=True)
-                return [{"good": False, "why": f"{mode} ended with {code}"}]
-            sample[mode] = float((Path(name) / mode).read_text())
-    return [sample]
+        file = Path(name) / "blocks"
+        output, code = launch(name, 1, (), "step_cost.py", str(file), how, step_ms, str(steps), str(trials))
+        if code:
+            print(output[-4000:], file=sys.stderr, flush=True)
+            return [{"good": False, "why": f"it ended with {code}"}]
+        pairs = [line.split() for line in file.read_text().splitlines()]
+    return [{"good": True, "bare": float(bare), "ours": float(ours)} for bare, ours in pairs]
 
 
 def cost_cases(case: str, samples: Sequence[Sample]) -> list[Case]:
-    """Compare steps; the target is for those of 20 ms."""
-    name = f"cost without faults, steps of {case.partition(':')[2]} ms"
+    """Compare steps; the target is for those of 20 ms with a model that keeps the GPU busy."""
+    _, step_ms, how = case.split(":")
+    name = f"cost without faults, steps of {step_ms} ms, {COSTS[how]}"
     good = [sample for sample in samples if sample["good"]]
     if len(good) < len(samples):
         return [Case.broken(name, f"{len(samples) - len(good)} of {len(samples)} trials failed")]
     percents = [100 * (sample["ours"] / sample["bare"] - 1) for sample in good]
     note = f"{median([each['ours'] for each in good]):.3f} ms beside {median([each['bare'] for each in good]):.3f} ms; "
     note += spread(percents, "%")
-    if case == "cost:20":
+    if step_ms == "20" and how != "tiny":
         return [Case.at_most(name, median(percents), "%", COST_PERCENT_MAX, note)]
     return [Case.seen(name, median(percents), "%", note)]
 
@@ -250,36 +263,85 @@ def cost_cases(case: str, samples: Sequence[Sample]) -> list[Case]:
 # -- the state ---------------------------------------------------------------------------------------------------------
 
 
-def transfer(case: str, _: int) -> list[Sample]:
-    """Let a replacement take a large state over; a case is `state:GIB`."""
+def transfer(case: str, trials: int) -> list[Sample]:
+    """Let replacements take a large state over, then send as much with NCCL alone; a case is `state:GIB`."""
     gib = float(case.partition(":")[2])
     with tempfile.TemporaryDirectory(prefix="bench-nccl-") as name:
-        output, code = launch(name, 2, (), "elastic_nccl.py", name, "step", "plain", "1", str(gib))
-        logs = {path.name: read(path) for path in Path(name).iterdir() if path.name.isdigit()}
-    newest = max(logs.values(), key=lambda log: log[0][0])
-    times = {what: at for at, _, what in reversed(newest) if what.startswith("sync-")}
-    if code or len(logs) < 3 or len(times) < 2:
+        limit_s = TRIAL_TIMEOUT_S + FAULT_TIMEOUT_S * trials
+        words = (name, "step", "plain", str(trials), str(gib))
+        output, code = launch(name, 2, (), "elastic_nccl.py", *words, limit_s=limit_s)
+        logs = [read(path) for path in Path(name).iterdir() if path.name.isdigit()]
+        bus = Path(name) / "bus"
+        launch(name, 2, (), "bus.py", str(bus), str(gib), str(trials))
+        sent = [float(line) for line in bus.read_text().split()] if bus.exists() else []
+    taken = list(_takeovers(logs))
+    if code or len(taken) < trials or len(sent) < trials:
         print(output[-4000:], file=sys.stderr, flush=True)
-        return [{"good": False, "why": f"it ended with {code}, {len(logs)} workers"}]
-    return [{"good": True, "seconds": times["sync-end"] - times["sync-begin"], "gib": gib}]
+        why = f"it ended with {code}; {len(taken)} of {trials} took the state over, {len(sent)} sent it by NCCL alone"
+        return [{"good": False, "why": why}]
+    return [{"good": True, "seconds": mine, "bus_s": bare, "gib": gib} for mine, bare in zip(taken, sent, strict=False)]
+
+
+def _takeovers(logs: Sequence[Log]) -> Iterator[float]:
+    """Yield how long each replacement took over the state; the first workers had none to take."""
+    first_fault = min((at for log in logs for at, _, what in log if what.startswith("fault-")), default=inf)
+    for log in sorted(logs):
+        times = {what: at for at, _, what in reversed(log) if what.startswith("sync-")}
+        if log[0][0] > first_fault and len(times) == 2:
+            yield times["sync-end"] - times["sync-begin"]
 
 
 def transfer_cases(case: str, samples: Sequence[Sample]) -> list[Case]:
-    """Say how fast a replacement has the state."""
+    """Say how fast a replacement has the state, beside NCCL alone."""
     name = f"a replacement takes over {case.partition(':')[2]} GiB"
     good = [sample for sample in samples if sample["good"]]
     if len(good) < len(samples):
         return [Case.broken(name, f"{len(samples) - len(good)} of {len(samples)} trials failed")]
     seconds = [sample["seconds"] for sample in good]
     rate = median([sample["gib"] / sample["seconds"] for sample in good])
-    return [Case.seen(name, median(seconds), "s", f"{rate:.2f} GiB/s; {spread(seconds, 's')}")]
+    bus = [sample["bus_s"] for sample in good]
+    note = f"{rate:.2f} GiB/s; {spread(seconds, 's')}; NCCL alone {spread(bus, 's')}"
+    return [Case.beside(name, median(seconds), median(bus), "s", less_is_better=True, note=note)]
+
+
+# -- torchft ---------------------------------------------------------------------------------------------------------
+
+
+def torchft(case: str, trials: int) -> list[Sample]:
+    """Kill one of two workers of torchft's, tuned to notice that soon; each takes its place by a warm fork."""
+    del case
+    python = find_torchft()
+    if python is None:
+        return [{"good": False, "why": "torchft could not be installed"}]
+    os.environ.update(NCCL_SOCKETS)
+    side = tuned_torchft(python, device="cuda" if has_gpu() else "cpu")
+    found = strike(side, trials)
+    samples: list[Sample] = [
+        {"good": True, "stall_s": stall, "full_s": full} for stall, full in zip(found.stalls, found.fulls, strict=True)
+    ]
+    return samples + [{"good": False, "why": "not back to two"}] * found.failed
+
+
+def torchft_cases(case: str, samples: Sequence[Sample]) -> list[Case]:
+    """Say what became of torchft's workers."""
+    del case
+    good = [sample for sample in samples if sample["good"]]
+    name = "torchft 0.2.0 tuned to 0.4 s, one of two killed"
+    note = f"{len(good)} of {len(samples)} came back to two"
+    if not good:
+        return [Case.seen(f"{name}: the other's next step", None, "s", note)]
+    stalls, full = ([sample[key] for sample in good] for key in ("stall_s", "full_s"))
+    return [
+        Case.seen(f"{name}: the other's next step", median(stalls), "s", f"{note}; {spread(stalls, 's')}"),
+        Case.seen("... both step again", median(full), "s", spread(full, "s")),
+    ]
 
 
 # -- a plain script --------------------------------------------------------------------------------------------------
 
 
-def restart(case: str, _: int) -> list[Sample]:
-    """Kill one of two workers of a plain script; a case is `plain:SIDE`."""
+def restart(case: str, trials: int) -> list[Sample]:
+    """Kill one of two workers of a plain script, again and again while both come back; a case is `plain:SIDE`."""
     side = case.partition(":")[2]
     flags = {
         "warm": ("--preload", "torch"),
@@ -288,25 +350,31 @@ def restart(case: str, _: int) -> list[Sample]:
         "torchrun": ("--standalone",),
     }[side]
     on_gpu = has_gpu()
+    samples: list[Sample] = []
     with Scene(device="cuda" if on_gpu else "cpu", backend="nccl" if on_gpu else "gloo") as scene:
         launcher = "torchrun" if side == "torchrun" else "holdfast"
-        started = scene.launch(launcher, "--nproc-per-node", "2", "--max-restarts", "9", *flags)
-        first = scene.log.wait_stepping(2, set(), time.monotonic() + TRIAL_TIMEOUT_S)
-        if first is None:
+        started = scene.launch(launcher, "--nproc-per-node", "2", "--max-restarts", str(trials), *flags)
+        stepping = scene.log.wait_stepping(2, set(), time.monotonic() + TRIAL_TIMEOUT_S)
+        if stepping is None:
             print(scene.tail(), file=sys.stderr, flush=True)
             return [{"good": False, "why": "it never stepped"}]
-        begun_s = max(entry.at for entry in first) - started.started_at
-        if side == "standby":
-            _wait_until(lambda: len(started.facts("standby_ready")) >= 2)
-        time.sleep(1.0)
-        known = scene.log.pids()
-        at = time.monotonic()
-        os.kill(first[1].pid, signal.SIGKILL)
-        again = scene.log.wait_stepping(2, known, at + TORCHRUN_CAP_S)
-        if again is None:
-            print(scene.tail(), file=sys.stderr, flush=True)
-            return [{"good": False, "why": f"not back within {TORCHRUN_CAP_S:g} s", "first_s": begun_s}]
-        return [{"good": True, "first_s": begun_s, "back_s": max(entry.at for entry in again) - at}]
+        first_s = max(entry.at for entry in stepping) - started.started_at
+        while len(samples) < trials:
+            if side == "standby":
+                wanted = 2 * (len(samples) + 1)  # both workers are replaced each time
+                _wait_until(lambda: len(started.facts("standby_ready")) >= wanted)  # noqa: B023 - called here
+            time.sleep(1.0)
+            known = scene.log.pids()
+            at = time.monotonic()
+            os.kill(stepping[1].pid, signal.SIGKILL)
+            stepping = scene.log.wait_stepping(2, known, at + TORCHRUN_CAP_S)
+            if stepping is None:
+                print(scene.tail(), file=sys.stderr, flush=True)
+                samples.append({"good": False, "why": f"not back within {TORCHRUN_CAP_S:g} s"})
+                break
+            samples.append({"good": True, "back_s": max(entry.at for entry in stepping) - at})
+    samples[0]["first_s"] = first_s
+    return samples
 
 
 def restart_cases(case: str, samples: Sequence[Sample]) -> list[Case]:
@@ -370,9 +438,11 @@ def cases() -> Iterator[tuple[str, Trials, Told]]:
         yield how, inject, fault_cases
     for case in ("step:ddp", "optimizer:ddp", "step:standby", "stop:standby"):
         yield case, inject, fault_cases
-    for step_ms in (5, 20, 100):
-        yield f"cost:{step_ms}", cost, cost_cases
+    for how in COSTS:
+        for step_ms in (5, 20, 100):
+            yield f"cost:{step_ms}:{how}", cost, cost_cases
     for gib in (1, 10):
         yield f"state:{gib}", transfer, transfer_cases
     for side in ("standby", "warm", "cold", "torchrun"):
         yield f"plain:{side}", restart, restart_cases
+    yield "torchft", torchft, torchft_cases

@@ -1,4 +1,4 @@
-"""One replica of the in-process bench on torchft's side: its gloo group, Manager and Optimizer.
+"""One replica of the in-process bench on torchft's side: its gloo or NCCL group, Manager and Optimizer.
 
 Its `DistributedDataParallel` (0.2.0) mostly ends the survivor with an AssertionError when a collective fails at once,
 as it does after a kill. So gradients are reduced after the backward pass, each by a call of its own.
@@ -6,22 +6,26 @@ as it does after a kill. So gradients are reduced after the backward pass, each 
 
 from __future__ import annotations
 
+import os
 import uuid
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torchft import Manager, Optimizer, ProcessGroupGloo
+from torchft import Manager, Optimizer, ProcessGroupGloo, ProcessGroupNCCL
 from work import BATCH, SAMPLES, Log, compute, make, options
 
 
 def main() -> None:
     told = options()
     log = Log(told["log"])
-    model, optimizer, inputs, labels = make()
+    device = told.get("device", "cpu")
+    os.environ["NCCL_HOSTID"] = f"host-{os.getpid()}"  # replicas that share a GPU say that they are on several hosts
+    make_group = ProcessGroupNCCL if device == "cuda" else ProcessGroupGloo
+    model, optimizer, inputs, labels = make(device)
     store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     manager = Manager(
-        pg=ProcessGroupGloo(timeout=timedelta(seconds=told.get("timeout_s", 5))),
+        pg=make_group(timeout=timedelta(seconds=told.get("timeout_s", 5))),
         load_state_dict=lambda state: (
             model.load_state_dict(state["model"]),
             optimizer.load_state_dict(state["optim"]),

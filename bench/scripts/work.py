@@ -31,11 +31,12 @@ def options() -> dict[str, Any]:
     return json.loads(sys.argv[1])
 
 
-def make() -> tuple[nn.Module, torch.optim.Optimizer, torch.Tensor, torch.Tensor]:
+def make(device: str = "cpu") -> tuple[nn.Module, torch.optim.Optimizer, torch.Tensor, torch.Tensor]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(WIDTH, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))
-    inputs = torch.randn(SAMPLES, WIDTH)
-    labels = torch.randint(0, 10, (SAMPLES,))
+    inputs = torch.randn(SAMPLES, WIDTH).to(device)
+    labels = torch.randint(0, 10, (SAMPLES,)).to(device)
+    model = model.to(device)
     return model, torch.optim.AdamW(model.parameters(), lr=1e-3), inputs, labels
 
 

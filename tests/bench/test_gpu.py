@@ -73,8 +73,9 @@ def test_samples_become_rows_and_bad_ones_misses():
 
     assert (stall.ok, full.ok, full.ours) == (True, True, 0.5)
     assert [case.ok for case in fault_cases("step", [good, {"good": False}])] == [False]
-    assert [case.ok for case in cost_cases("cost:20", [{"good": True, "bare": 20.0, "ours": 20.3}])] == [False]
-    assert [case.ours for case in transfer_cases("state:1", [{"good": True, "seconds": 2.0, "gib": 1.0}])] == [2.0]
+    assert [case.ok for case in cost_cases("cost:20:reduce", [{"good": True, "bare": 20.0, "ours": 20.3}])] == [False]
+    [taken] = transfer_cases("state:1", [{"good": True, "seconds": 2.0, "bus_s": 1.0, "gib": 1.0}])
+    assert (taken.ours, taken.theirs, taken.ratio) == (2.0, 1.0, 0.5)
     assert restart_cases("plain:torchrun", [{"good": False, "first_s": 3.0}])[0].ok is None
     assert restart_cases("plain:warm", [{"good": False, "first_s": 3.0}])[0].ok is False
 

@@ -19,25 +19,52 @@ import torch
 from holdfast.errors import RoundOverError
 from holdfast.facts import Fact, facts
 from holdfast.torch.randomness import cuda_in_use
+from holdfast.workers.linux import sleep_exactly
 from holdfast.workers.template_standby import load_kernels
 
 _cuda: Any = torch.cuda  # its classes are untyped
 
-#: How long the host sleeps between two looks at the device: a hundredth of the time it has waited, within these limits.
-LOOK_S_MIN, LOOK_S_MAX = 50e-6, 1e-3
+#: How long the host sleeps between two looks at the device: a fiftieth of the time it has waited, within these limits.
+LOOK_S_MIN, LOOK_S_MAX = 20e-6, 1e-3
+#: Within this part of the time that waits have taken, the end is near, and the host looks as often as it may.
+NEAR = 0.15
+#: A shorter wait is believed slowly: not every step waits where the longest wait is.
+FADES = 0.9
 
 
-def wait_event(event: Any, over: Callable[[], str | None], timeout_s: float) -> None:
-    """Wait until the device has come to an event; raises `RoundOverError` if the round or the time is over first."""
-    began = time.monotonic()
-    while not event.query():
-        reason = over()
-        if reason is not None:
-            raise RoundOverError(reason)
-        waited_s = time.monotonic() - began
-        if waited_s > timeout_s:
-            raise RoundOverError(f"the device has not finished a collective within {timeout_s:g} s")
-        time.sleep(min(max(waited_s / 100, LOOK_S_MIN), LOOK_S_MAX))
+class Patience:
+    """Waits for events of the device with an eye on the round, and learns how long that usually takes.
+
+    The device stands still between the end of an event and the moment that the host sees it. Steps take about equally
+    long, so the host looks often when the end is due, and rarely before: no processor is kept busy.
+    """
+
+    def __init__(self, over: Callable[[], str | None], timeout_s: float) -> None:
+        self._over = over
+        self._timeout_s = timeout_s
+        self._usual_s = 0.0
+        sleep_exactly()
+
+    def wait(self, event: Any) -> None:
+        """Wait until the device has come to an event; raises `RoundOverError` if the round or the time ends first."""
+        began = time.monotonic()
+        waited_s = 0.0
+        while not event.query():
+            reason = self._over()
+            if reason is not None:
+                raise RoundOverError(reason)
+            waited_s = time.monotonic() - began
+            if waited_s > self._timeout_s:
+                raise RoundOverError(f"the device has not finished a collective within {self._timeout_s:g} s")
+            time.sleep(self.pause_s(waited_s))
+        if waited_s:
+            self._usual_s = max(waited_s, self._usual_s * FADES)
+
+    def pause_s(self, waited_s: float) -> float:
+        """Return how long to sleep before the next look."""
+        if abs(waited_s - self._usual_s) <= NEAR * self._usual_s:
+            return LOOK_S_MIN
+        return min(max(waited_s / 50, LOOK_S_MIN), LOOK_S_MAX)
 
 
 def is_lost() -> bool:
@@ -65,7 +92,7 @@ class DeviceSums:
     def __init__(self, reduce: Callable[[torch.Tensor], Any], over: Callable[[], str | None], timeout_s: float) -> None:
         self._reduce = reduce
         self._over = over
-        self._timeout_s = timeout_s
+        self._patience = Patience(over, timeout_s)
         self._side: Any = _cuda.Stream()
         #: Memory that a running collective may still write to; it must not be reused before the collective has ended.
         self.in_flight: list[torch.Tensor] = []
@@ -89,11 +116,11 @@ class DeviceSums:
             work.wait()
         done = _cuda.Event()
         done.record(self._side)
-        wait_event(done, self._over, self._timeout_s)
+        self._patience.wait(done)
         torch.cuda.current_stream().wait_event(done)
 
     def settle(self) -> None:
         """Wait until the device has finished all queued work, including collectives of other code."""
         done = _cuda.Event()
         done.record()
-        wait_event(done, self._over, self._timeout_s)
+        self._patience.wait(done)

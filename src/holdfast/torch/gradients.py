@@ -57,8 +57,9 @@ class Reducer:
             # Without a sample the statistics have not changed, and their weight is 0.
             summing(flat.mul_(weight))()
             _scatter(flat, statistics)
-        for bucket, wait in zip(self._buckets, waits, strict=True):
+        for wait in reversed(waits):  # sums end in their order: after the last there is nothing to wait for
             wait()
+        for bucket in self._buckets:
             _hand_out(bucket)
 
     def align(self) -> None:

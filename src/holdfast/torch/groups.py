@@ -148,6 +148,8 @@ class RoundGroups:
         self._formed = False
         #: How many collectives are known to have done their work.
         self._settled = 0
+        #: Up to which one all collectives since then are sums that `begin_sum` has begun.
+        self._summed = 0
         #: Whether NCCL's groups of this round are being aborted.
         self._aborting = False
         #: Set when this round's groups are closed.
@@ -163,7 +165,7 @@ class RoundGroups:
     def form(self, view: RoundView, membership: Rounds | None = None) -> None:
         """Make the default group of a round; raises `RoundOverError` where the round did not last until then."""
         self.close()
-        self.aborted, self._aborting, self._settled = None, False, 0
+        self.aborted, self._aborting, self._settled, self._summed = None, False, 0, 0
         self._closed = threading.Event()
         if membership is not None:
             membership.on_break(self.abort)
@@ -252,10 +254,22 @@ class RoundGroups:
 
     def begin_sum(self, tensor: torch.Tensor) -> Callable[[], Any]:
         """Begin to sum a tensor over all workers, in place; what is returned waits for the end."""
-        if self.device_sums is not None:
-            return self.device_sums.begin(tensor)
-        work = self._maker.reduce(tensor)
-        return work.wait  # type: ignore[no-any-return, unused-ignore]
+        if self.device_sums is None:
+            work = self._maker.reduce(tensor)
+            return work.wait  # type: ignore[no-any-return, unused-ignore]
+        is_next = self.operations() in (self._settled, self._summed)
+        wait_device = self.device_sums.begin(tensor)
+        begun = self.operations()
+        if is_next:
+            self._summed = begun
+
+        def wait() -> None:
+            wait_device()
+            self._check()  # an abort ends a sum too, with undefined values
+            if begun == self._summed:
+                self._settled = begun  # sums end in their order, and are all there is: `settle` need not wait again
+
+        return wait
 
     def broadcast(self, mine: bytes | None, source: int) -> bytes:
         """Send bytes from one rank to all others; raises `RoundOverError` where that did not come to its end."""
