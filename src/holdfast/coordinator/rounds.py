@@ -51,6 +51,7 @@ from holdfast.coordinator.standing import Standing, standby_address
 from holdfast.coordinator.state import Hold, Holdup, Node, Recovery, Round, RunRecord, Stage, names
 from holdfast.coordinator.voting import Voting
 from holdfast.facts import Fact
+from holdfast.machine import earliest
 from holdfast.wire.address import is_loopback
 from holdfast.wire.frames import Message
 
@@ -71,7 +72,8 @@ class Rounds(Voting):
         guarded: bool = False,
         awaits_carrier: bool = False,
     ) -> None:
-        super().__init__()
+        self.roster = Roster()
+        super().__init__(self.roster.nodes)
         self.run = run
         #: Whether the agent that carried the coordinator before may have outlived it.
         self._awaits_carrier = awaits_carrier
@@ -85,7 +87,6 @@ class Rounds(Voting):
         self._seal_allowed = False
         self.stage = Stage.GATHERING
         self.settings: RunSettings | None = None
-        self.roster = Roster()
         self.round: Round | None = None
         self.last_number = 0
         self.spent = Spent()
@@ -123,25 +124,23 @@ class Rounds(Voting):
         """Say when time alone changes something."""
         if self.stage is Stage.CLOSED:
             return None
-        times: list[float] = [] if self._probe_at is None else [self._probe_at]
-        if (expiry := self.roster.next_expiry()) is not None:
-            times.append(expiry)
+        due = None
         if self.recovery is not None:
-            times.append(self.recovery.ends_at)
+            due = self.recovery.ends_at
         elif self.seal_asked or self._awaits_votes:
             pass  # all is ready but the permission, which is an event
-        elif self.stage is Stage.GATHERING and (call := self.last_call_ends()) is not None and not self._holdups():
-            times.append(call)
-        elif self.stage is Stage.SEALED and (admit := self._admission_opens()) is not None:
-            times.append(admit)
-        return min(times, default=None)
+        elif self.stage is Stage.SEALED:
+            due = self._admission_opens()
+        elif self.stage is Stage.GATHERING and not self._holdups():
+            due = self.last_call_ends()
+        return earliest(due, self.roster.next_expiry(), self._probe_at)
 
     def check(self) -> None:
         """Assert every invariant."""
         self.roster.check()
         settings = self.settings
         if settings is not None:
-            assert self.restarts_used <= settings.max_restarts, "the restart budget is overdrawn"
+            assert self.spent.restarts <= settings.max_restarts, "the restart budget is overdrawn"
         round_ = self.round
         if round_ is None:
             return
@@ -156,7 +155,7 @@ class Rounds(Voting):
             assert len(round_.places) == round_.size, "a round is half-formed"
             assert settings is not None
             assert settings.min_nodes <= round_.size <= settings.max_nodes, "a round breaks min or max"
-            ranks = sorted(place.group_rank for place in round_.places.values())
+            ranks = sorted([place.group_rank for place in round_.places.values()])
             assert ranks == list(range(round_.size)), f"group ranks {ranks} are not contiguous"
             for name in round_.places:
                 assert name in self.nodes or name in round_.done, f"{name} is gone but its round goes on"
@@ -181,11 +180,6 @@ class Rounds(Voting):
             cause=_briefly(self.closed.cause) if self.closed else None,
             crash_loop=self.closed is not None and self.closed.crash_loop,
         )
-
-    @property
-    def nodes(self) -> dict[str, Node]:
-        """The live nodes."""
-        return self.roster.nodes
 
     @property
     def waiting(self) -> int:
@@ -233,7 +227,8 @@ class Rounds(Voting):
             self._set_broken(sentence, now)
 
     def _expire(self, now: float) -> None:
-        if self.closed is not None:
+        due = self.roster.next_expiry()
+        if self.closed is not None or due is None or due > now:
             return
         for node in self.roster.expired(now):
             if node.dropped is not None:
@@ -454,20 +449,23 @@ class Rounds(Voting):
     # -- admission ----------------------------------------------------------------------------------------------
 
     def _settle_admission(self, now: float) -> None:
+        if not self.nodes_waiting:
+            self._announced = False
+            return
         opens = self._admission_opens()
         round_ = self.round
         assert round_ is not None
         if opens is not None and now >= opens:
             joining = [node.name for node in self.nodes.values() if node.phase is Phase.WAITING]
             self._set_broken(f"{names(joining)} joined", now)
-        elif self.nodes_waiting and not self._announced:
+        elif not self._announced:
             self._tell(tuple(round_.places), Newcomers(self.nodes_waiting))
         self._announced = self.nodes_waiting > 0
 
     def _admission_opens(self) -> float | None:
         """Say from when on a waiting node may break the round, or None while none may."""
         round_, settings = self.round, self.settings
-        if round_ is None or settings is None or not self.nodes_waiting or round_.done:
+        if not self.waiting or round_ is None or settings is None or not self.nodes_waiting or round_.done:
             return None  # work that is being finished is not started again for a newcomer
         if settings.admit is Admit.AT_ONCE:
             return round_.sealed_at

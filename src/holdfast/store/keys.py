@@ -164,8 +164,8 @@ class Keys:
             assert all(space.waiting.values())
             assert all(space.popping.values())
         sizes = [space.size() for space in self.spaces.values()]
-        assert self.entries == sum(entries for entries, _ in sizes)
-        assert self.bytes == sum(size for _, size in sizes)
+        assert self.entries == sum([entries for entries, _ in sizes])
+        assert self.bytes == sum([size for _, size in sizes])
         assert self.entries <= self.limits.keys_max
         assert self.bytes <= self.limits.total_bytes_max
 
