@@ -140,7 +140,25 @@ class SimWorker(MemberProcess):
                     self._do(effect)
 
     def _do(self, effect: t.TrainerEffect) -> None:
-        match effect:
+        match effect:  # what every step brings first
+            case t.StepGiven():
+                self._step()
+            case t.MarkState():
+                self.model.mark()
+            case t.StepBegun():
+                self._later(self.training.step_s, self._sum)
+            case t.SettleSums():
+                self._settle()
+            case t.CountStep():
+                self._count()
+            case t.TellVote():
+                self._collective("vote", effect.vote)
+            case t.StepCounted() | t.StepUndone():
+                self.go(t.StepAsked())
+            case t.SaveIfDue():
+                self._save(due=True)
+            case t.TellStraggler():
+                pass  # a fact for people
             case t.AskRound():
                 self._ask(effect.reason)
             case t.OpenRound():
@@ -163,30 +181,14 @@ class SimWorker(MemberProcess):
                 self.go(t.StateSynced())
             case t.RoundGone():
                 self.go(t.RoundLost(effect.reason))
-            case t.StepGiven():
-                self._step()
-            case t.MarkState():
-                self.model.mark()
-            case t.StepBegun():
-                self._later(self.training.step_s, self._sum)
-            case t.SettleSums():
-                self._settle()
-            case t.CountStep():
-                self._count()
-            case t.TellVote():
-                self._collective("vote", effect.vote)
             case t.RollBack():
                 whole = self.model.roll_back(can_undo=self.rng.random() < self.training.undo)
                 self.tell(f"rolls step {self.model.step} back" + ("" if whole else ", and cannot"))
                 self.go(t.StepRolledBack(whole))
             case t.AwaitNews():
                 self._await_news(self.world.now + NEWS_WAIT_S, reachable=True)
-            case t.SaveIfDue():
-                self._save(due=True)
             case t.SaveNow():
                 self._save(due=False)
-            case t.StepCounted() | t.StepUndone():
-                self.go(t.StepAsked())
             case t.AwaitAll():
                 self._collective("all left", None)
             case t.CloseRun():
