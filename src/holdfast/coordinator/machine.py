@@ -452,9 +452,9 @@ class CoordinatorMachine:
         for run in self.takeover.due(now):
             if (machine := self.runs.get(run)) is None:
                 continue
-            for address in self.takeover.targets(machine):
-                claim = self.takeover.claim(machine, now)
-                self._out.append(AskOther(address, Seek(run, self.takeover.address_of(machine), claim)))
+            if targets := self.takeover.targets(machine):
+                seek = Seek(run, self.takeover.address_of(machine), self.takeover.claim(machine, now))
+                self._out += [AskOther(address, seek) for address in targets]
             self.takeover.plan(run, machine, now)
 
     def _on_seek(self, peer: Hashable, seek: Seek, now: float) -> None:
@@ -517,8 +517,8 @@ class CoordinatorMachine:
         for effect in effects:
             match effect:
                 case Tell():
-                    peers = tuple(peer for node in effect.nodes if (peer := self._peers.get((run, node))) is not None)
-                    self._send(peers, effect.message)
+                    peers = [peer for node in effect.nodes if (peer := self._peers.get((run, node))) is not None]
+                    self._send(tuple(peers), effect.message)
                     if isinstance(effect.message, Closed):
                         self._from_store(self.store.handle(SpaceDropped(run_space(run)), now))
                 case Save():

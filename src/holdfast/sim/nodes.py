@@ -179,6 +179,8 @@ class SimNode(MemberProcess):
         super().handle(event)
         if isinstance(event, Tick) and (due := self.agent.wakeup()) is not None and self.local() >= due:
             self._put(event)
+            if self.alive:
+                self._arm()  # for the agent, time has passed once it finds the tick in its inbox
 
     def _perform(self, effect: AgentEffect) -> None:
         match effect:

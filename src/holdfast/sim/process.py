@@ -32,6 +32,8 @@ class Process:
         self._timers_first = timers_first
         self._pauses = 0
         self._backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        #: When the machine wants a tick, as it said after the last event; between events that stays as it is.
+        self._due: float | None = None
         #: When the timer rings, and what for by the own clock.
         self._timer_at: float | None = None
         self._armed_for = 0.0
@@ -110,7 +112,7 @@ class Process:
             act(*args)
 
     def _arm(self) -> None:
-        wakeup = self.wakeup()
+        wakeup = self._due = self.wakeup()
         if wakeup is None or (self._timer_at is not None and wakeup >= self._armed_for):
             return  # the timer that is set rings before that
         when = self._clock.true(wakeup)
@@ -128,7 +130,7 @@ class Process:
             self.post(self._tick)
 
     def _tick(self) -> None:
-        wakeup = self.wakeup()
+        wakeup = self._due
         if wakeup is None:
             return
         if wakeup > self.local() + _ROUNDING_S:
@@ -137,7 +139,7 @@ class Process:
         self._local_last = max(self._local_last, wakeup)
         for _ in range(_TICKS_MAX):
             self.handle(_TICK)
-            again = self.wakeup() if self.alive else None
+            again = self._due if self.alive else None
             if again is None or again > self._local_last:
                 return
         raise Violation("no machine spins", f"ticked at {self._local_last:.6f}, it still asks for {again:.6f}")

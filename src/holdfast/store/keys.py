@@ -157,6 +157,9 @@ class Keys:
 
     def check(self) -> None:
         """Assert that everything is counted and nothing empty is kept."""
+        if not self.spaces:
+            assert self.entries == self.bytes == 0
+            return
         for name, space in self.spaces.items():
             assert name == space.name
             assert space.values or space.queues or space.waiting or space.popping, f"{name!r} is empty"
@@ -164,8 +167,8 @@ class Keys:
             assert all(space.waiting.values())
             assert all(space.popping.values())
         sizes = [space.size() for space in self.spaces.values()]
-        assert self.entries == sum([entries for entries, _ in sizes])
-        assert self.bytes == sum([size for _, size in sizes])
+        assert self.entries == sum(entries for entries, _ in sizes)
+        assert self.bytes == sum(size for _, size in sizes)
         assert self.entries <= self.limits.keys_max
         assert self.bytes <= self.limits.total_bytes_max
 
