@@ -48,7 +48,7 @@ from holdfast.coordinator.messages import (
 from holdfast.coordinator.ranks import Candidate, Seat, arrange, choose, places, trim
 from holdfast.coordinator.roster import Roster
 from holdfast.coordinator.standing import Standing, standby_address
-from holdfast.coordinator.state import Hold, Holdup, Node, Recovery, Round, RunRecord, Stage, names
+from holdfast.coordinator.state import UNHEARD, Gone, Hold, Holdup, Node, Recovery, Round, RunRecord, Stage, names
 from holdfast.coordinator.voting import Voting
 from holdfast.facts import Fact
 from holdfast.machine import earliest
@@ -130,7 +130,7 @@ class Rounds(Voting):
         elif self.seal_asked or self._awaits_votes:
             pass  # all is ready but the permission, which is an event
         elif self.stage is Stage.SEALED:
-            due = self._admission_opens()
+            due = self._admission_opens() if self.roster.waiting else None
         elif self.stage is Stage.GATHERING and not self._holdups():
             due = self.last_call_ends()
         return earliest(due, self.roster.next_expiry(), self._probe_at)
@@ -195,8 +195,8 @@ class Rounds(Voting):
     def nodes_waiting(self) -> int:
         """How many nodes wait to be admitted to the running round; spares of a full round do not count."""
         if self.stage is Stage.SEALED and self.round is not None and self.settings is not None:
-            return self.waiting if self.round.size < self.settings.max_nodes else 0
-        return self.waiting
+            return self.roster.waiting if self.round.size < self.settings.max_nodes else 0
+        return self.roster.waiting
 
     # -- nodes --------------------------------------------------------------------------------------------------
 
@@ -206,20 +206,20 @@ class Rounds(Voting):
 
     def _watch_minimum(self, now: float) -> None:
         """Note since when there have been enough nodes: the last call runs from then."""
-        if self.settings is None or self.waiting < self.settings.min_nodes:
+        if self.settings is None or self.roster.waiting < self.settings.min_nodes:
             self._min_since = None
         elif self._min_since is None:
             self._min_since = now
 
-    def _remove(self, node: Node, sentence: str, now: float, *, silent: bool = False) -> None:
+    def _remove(self, node: Node, why: Gone, sentence: str, now: float) -> None:
         """Forget a node that is gone, and break its round unless its work was done."""
         name = node.spec.node
         self.roster.remove(node)
         if self.standing is not None:
-            self.standing.lose(name, silent=silent)
+            self.standing.lose(name, silent=why in UNHEARD)
         self.lost = [*self.lost, (now, node.name)][-LOSSES_TOLD_MAX:]
         round_ = self.round
-        self._note(history.node_gone(node, sentence))
+        self._note(history.node_gone(node, why, sentence))
         if round_ is None or name not in round_.places or name in round_.done:
             return
         round_.losses.append(sentence)
@@ -232,11 +232,11 @@ class Rounds(Voting):
             return
         for node in self.roster.expired(now):
             if node.dropped is not None:
-                self._remove(node, f"{node.name} was lost: {node.dropped}", now)
+                self._remove(node, Gone.DROPPED, f"{node.name} was lost: {node.dropped}", now)
             elif node.expires_at <= now:
-                self._remove(node, f"{node.name} was lost: silent for {node.spec.lease_s:g} s", now, silent=True)
+                self._remove(node, Gone.SILENT, f"{node.name} was lost: silent for {node.spec.lease_s:g} s", now)
             else:
-                self._remove(node, f"{node.name} was counted out: it did not rejoin in time", now, silent=True)
+                self._remove(node, Gone.LATE, f"{node.name} was counted out: it did not rejoin in time", now)
         for node in self.roster.take_late():
             self._note(history.node_late(node))
 
@@ -330,7 +330,7 @@ class Rounds(Voting):
 
     def _holdups(self) -> bool:
         """Whether a live node is not ready to be sealed: it may still run workers, or its connection just broke."""
-        return self.waiting < len(self.nodes) or self.roster.dropped > 0
+        return self.roster.waiting < len(self.nodes) or self.roster.dropped > 0
 
     def last_call_ends(self) -> float | None:
         """Say when a first gathering is sealed with the nodes that are there, or None while they are too few."""
@@ -449,7 +449,7 @@ class Rounds(Voting):
     # -- admission ----------------------------------------------------------------------------------------------
 
     def _settle_admission(self, now: float) -> None:
-        if not self.nodes_waiting:
+        if not self.roster.waiting or not self.nodes_waiting:
             self._announced = False
             return
         opens = self._admission_opens()
@@ -465,7 +465,7 @@ class Rounds(Voting):
     def _admission_opens(self) -> float | None:
         """Say from when on a waiting node may break the round, or None while none may."""
         round_, settings = self.round, self.settings
-        if not self.waiting or round_ is None or settings is None or not self.nodes_waiting or round_.done:
+        if round_ is None or settings is None or not self.nodes_waiting or round_.done:
             return None  # work that is being finished is not started again for a newcomer
         if settings.admit is Admit.AT_ONCE:
             return round_.sealed_at
@@ -546,7 +546,7 @@ class Rounds(Voting):
         found = left_over(self.nodes)
         for node in found:
             self._tell((node.spec.node,), Rejected(LEFT_OVER.format(run=self.run)))
-            self._remove(node, f"{node.name} was left over from an earlier launch", now)
+            self._remove(node, Gone.LEFT_OVER, f"{node.name} was left over from an earlier launch", now)
         if found and not self.roster.earlier:
             self.spent, self.recovery = Spent(), None
             if self.standing is not None:

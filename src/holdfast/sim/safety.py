@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.coordinator.messages import Cause, Place, RoundId, Sealed, ToldFact
 from holdfast.coordinator.run import RunMachine
+from holdfast.coordinator.state import Gone
 from holdfast.facts import Fact
 from holdfast.sim.scenario import NodePlan
 from holdfast.sim.violation import Violation
@@ -197,7 +198,7 @@ class Safety:
         if fact.number is None:
             raise Violation("every fact of a run has its number", fact.sentence)
         self._facts.add((fact.number, fact.sentence))
-        if fact.kind == "node_gone" and connected and ": the " in fact.sentence:
+        if fact.kind == "node_gone" and connected and fact.data["why"] == Gone.DROPPED:
             raise Violation("only dropped nodes are dropped", f"it is connected, but: {fact.sentence}")
 
     def heard(self, node: MemberProcess, fact: ToldFact) -> None:
