@@ -426,11 +426,11 @@ class TakeoverSimulation:
         server = wire.server
         if server is None:
             return
-        when = max(self.world.now + self._delay(), wire.last_up if up else wire.last_down)
+        when = self.world.now + self._delay()
         if up:
-            wire.last_up = when
+            when = wire.last_up = when if when > wire.last_up else wire.last_up
         else:
-            wire.last_down = when
+            when = wire.last_down = when if when > wire.last_down else wire.last_down
         self.world.at(when, self._arrive, wire, server, message, up)
 
     def _arrive(self, wire: Wire, server: Carrier, message: Message, up: bool) -> None:

@@ -131,13 +131,18 @@ class SimWorker(MemberProcess):
         """Hand an event to the trainer, the news first, and carry out what it answers."""
         if self.ended or not self.alive:
             return
-        inbox, self._inbox = self._inbox, []
-        for each in (*inbox, event):
-            effects = self.trainer.handle(each, self.local())
-            self.trainer.check()
-            for effect in effects:
-                if self.alive and not self.ended:
-                    self._do(effect)
+        if self._inbox:
+            inbox, self._inbox = self._inbox, []
+            for each in inbox:
+                self._hand_over(each)
+        self._hand_over(event)
+
+    def _hand_over(self, event: t.TrainerEvent) -> None:
+        effects = self.trainer.handle(event, self.local())
+        self.trainer.check()
+        for effect in effects:
+            if self.alive and self.exit is None:
+                self._do(effect)
 
     def _do(self, effect: t.TrainerEffect) -> None:
         match effect:  # what every step brings first
