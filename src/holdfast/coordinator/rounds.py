@@ -546,7 +546,7 @@ class Rounds(Voting):
         found = left_over(self.nodes)
         for node in found:
             self._tell((node.spec.node,), Rejected(LEFT_OVER.format(run=self.run)))
-            self._remove(node, Gone.LEFT_OVER, f"{node.name} was left over from an earlier launch", now)
+            self._remove(node, Gone.EARLIER, f"{node.name} was left over from an earlier launch", now)
         if found and not self.roster.earlier:
             self.spent, self.recovery = Spent(), None
             if self.standing is not None:

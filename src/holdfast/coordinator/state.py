@@ -34,7 +34,7 @@ class Gone(enum.StrEnum):
     #: It did not stop its workers and rejoin in time.
     LATE = "late"
     #: It belongs to an earlier launch.
-    LEFT_OVER = "left over"
+    EARLIER = "earlier launch"
 
 
 #: Nodes that are gone for one of these may live, and follow another coordinator.
