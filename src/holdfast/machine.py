@@ -25,6 +25,15 @@ class Tick:
     """Time has passed; nothing else happened."""
 
 
+def earliest(*times: float | None) -> float | None:
+    """Return the first of some times, of which some or all may never come."""
+    first = None
+    for when in times:
+        if when is not None and (first is None or when < first):
+            first = when
+    return first
+
+
 class Machine(Protocol[Event, Effect]):
     """What every machine answers to."""
 

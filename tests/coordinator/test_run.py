@@ -276,6 +276,8 @@ def test_a_silent_node_is_lost_when_its_lease_runs_out() -> None:
     effects = run.pass_time(LEASE_S + 0.1, "a")
 
     assert told(effects, Broken)["a"].reason == "host-b was lost: silent for 5 s"
+    gone = [effect.fact for effect in effects if isinstance(effect, Note) and effect.fact.kind == "node_gone"]
+    assert [fact.data["why"] for fact in gone] == ["silent"]
     assert "host-b lost" in run.machine.sentence(run.now)
 
 

@@ -6,7 +6,7 @@ from holdfast.agent.machine import AgentEffect, AgentEvent, AgentMachine
 from holdfast.agent.machine import Stage as AgentStage
 from holdfast.coordinator import machine as coordinator_machine
 from holdfast.coordinator import rounds as rounds_module
-from holdfast.coordinator.events import RunEffect, RunEvent, Save
+from holdfast.coordinator.events import NodeJoined, RunEffect, RunEvent, Save
 from holdfast.coordinator.messages import Place, Sealed
 from holdfast.coordinator.run import RunMachine
 from holdfast.coordinator.state import RunRecord, Stage
@@ -124,6 +124,17 @@ class SpinsWhileHeldUp(RunMachine):
         return super().wakeup()
 
 
+class KeepsTheGrace(RunMachine):
+    """Gives a node whose connection broke up, although it has come back on another."""
+
+    def _on_join(self, event: NodeJoined, now: float) -> None:
+        node = self.nodes.get(event.join.spec.node)
+        before = (node.dropped, node.expires_at) if node is not None else (None, 0.0)
+        super()._on_join(event, now)
+        if node is not None and before[0] is not None:
+            self.roster.drop(node, *before)
+
+
 #: Each machine with the checks that may notice.
 PLANTED: list[tuple[type[RunMachine], tuple[str, ...]]] = [
     (SealsTooEarly, ("no old worker beside a new round", "the machine's own check", "one round at a time")),
@@ -136,6 +147,7 @@ PLANTED: list[tuple[type[RunMachine], tuple[str, ...]]] = [
     (ForgetsTheEnd, ("closed is final", "survivors keep their order")),
     (IgnoresMax, ("min and max are kept",)),
     (SpinsWhileHeldUp, ("no machine spins",)),
+    (KeepsTheGrace, ("only dropped nodes are dropped",)),
 ]
 
 

@@ -40,6 +40,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 
 from msgspec import Struct
@@ -317,10 +318,10 @@ class AgentMachine:
 
     def wakeup(self) -> float | None:
         """Say when time alone changes something."""
-        when = next(
-            (each for each in (self._resume_at, self._barrier_ends, self._apart_ends) if each is not None), None
-        )
-        return None if when == float("inf") else when
+        for when in (self._resume_at, self._barrier_ends, self._apart_ends):
+            if when is not None:
+                return None if when == inf else when
+        return None
 
     def check(self) -> None:
         """Assert every invariant."""

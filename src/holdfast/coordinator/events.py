@@ -1,8 +1,8 @@
-"""The events and effects of a run. Pure."""
+"""The events and effects of a run; structs because one of each is made for every beat of every node. Pure."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from holdfast.coordinator.messages import (
     Beat,
@@ -26,8 +26,7 @@ from holdfast.wire.frames import Message
 # -- events --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class NodeJoined:
+class NodeJoined(msgspec.Struct, frozen=True):
     """A `Join` arrived from `address`; `reached_as` is the coordinator's own address on that connection."""
 
     join: Join
@@ -35,29 +34,25 @@ class NodeJoined:
     reached_as: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeSaid:
+class NodeSaid(msgspec.Struct, frozen=True):
     """A node that has joined sent this message."""
 
     node: str
     message: Beat | Fail | Replace | Finish | Leave | Close | Promise
 
 
-@dataclass(frozen=True, slots=True)
-class NodeDropped:
+class NodeDropped(msgspec.Struct, frozen=True):
     """A node's connection is gone."""
 
     node: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class SealAllowed:
+class SealAllowed(msgspec.Struct, frozen=True):
     """The answer to `WantSeal`: at this moment a round may be sealed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Leads:
+class Leads(msgspec.Struct, frozen=True):
     """This coordinator takes over; these are the agents of the last round, as its own agent knows them."""
 
     heirs: tuple[Heir, ...] = ()
@@ -65,8 +60,7 @@ class Leads:
     memory: Memory | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class NodeProbed:
+class NodeProbed(msgspec.Struct, frozen=True):
     """The answer to `Probe`; `gone` if the node's host is alive and the node's process is not."""
 
     node: str
@@ -79,44 +73,38 @@ RunEvent = NodeJoined | NodeSaid | NodeDropped | SealAllowed | Leads | NodeProbe
 # -- effects -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Tell:
+class Tell(msgspec.Struct, frozen=True):
     """Send a message to nodes."""
 
     nodes: tuple[str, ...]
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(msgspec.Struct, frozen=True):
     """Publish a fact."""
 
     fact: Fact
 
 
-@dataclass(frozen=True, slots=True)
-class Save:
+class Save(msgspec.Struct, frozen=True):
     """Make the record durable before any effect behind this one is carried out."""
 
     record: RunRecord
 
 
-@dataclass(frozen=True, slots=True)
-class Keep:
+class Keep(msgspec.Struct, frozen=True):
     """Make what the members of a new round are told durable before any effect behind this one is carried out."""
 
     succession: Succession
 
 
-@dataclass(frozen=True, slots=True)
-class DropRound:
+class DropRound(msgspec.Struct, frozen=True):
     """Forget the store keys of a round that is over."""
 
     round: RoundId
 
 
-@dataclass(frozen=True, slots=True)
-class WantSeal:
+class WantSeal(msgspec.Struct, frozen=True):
     """A round is ready, and this coordinator must be allowed to seal it; answered by `SealAllowed`.
 
     The record has the round's number as reserved: whatever becomes of this coordinator, no other uses it.
@@ -125,21 +113,18 @@ class WantSeal:
     record: RunRecord
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(msgspec.Struct, frozen=True):
     """Find out whether a node's process is surely gone; answered by `NodeProbed`."""
 
     node: str
     address: str
 
 
-@dataclass(frozen=True, slots=True)
-class Confirmed:
+class Confirmed(msgspec.Struct, frozen=True):
     """A quorum of the run's nodes follows this coordinator at this moment; so runs under its guard may seal."""
 
 
-@dataclass(frozen=True, slots=True)
-class Deposed:
+class Deposed(msgspec.Struct, frozen=True):
     """Another coordinator has taken over."""
 
     reason: str

@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast.coordinator.messages import Cause, Closed, ToldFact
 from holdfast.coordinator.sentences import said_by
-from holdfast.coordinator.state import Node, Round, names
+from holdfast.coordinator.state import Gone, Node, Round, names
 from holdfast.facts import INFO, WARNING
 from holdfast.quantities import count
 
@@ -105,9 +105,9 @@ def run_closed(run: str, closed: Closed, rounds: int, restarts_used: int) -> New
     return News("run_closed", f"run '{run}' closed: {closed.reason}", data)
 
 
-def node_gone(node: Node, sentence: str) -> News:
+def node_gone(node: Node, why: Gone, sentence: str) -> News:
     """A node left or was lost."""
-    return News("node_gone", sentence, {"node": node.spec.node, "host": node.name}, WARNING)
+    return News("node_gone", sentence, {"node": node.spec.node, "host": node.name, "why": why.value}, WARNING)
 
 
 def node_late(node: Node) -> News:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from holdfast.coordinator.events import (
     Confirmed,
     Deposed,
@@ -60,7 +62,7 @@ from holdfast.coordinator.messages import (
 from holdfast.coordinator.run import RunMachine
 from holdfast.coordinator.state import RunRecord
 from holdfast.coordinator.takeover import Takeover
-from holdfast.machine import Tick
+from holdfast.machine import Tick, earliest
 from holdfast.store.machine import Asked, PeerGone, SpaceDropped, StoreMachine
 from holdfast.store.messages import STORE_REQUESTS
 from holdfast.wire.frames import Message
@@ -69,13 +71,15 @@ from holdfast.wire.frames import Message
 RUNS_MAX = 4096
 #: How long the workers of agents that are back may take to be back, too.
 WORKERS_BACK_S = 0.5
+_STORE_REQUESTS = frozenset(STORE_REQUESTS)
 OUT_REASON = "another agent carries the coordinator"
 
 # -- events --------------------------------------------------------------------------------------------------
+#
+# Events and effects are structs because one of each is made for every beat of every node.
 
 
-@dataclass(frozen=True, slots=True)
-class Connected:
+class Connected(msgspec.Struct, frozen=True):
     """A connection has proven the secret; `reached_as` is our own address on it."""
 
     peer: Hashable
@@ -83,31 +87,27 @@ class Connected:
     reached_as: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(msgspec.Struct, frozen=True):
     """A message arrived."""
 
     peer: Hashable
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class Disconnected:
+class Disconnected(msgspec.Struct, frozen=True):
     """A connection is gone."""
 
     peer: Hashable
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class RunMaySeal:
+class RunMaySeal(msgspec.Struct, frozen=True):
     """The answer to `AskSeal`: this run may seal a round at this moment."""
 
     run: str
 
 
-@dataclass(frozen=True, slots=True)
-class Lead:
+class Lead(msgspec.Struct, frozen=True):
     """This process's own agent carries the run's coordinator from now on, since the one before is gone."""
 
     run: str
@@ -116,23 +116,20 @@ class Lead:
     memory: Memory | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Follow:
+class Follow(msgspec.Struct, frozen=True):
     """This process's own agent has found the run's coordinator elsewhere."""
 
     run: str
     address: str
 
 
-@dataclass(frozen=True, slots=True)
-class HandOver:
+class HandOver(msgspec.Struct, frozen=True):
     """This process's agent leaves: another one should carry its runs' coordinator."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Probed:
+class Probed(msgspec.Struct, frozen=True):
     """The answer to `ProbeNode`."""
 
     run: str
@@ -140,8 +137,7 @@ class Probed:
     gone: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """The answer to `AskOther`."""
 
     address: str
@@ -153,47 +149,41 @@ CoordinatorEvent = Connected | Received | Disconnected | RunMaySeal | Lead | Fol
 # -- effects -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(msgspec.Struct, frozen=True):
     """Send one message to connections."""
 
     peers: tuple[Hashable, ...]
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class SaveRun:
+class SaveRun(msgspec.Struct, frozen=True):
     """Make a run's record durable before any effect behind this one is carried out."""
 
     run: str
     record: RunRecord
 
 
-@dataclass(frozen=True, slots=True)
-class KeepSuccession:
+class KeepSuccession(msgspec.Struct, frozen=True):
     """Make what the members of a new round are told durable before any effect behind this one is carried out."""
 
     run: str
     succession: Succession
 
 
-@dataclass(frozen=True, slots=True)
-class ForgetRun:
+class ForgetRun(msgspec.Struct, frozen=True):
     """Remove the record of a run that was removed for another."""
 
     run: str
 
 
-@dataclass(frozen=True, slots=True)
-class AskSeal:
+class AskSeal(msgspec.Struct, frozen=True):
     """Find out whether this coordinator may seal a round of a run; answered by `RunMaySeal` once it may."""
 
     run: str
     record: RunRecord
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeNode:
+class ProbeNode(msgspec.Struct, frozen=True):
     """Find out whether a node's process is surely gone; answered by `Probed`."""
 
     run: str
@@ -201,16 +191,14 @@ class ProbeNode:
     address: str
 
 
-@dataclass(frozen=True, slots=True)
-class AskOther:
+class AskOther(msgspec.Struct, frozen=True):
     """Ask an agent whether it carries the coordinator of a run; answered by `Found` if it answers."""
 
     address: str
     seek: Seek
 
 
-@dataclass(frozen=True, slots=True)
-class Sought:
+class Sought(msgspec.Struct, frozen=True):
     """Another coordinator looks for a run's agents: a node that has none may look there."""
 
     run: str
@@ -280,37 +268,37 @@ class CoordinatorMachine:
 
     def handle(self, event: CoordinatorEvent, now: float) -> list[CoordinatorEffect]:
         """Decide what one event means."""
-        if type(event) is Received:
+        if isinstance(event, Received):
             message = event.message
-            if isinstance(message, STORE_REQUESTS):
+            if type(message) in _STORE_REQUESTS:
                 self._ask_store(event.peer, message, now)
             else:
                 self._on_message(event.peer, message, now)
-        elif type(event) is Connected:
+        elif isinstance(event, Connected):
             self.sessions[event.peer] = Session(event.address, event.reached_as)
-        elif type(event) is Disconnected:
+        elif isinstance(event, Disconnected):
             self._on_disconnect(event.peer, event.reason, now)
-        elif type(event) is RunMaySeal:
+        elif isinstance(event, RunMaySeal):
             if event.run in self.runs:
                 self._run(event.run, SealAllowed(), now)
-        elif isinstance(event, Lead | Follow | HandOver | Probed | Found):
-            self._on_takeover(event, now)
-        else:
+        elif isinstance(event, Tick):
             self._tick(now)
+        else:
+            self._on_takeover(event, now)
         effects, self._out = self._out, []
         return effects
 
     def wakeup(self) -> float | None:
         """Say when time alone changes something."""
-        first = min(self._wakeups.values(), default=None)
-        times = (first, self.store.wakeup(), self.takeover.wakeup())
-        return min((when for when in times if when is not None), default=None)
+        first = min(self._wakeups.values()) if self._wakeups else None
+        return earliest(first, self.store.wakeup(), self.takeover.wakeup())
 
     def check(self) -> None:
         """Assert every invariant."""
         for (run, node), peer in self._peers.items():
             session = self.sessions[peer]
-            assert (session.run, session.node) == (run, node), f"two connections speak for {node}"
+            assert session.node == node, f"two connections speak for {node}"
+            assert session.run == run, f"a connection speaks for {node} in two runs"
         for machine in self.runs.values():
             machine.check()
         self.store.check()
@@ -332,6 +320,8 @@ class CoordinatorMachine:
     def _on_message(self, peer: Hashable, message: Message, now: float) -> None:
         session = self.sessions[peer]
         match message:
+            case Beat() if session.node and session.run not in self.takeover.elsewhere:  # the most frequent by far
+                self._run(session.run, NodeSaid(session.node, message), now)
             case Join():
                 self._on_join(peer, session, message, now)
             case Seek():
@@ -453,6 +443,8 @@ class CoordinatorMachine:
     def _hasten(self, run: str, machine: RunMachine, now: float) -> None:
         """Let runs under guard not wait for members whose agents have not come back."""
         guardian = machine.settings.guardian if machine.settings is not None else ""
+        if not guardian and len(self.runs) == 1:
+            return  # no run is under its guard
         guard = self.runs.get(guardian) if guardian else machine
         if guard is None or guard.standing is None or guard.round is None or guard.recovery is not None:
             return
@@ -465,9 +457,9 @@ class CoordinatorMachine:
         for run in self.takeover.due(now):
             if (machine := self.runs.get(run)) is None:
                 continue
-            for address in self.takeover.targets(machine):
-                claim = self.takeover.claim(machine, now)
-                self._out.append(AskOther(address, Seek(run, self.takeover.address_of(machine), claim)))
+            if targets := self.takeover.targets(machine):
+                seek = Seek(run, self.takeover.address_of(machine), self.takeover.claim(machine, now))
+                self._out += [AskOther(address, seek) for address in targets]
             self.takeover.plan(run, machine, now)
 
     def _on_seek(self, peer: Hashable, seek: Seek, now: float) -> None:
@@ -530,8 +522,8 @@ class CoordinatorMachine:
         for effect in effects:
             match effect:
                 case Tell():
-                    peers = tuple(peer for node in effect.nodes if (peer := self._peers.get((run, node))) is not None)
-                    self._send(peers, effect.message)
+                    peers = [peer for node in effect.nodes if (peer := self._peers.get((run, node))) is not None]
+                    self._send(tuple(peers), effect.message)
                     if isinstance(effect.message, Closed):
                         self._from_store(self.store.handle(SpaceDropped(run_space(run)), now))
                 case Save():

@@ -59,6 +59,8 @@ def counting(ballots: Iterable[Ballot]) -> list[Ballot]:
     Those are the last firm one and all after it, and the last one in which a step was made.
     """
     known = sorted(ballots, key=order)
+    if len(known) < 2:
+        return known
     firm = max((index for index, ballot in enumerate(known) if ballot.firm), default=0)
     stepped = max((index for index, ballot in enumerate(known[: firm + 1]) if ballot.stepped), default=firm)
     return [*known[stepped : stepped + 1], *known[firm:]] if stepped < firm else known[firm:]

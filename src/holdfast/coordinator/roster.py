@@ -153,14 +153,19 @@ class Roster:
 
     def check(self) -> None:
         """Assert that counts and clocks agree with the nodes."""
-        waiting = sum(1 for node in self.nodes.values() if node.phase is Phase.WAITING)
-        assert self.waiting == waiting, f"{self.waiting} counted, {waiting} waiting"
-        assert self.dropped == sum(1 for node in self.nodes.values() if node.dropped is not None)
-        assert self.earlier == sum(1 for node in self.nodes.values() if node.earlier)
+        waiting = dropped = earlier = 0
         entries = {(when, name) for when, _, name in self._expiries}
         for name, node in self.nodes.items():
-            assert node.watched_at <= node.due, f"{node.name} is not watched in time"
-            assert (node.watched_at, name) in entries, f"{node.name} is not watched"
+            waiting += node.phase is Phase.WAITING
+            dropped += node.dropped is not None
+            earlier += node.earlier
+            watched_at, rejoin_by = node.watched_at, node.rejoin_by
+            in_time = watched_at <= node.expires_at and (rejoin_by is None or watched_at <= rejoin_by)
+            assert in_time, f"{node.name} is not watched in time"
+            assert (watched_at, name) in entries, f"{node.name} is not watched"
+        assert self.waiting == waiting, f"{self.waiting} counted, {waiting} waiting"
+        assert self.dropped == dropped, f"{self.dropped} counted, {dropped} dropped"
+        assert self.earlier == earlier, f"{self.earlier} counted, {earlier} from an earlier launch"
 
     def _hear(self, now: float) -> None:
         """Note that a node was heard; after a silence of all of them, each gets a fresh lease."""

@@ -48,9 +48,10 @@ from holdfast.coordinator.messages import (
 from holdfast.coordinator.ranks import Candidate, Seat, arrange, choose, places, trim
 from holdfast.coordinator.roster import Roster
 from holdfast.coordinator.standing import Standing, standby_address
-from holdfast.coordinator.state import Hold, Holdup, Node, Recovery, Round, RunRecord, Stage, names
+from holdfast.coordinator.state import UNHEARD, Gone, Hold, Holdup, Node, Recovery, Round, RunRecord, Stage, names
 from holdfast.coordinator.voting import Voting
 from holdfast.facts import Fact
+from holdfast.machine import earliest
 from holdfast.wire.address import is_loopback
 from holdfast.wire.frames import Message
 
@@ -71,7 +72,8 @@ class Rounds(Voting):
         guarded: bool = False,
         awaits_carrier: bool = False,
     ) -> None:
-        super().__init__()
+        self.roster = Roster()
+        super().__init__(self.roster.nodes)
         self.run = run
         #: Whether the agent that carried the coordinator before may have outlived it.
         self._awaits_carrier = awaits_carrier
@@ -85,7 +87,6 @@ class Rounds(Voting):
         self._seal_allowed = False
         self.stage = Stage.GATHERING
         self.settings: RunSettings | None = None
-        self.roster = Roster()
         self.round: Round | None = None
         self.last_number = 0
         self.spent = Spent()
@@ -123,25 +124,23 @@ class Rounds(Voting):
         """Say when time alone changes something."""
         if self.stage is Stage.CLOSED:
             return None
-        times: list[float] = [] if self._probe_at is None else [self._probe_at]
-        if (expiry := self.roster.next_expiry()) is not None:
-            times.append(expiry)
+        due = None
         if self.recovery is not None:
-            times.append(self.recovery.ends_at)
+            due = self.recovery.ends_at
         elif self.seal_asked or self._awaits_votes:
             pass  # all is ready but the permission, which is an event
-        elif self.stage is Stage.GATHERING and (call := self.last_call_ends()) is not None and not self._holdups():
-            times.append(call)
-        elif self.stage is Stage.SEALED and (admit := self._admission_opens()) is not None:
-            times.append(admit)
-        return min(times, default=None)
+        elif self.stage is Stage.SEALED:
+            due = self._admission_opens() if self.roster.waiting else None
+        elif self.stage is Stage.GATHERING and not self._holdups():
+            due = self.last_call_ends()
+        return earliest(due, self.roster.next_expiry(), self._probe_at)
 
     def check(self) -> None:
         """Assert every invariant."""
         self.roster.check()
         settings = self.settings
         if settings is not None:
-            assert self.restarts_used <= settings.max_restarts, "the restart budget is overdrawn"
+            assert self.spent.restarts <= settings.max_restarts, "the restart budget is overdrawn"
         round_ = self.round
         if round_ is None:
             return
@@ -156,7 +155,7 @@ class Rounds(Voting):
             assert len(round_.places) == round_.size, "a round is half-formed"
             assert settings is not None
             assert settings.min_nodes <= round_.size <= settings.max_nodes, "a round breaks min or max"
-            ranks = sorted(place.group_rank for place in round_.places.values())
+            ranks = sorted([place.group_rank for place in round_.places.values()])
             assert ranks == list(range(round_.size)), f"group ranks {ranks} are not contiguous"
             for name in round_.places:
                 assert name in self.nodes or name in round_.done, f"{name} is gone but its round goes on"
@@ -183,11 +182,6 @@ class Rounds(Voting):
         )
 
     @property
-    def nodes(self) -> dict[str, Node]:
-        """The live nodes."""
-        return self.roster.nodes
-
-    @property
     def waiting(self) -> int:
         """How many live nodes wait for a round."""
         return self.roster.waiting
@@ -201,8 +195,8 @@ class Rounds(Voting):
     def nodes_waiting(self) -> int:
         """How many nodes wait to be admitted to the running round; spares of a full round do not count."""
         if self.stage is Stage.SEALED and self.round is not None and self.settings is not None:
-            return self.waiting if self.round.size < self.settings.max_nodes else 0
-        return self.waiting
+            return self.roster.waiting if self.round.size < self.settings.max_nodes else 0
+        return self.roster.waiting
 
     # -- nodes --------------------------------------------------------------------------------------------------
 
@@ -212,20 +206,20 @@ class Rounds(Voting):
 
     def _watch_minimum(self, now: float) -> None:
         """Note since when there have been enough nodes: the last call runs from then."""
-        if self.settings is None or self.waiting < self.settings.min_nodes:
+        if self.settings is None or self.roster.waiting < self.settings.min_nodes:
             self._min_since = None
         elif self._min_since is None:
             self._min_since = now
 
-    def _remove(self, node: Node, sentence: str, now: float, *, silent: bool = False) -> None:
+    def _remove(self, node: Node, why: Gone, sentence: str, now: float) -> None:
         """Forget a node that is gone, and break its round unless its work was done."""
         name = node.spec.node
         self.roster.remove(node)
         if self.standing is not None:
-            self.standing.lose(name, silent=silent)
+            self.standing.lose(name, silent=why in UNHEARD)
         self.lost = [*self.lost, (now, node.name)][-LOSSES_TOLD_MAX:]
         round_ = self.round
-        self._note(history.node_gone(node, sentence))
+        self._note(history.node_gone(node, why, sentence))
         if round_ is None or name not in round_.places or name in round_.done:
             return
         round_.losses.append(sentence)
@@ -233,15 +227,16 @@ class Rounds(Voting):
             self._set_broken(sentence, now)
 
     def _expire(self, now: float) -> None:
-        if self.closed is not None:
+        due = self.roster.next_expiry()
+        if self.closed is not None or due is None or due > now:
             return
         for node in self.roster.expired(now):
             if node.dropped is not None:
-                self._remove(node, f"{node.name} was lost: {node.dropped}", now)
+                self._remove(node, Gone.DROPPED, f"{node.name} was lost: {node.dropped}", now)
             elif node.expires_at <= now:
-                self._remove(node, f"{node.name} was lost: silent for {node.spec.lease_s:g} s", now, silent=True)
+                self._remove(node, Gone.SILENT, f"{node.name} was lost: silent for {node.spec.lease_s:g} s", now)
             else:
-                self._remove(node, f"{node.name} was counted out: it did not rejoin in time", now, silent=True)
+                self._remove(node, Gone.LATE, f"{node.name} was counted out: it did not rejoin in time", now)
         for node in self.roster.take_late():
             self._note(history.node_late(node))
 
@@ -335,7 +330,7 @@ class Rounds(Voting):
 
     def _holdups(self) -> bool:
         """Whether a live node is not ready to be sealed: it may still run workers, or its connection just broke."""
-        return self.waiting < len(self.nodes) or self.roster.dropped > 0
+        return self.roster.waiting < len(self.nodes) or self.roster.dropped > 0
 
     def last_call_ends(self) -> float | None:
         """Say when a first gathering is sealed with the nodes that are there, or None while they are too few."""
@@ -454,13 +449,16 @@ class Rounds(Voting):
     # -- admission ----------------------------------------------------------------------------------------------
 
     def _settle_admission(self, now: float) -> None:
+        if not self.roster.waiting or not self.nodes_waiting:
+            self._announced = False
+            return
         opens = self._admission_opens()
         round_ = self.round
         assert round_ is not None
         if opens is not None and now >= opens:
             joining = [node.name for node in self.nodes.values() if node.phase is Phase.WAITING]
             self._set_broken(f"{names(joining)} joined", now)
-        elif self.nodes_waiting and not self._announced:
+        elif not self._announced:
             self._tell(tuple(round_.places), Newcomers(self.nodes_waiting))
         self._announced = self.nodes_waiting > 0
 
@@ -548,7 +546,7 @@ class Rounds(Voting):
         found = left_over(self.nodes)
         for node in found:
             self._tell((node.spec.node,), Rejected(LEFT_OVER.format(run=self.run)))
-            self._remove(node, f"{node.name} was left over from an earlier launch", now)
+            self._remove(node, Gone.EARLIER, f"{node.name} was left over from an earlier launch", now)
         if found and not self.roster.earlier:
             self.spent, self.recovery = Spent(), None
             if self.standing is not None:

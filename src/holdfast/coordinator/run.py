@@ -56,7 +56,7 @@ from holdfast.coordinator.messages import (
 )
 from holdfast.coordinator.rounds import Rounds
 from holdfast.coordinator.standing import Standing
-from holdfast.coordinator.state import Node, Round, Stage
+from holdfast.coordinator.state import Gone, Node, Round, Stage
 from holdfast.machine import Tick
 from holdfast.wire.address import is_loopback
 
@@ -342,7 +342,7 @@ class RunMachine(Rounds):
     def _on_leave(self, name: str, leave: Leave, now: float) -> None:
         node = self.nodes.get(name)
         if node is not None and leave.seq > node.seq:
-            self._remove(node, f"{node.name} left: {leave.reason}", now)
+            self._remove(node, Gone.LEFT, f"{node.name} left: {leave.reason}", now)
             if self.standing is not None:
                 self.standing.leave(name)
 

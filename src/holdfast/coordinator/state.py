@@ -24,6 +24,23 @@ class Stage(enum.StrEnum):
     CLOSED = "closed"
 
 
+class Gone(enum.StrEnum):
+    """Why a node is not live any more; told with the fact that it is gone."""
+
+    LEFT = "left"
+    #: Its connection broke and it did not come back within the grace.
+    DROPPED = "dropped"
+    SILENT = "silent"
+    #: It did not stop its workers and rejoin in time.
+    LATE = "late"
+    #: It belongs to an earlier launch.
+    EARLIER = "earlier launch"
+
+
+#: Nodes that are gone for one of these may live, and follow another coordinator.
+UNHEARD = frozenset({Gone.SILENT, Gone.LATE})
+
+
 class Hold(enum.StrEnum):
     """What the next round waits for."""
 

@@ -31,7 +31,7 @@ class Takeover:
 
     def wakeup(self) -> float | None:
         """Say when another place should be looked at."""
-        return min(self._seek_at.values(), default=None)
+        return min(self._seek_at.values()) if self._seek_at else None
 
     def due(self, now: float) -> list[str]:
         """Hand out the runs for which others should be asked now."""
@@ -62,6 +62,8 @@ class Takeover:
         standing = machine.standing
         if standing is None or not machine.nodes:
             return []
+        if not self.home and standing.addresses.keys() <= machine.nodes.keys():
+            return []  # all are here, as they almost always are
         own = self.address_of(machine)
         away = [where for name, where in standing.addresses.items() if name not in machine.nodes]
         home = [self.home] if self.home else []

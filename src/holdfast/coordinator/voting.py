@@ -21,7 +21,9 @@ PROBE_S = 1.0
 class Voting:
     """The part of a run that gathers votes."""
 
-    def __init__(self) -> None:
+    def __init__(self, nodes: dict[str, Node]) -> None:
+        #: The live nodes, as the roster keeps them.
+        self.nodes = nodes
         #: Whether another agent may take over, and so each seal needs a quorum; None until a node joins that says so.
         self.standing: Standing | None = None
         #: Whether a run under this one's guard waits for a quorum of this one's nodes.
@@ -30,11 +32,6 @@ class Voting:
         #: Whether a round is ready but for the votes of a quorum.
         self._awaits_votes = False
         self._out: list[RunEffect] = []
-
-    @property
-    @abstractmethod
-    def nodes(self) -> dict[str, Node]:
-        """The live nodes."""
 
     @abstractmethod
     def _tell(self, nodes: tuple[str, ...], message: Message) -> None:

@@ -97,22 +97,17 @@ class Allegiance:
             self._answered_at = max(self._answered_at, sent)
             self._sent = {seq: when for seq, when in self._sent.items() if seq > ack.seq}
         self._spent = ack.spent
+        known = next((each for each in self._ballots if each.round == round_id), None)
+        if known is None:
+            return False
+        firm, stepped = known.firm or ack.firm, known.stepped or (ack.firm and ack.stepped)
+        if (firm, stepped) == (known.firm, known.stepped) and ack.spares <= known.spares:
+            return False  # as after almost every beat
+        now = msgspec.structs.replace(known, firm=firm, stepped=stepped, spares=max(known.spares, ack.spares))
         before = self._ballots
-        self._ballots = tuple(
-            msgspec.structs.replace(each, spares=ack.spares)
-            if each.round == round_id and each.spares < ack.spares
-            else each
-            for each in before
-        )
-        if ack.firm and any(each.round == round_id for each in before):
-            self._ballots = tuple(
-                counting(
-                    msgspec.structs.replace(each, firm=True, stepped=each.stepped or ack.stepped)
-                    if each.round == round_id
-                    else each
-                    for each in self._ballots
-                )
-            )
+        self._ballots = tuple(now if each.round == round_id else each for each in before)
+        if ack.firm:
+            self._ballots = tuple(counting(self._ballots))
             named = {name for each in self._ballots for name in each.names}
             self._former = tuple(heir for heir in self._former if heir.node in named)
         return self._ballots != before

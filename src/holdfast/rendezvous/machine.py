@@ -33,7 +33,7 @@ from typing import Any
 from holdfast.coordinator import messages as wire
 from holdfast.coordinator.hearing import LATE_S
 from holdfast.coordinator.messages import SURE_SHARE, Cause, Memory, NodeSpec, Phase, Place, RunSettings, ToldFact
-from holdfast.machine import Tick
+from holdfast.machine import Tick, earliest
 from holdfast.rendezvous.events import (
     Ask,
     AskFailed,
@@ -184,7 +184,14 @@ class MemberMachine(Seeker):
         self._now = now
         if self._asked_wakeup is not None and now - self._asked_wakeup > LATE_S:
             self._heard_at = max(self._heard_at, now - self.spec.lease_s / 2)
-        match event:
+        match event:  # what comes with every beat first
+            case Heard():
+                if self._linked:
+                    self._heard_at = now
+                    self._end_absence(now)
+                    self._on_message(event.message)
+            case Tick():
+                pass
             case Ask():
                 self._on_ask(event, now)
             case Fail():
@@ -210,34 +217,29 @@ class MemberMachine(Seeker):
                 self._on_link_up(now)
             case LinkDown():
                 self._on_link_down(event, now)
-            case Heard():
-                if self._linked:
-                    self._heard_at = now
-                    self._end_absence(now)
-                    self._on_message(event.message)
             case Sought():
                 if self.allegiance is not None and not self._linked:
                     self.search.be_sought(event.address)
-            case Tick():
-                pass
         self._on_time(now)
-        self._asked_wakeup = self.wakeup()
+        self._asked_wakeup = self._next_wakeup()
         effects, self._out = self._out, []
         return effects
 
     def wakeup(self) -> float | None:
-        """Say when time alone changes something."""
-        away = None
+        """Say when time alone changes something; only an event changes that."""
+        return self._asked_wakeup
+
+    def _next_wakeup(self) -> float | None:
+        since = self._away.since
+        away = gives_up_at = None
         if self._linked:
-            settled = self.state in SETTLED and self._away.since is None
+            settled = since is None and self.state in SETTLED
             away = self._heard_at + (self._told_after_s if settled else self.spec.lease_s)
         elif self.state in SETTLED:
             away = self._away.due(self._told_after_s)
-        first = None
-        for when in (self._retry_at, self._deadline, self._beat_at, away, self._gives_up_at()):
-            if when is not None and (first is None or when < first):
-                first = when
-        return first
+        if since is not None:
+            gives_up_at = self._gives_up_at()
+        return earliest(self._retry_at, self._deadline, self._beat_at, away, gives_up_at)
 
     def check(self) -> None:
         """Assert every invariant."""
@@ -339,7 +341,7 @@ class MemberMachine(Seeker):
             self._say_close()
 
     def _end_absence(self, now: float) -> None:
-        if (away_s := self._away.end(now)) is not None:
+        if self._away.since is not None and (away_s := self._away.end(now)) is not None:
             self._out.append(CoordinatorBack(away_s))
 
     def _on_link_down(self, event: LinkDown, now: float) -> None:
@@ -366,11 +368,10 @@ class MemberMachine(Seeker):
             self._open()
         if self._deadline is not None and now >= self._deadline:
             self._fail_ask(self.sentence() if self._linked else self._away_reason())
-        self._watch_silence(now)
-        if self.state in SETTLED and self._away.tell(self.state, now, self._told_after_s):
-            self._out.append(CoordinatorAway(self._away_sentence(now)))
-        if (gives_up_at := self._gives_up_at()) is not None and now >= gives_up_at:
-            self._on_ended(RunEnded(f"{self._away_reason()} for {self._patience_s:g} s", failed=True))
+        if self._linked:
+            self._watch_silence(now)
+        if self._away.since is not None:
+            self._watch_absence(now)
         if self._beat_at is not None and now >= self._beat_at:
             self._beat_at = now + self._beat_s
             if self.state in _PHASES:
@@ -383,41 +384,40 @@ class MemberMachine(Seeker):
 
     def _watch_silence(self, now: float) -> None:
         """Give up a connection on which nothing was heard for a lease."""
-        if self._linked and now >= self._heard_at + self._told_after_s:
+        if now >= self._heard_at + self._told_after_s:
             self._link_trouble = f"it has been silent for {self._told_after_s:g} s"
             self._away.begin(self._heard_at)
-        if self._linked and now >= self._heard_at + self.spec.lease_s:
+        if now >= self._heard_at + self.spec.lease_s:
             self._out.append(DropLink(silent=True))
             self._on_link_down(LinkDown(f"the coordinator was silent for {self.spec.lease_s:g} s"), now)
+
+    def _watch_absence(self, now: float) -> None:
+        """Tell of a coordinator that stays out of reach, and give up one that took workers with it."""
+        if self.state in SETTLED and self._away.tell(self.state, now, self._told_after_s):
+            self._out.append(CoordinatorAway(self._away_sentence(now)))
+        if (gives_up_at := self._gives_up_at()) is not None and now >= gives_up_at:
+            self._on_ended(RunEnded(f"{self._away_reason()} for {self._patience_s:g} s", failed=True))
 
     # -- the coordinator -------------------------------------------------------------------------------------
 
     def _on_message(self, message: Message) -> None:
-        if isinstance(message, wire.Sealed | wire.Broken | wire.Closed):
-            self._on_facts(message.facts)
-        match message:
+        match message:  # the answer to a beat first
+            case wire.Ack():
+                self._on_ack(message)
             case wire.Sealed():
+                self._on_facts(message.facts)
                 self._on_sealed(message)
             case wire.Elect():
                 self._on_elect(message)
             case wire.Out():
                 self._on_out(message, self._now)
             case wire.Broken():
+                self._on_facts(message.facts)
                 self._on_broken(message)
             case wire.Called():
                 self._out.append(PeerCalled(message.caller, message.call, message.topic, message.body))
             case wire.Replied():
                 self._out.append(PeerReplied(message.call, message.group_rank, message.body))
-            case wire.Ack():
-                self._settle_in()
-                round_id = self.place.round if self.place is not None else None
-                if self.allegiance is not None and self.allegiance.hear(message, round_id):
-                    self._remember()
-                self._heard_sentence = message.sentence
-                self._on_facts(message.facts, gaps=True)
-                self._on_newcomers(message.nodes_waiting)
-                if message.heirs and self.state is State.WAITING:
-                    self.search.suggest(message.heirs)
             case wire.Newcomers():
                 self._on_newcomers(message.nodes_waiting)
             case wire.Resend():
@@ -426,6 +426,7 @@ class MemberMachine(Seeker):
                 if self.state in _PHASES:
                     self._say_join()
             case wire.Closed():
+                self._on_facts(message.facts)
                 if self.allegiance is not None:
                     self._out.append(Remember(None))
                 self._on_ended(
@@ -435,6 +436,17 @@ class MemberMachine(Seeker):
                 self._on_ended(RunEnded(message.reason, failed=True, rejected=True))
             case _:
                 pass  # not meant for nodes; types that this version does not know are ignored by the link
+
+    def _on_ack(self, ack: wire.Ack) -> None:
+        self._settle_in()
+        round_id = self.place.round if self.place is not None else None
+        if self.allegiance is not None and self.allegiance.hear(ack, round_id):
+            self._remember()
+        self._heard_sentence = ack.sentence
+        self._on_facts(ack.facts, gaps=True)
+        self._on_newcomers(ack.nodes_waiting)
+        if ack.heirs and self.state is State.WAITING:
+            self.search.suggest(ack.heirs)
 
     def _on_elect(self, elect: wire.Elect) -> None:
         if self.allegiance is not None:

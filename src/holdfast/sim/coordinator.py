@@ -126,9 +126,13 @@ class CoordinatorHost(Process):
             return
         for effect in effects:
             self._carry_out_one(effect)
+        is_due = False
         for name, safety in self.safety.items():
             if (run := self.machine.runs.get(name)) is not None:
-                safety.look(self.machine, run)
+                safety.look(run)
+                is_due = safety.is_due() or is_due
+        if is_due:
+            self.machine.check()
 
     def _carry_out_one(self, effect: Any) -> None:
         if type(effect) is Send:

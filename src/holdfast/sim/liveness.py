@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.coordinator.messages import Admit, Phase
 from holdfast.coordinator.run import RunMachine
-from holdfast.coordinator.state import Stage
+from holdfast.coordinator.state import Hold, Holdup, Stage
 from holdfast.rendezvous.machine import State
 
 if TYPE_CHECKING:
@@ -76,14 +76,14 @@ def _unsettled_round(run: RunMachine, asking: dict[str, SimNode]) -> str | None:
 def _unsettled_wait(run: RunMachine, asking: list[SimNode], now: float) -> str | None:
     settings = run.settings
     assert settings is not None
-    sentence = run.sentence(now)
+    holdup, sentence = run.holdup(now), run.sentence(now)
     missing = settings.min_nodes - len(asking)
     if missing <= 0:
         return f"{len(asking)} nodes live, {settings.min_nodes} would do, but: {sentence}"
     if run.waiting != len(asking):
         return f"{len(asking)} nodes ask, {run.waiting} are counted: {sentence}"
-    if f"waiting for {missing} more" not in sentence:
-        return f"{missing} more nodes are needed, but the reason given is: {sentence}"
+    if holdup != Holdup(Hold.MORE, missing):
+        return f"{missing} more nodes are needed, but the next round waits for {holdup}: {sentence}"
     return None
 
 

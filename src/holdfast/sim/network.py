@@ -154,7 +154,7 @@ class Network:
         """Send a message from a node to the coordinator."""
         self._count()
         for _ in range(self._copies()):
-            if self._cuts_up.get(connection.node.name):
+            if self._cuts_up and self._cuts_up.get(connection.node.name):
                 if self.weather.holds:
                     self._held.append((self._cuts_up, connection.node.name, self._fly_up, (connection, message)))
             else:
@@ -167,7 +167,7 @@ class Network:
             self._send_down(connection, connection.node.hear, message)
 
     def _send_down(self, connection: Connection, act: Callable[..., None], *args: Any) -> None:
-        if self._cuts_down.get(connection.node.name):
+        if self._cuts_down and self._cuts_down.get(connection.node.name):
             if self.weather.holds:
                 self._held.append((self._cuts_down, connection.node.name, self._fly_down, (connection, act, *args)))
         else:
@@ -175,16 +175,18 @@ class Network:
 
     def _fly_up(self, connection: Connection, message: Message) -> None:
         when = self.world.now + self._delay()
-        if not self.weather.reorder:
-            when = max(when, connection.last_up)
-        connection.last_up = max(when, connection.last_up)
+        if when > connection.last_up:
+            connection.last_up = when
+        elif not self.weather.reorder:
+            when = connection.last_up
         self.world.at(when, self._arrive_up, connection, message)
 
     def _fly_down(self, connection: Connection, act: Callable[..., None], *args: Any) -> None:
         when = self.world.now + self._delay()
-        if not self.weather.reorder:
-            when = max(when, connection.last_down)
-        connection.last_down = max(when, connection.last_down)
+        if when > connection.last_down:
+            connection.last_down = when
+        elif not self.weather.reorder:
+            when = connection.last_down
         self.world.at(when, self._arrive_down, connection, act, args)
 
     def _arrive_up(self, connection: Connection, message: Message) -> None:

@@ -32,7 +32,7 @@ from holdfast.agent.machine import (
     WorkersStopped,
 )
 from holdfast.coordinator.messages import Cause, NodeSpec, RoundId
-from holdfast.machine import Tick
+from holdfast.machine import Tick, earliest
 from holdfast.rendezvous.machine import (
     Ask,
     AskFailed,
@@ -169,16 +169,18 @@ class SimNode(MemberProcess):
 
     def wakeup(self) -> float | None:
         """Say when the member or the agent needs a tick; one that lies in the inbox need not be asked for again."""
-        ticked = any(isinstance(event, Tick) for event in self._inbox)
-        times = (self.machine.wakeup(), None if ticked else self.agent.wakeup())
-        return min((when for when in times if when is not None), default=None)
+        mine = self.machine.wakeup()
+        if self._inbox and any(isinstance(event, Tick) for event in self._inbox):
+            return mine
+        return earliest(mine, self.agent.wakeup())
 
     def handle(self, event: Any) -> None:
         """Give the member one event; time passes for the agent too."""
         super().handle(event)
-        agent_due = self.agent.wakeup()
-        if isinstance(event, Tick) and agent_due is not None and self.local() >= agent_due:
+        if isinstance(event, Tick) and (due := self.agent.wakeup()) is not None and self.local() >= due:
             self._put(event)
+            if self.alive:
+                self._arm()  # for the agent, time has passed once it finds the tick in its inbox
 
     def _perform(self, effect: AgentEffect) -> None:
         match effect:

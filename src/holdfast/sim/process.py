@@ -14,6 +14,7 @@ from holdfast.sim.world import Clock, World
 _ROUNDING_S = 1e-6
 #: A machine may ask for a tick at once, but not for ever.
 _TICKS_MAX = 4
+_TICK = Tick()
 
 
 class Process:
@@ -31,7 +32,11 @@ class Process:
         self._timers_first = timers_first
         self._pauses = 0
         self._backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        #: When the machine wants a tick, as it said after the last event; between events that stays as it is.
+        self._due: float | None = None
+        #: When the timer rings, and what for by the own clock.
         self._timer_at: float | None = None
+        self._armed_for = 0.0
         self._ring_due = False
         self._local_last = float("-inf")
         self._slow_until = 0.0
@@ -40,11 +45,13 @@ class Process:
 
     def post(self, act: Callable[..., None], *args: Any) -> None:
         """Let the process look at something as soon as it can, in the order of posting."""
-        if self.slow_s or self._slow_until > self.world.now:
+        if self.slow_s or (self._slow_until and self._slow_until > self.world.now):
             self._slow_until = max(self.world.now + self.rng.random() * self.slow_s, self._slow_until)
             self.world.at(self._slow_until, self._take, act, args)
-        else:
+        elif self._pauses or self._backlog:
             self._take(act, args)
+        elif self.alive:
+            act(*args)
 
     def pause(self) -> None:
         """Stop handling anything; what arrives is kept."""
@@ -72,7 +79,10 @@ class Process:
 
     def local(self) -> float:
         """Return what the process's own clock shows."""
-        self._local_last = max(self._local_last, self._clock.local(self.world.now))
+        clock = self._clock
+        now = clock.offset_s + self.world.now * clock.rate  # as `Clock.local` says; this is asked for all the time
+        if now > self._local_last:
+            self._local_last = now
         return self._local_last
 
     # -- the machine -----------------------------------------------------------------------------------------
@@ -102,12 +112,12 @@ class Process:
             act(*args)
 
     def _arm(self) -> None:
-        wakeup = self.wakeup()
-        if wakeup is None:
-            return
+        wakeup = self._due = self.wakeup()
+        if wakeup is None or (self._timer_at is not None and wakeup >= self._armed_for):
+            return  # the timer that is set rings before that
         when = self._clock.true(wakeup)
         if self._timer_at is None or when < self._timer_at:
-            self._timer_at = when
+            self._timer_at, self._armed_for = when, wakeup
             self.world.at(when, self._ring, when)
 
     def _ring(self, when: float) -> None:
@@ -120,7 +130,7 @@ class Process:
             self.post(self._tick)
 
     def _tick(self) -> None:
-        wakeup = self.wakeup()
+        wakeup = self._due
         if wakeup is None:
             return
         if wakeup > self.local() + _ROUNDING_S:
@@ -128,8 +138,8 @@ class Process:
             return
         self._local_last = max(self._local_last, wakeup)
         for _ in range(_TICKS_MAX):
-            self.handle(Tick())
-            again = self.wakeup() if self.alive else None
+            self.handle(_TICK)
+            again = self._due if self.alive else None
             if again is None or again > self._local_last:
                 return
         raise Violation("no machine spins", f"ticked at {self._local_last:.6f}, it still asks for {again:.6f}")

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from holdfast.coordinator.machine import CoordinatorMachine
 from holdfast.coordinator.messages import Cause, Place, RoundId, Sealed, ToldFact
 from holdfast.coordinator.run import RunMachine
+from holdfast.coordinator.state import Gone
 from holdfast.facts import Fact
 from holdfast.sim.scenario import NodePlan
 from holdfast.sim.violation import Violation
@@ -126,7 +126,12 @@ class Safety:
             if len(blocks) != len(dict.fromkeys(blocks)):
                 raise Violation("nodes of one host stand together", f"{order} live on {hosts}")
 
-    def look(self, machine: CoordinatorMachine, run: RunMachine) -> None:
+    def is_due(self) -> bool:
+        """Say whether the own check of a machine that has handled an event is to be asked for now."""
+        self._looks += 1
+        return self._looks % self._every == 0
+
+    def look(self, run: RunMachine) -> None:
         """Look at the run after one event."""
         if run.restarts_used != self._restarts_used:
             self._check_budget(run)
@@ -137,9 +142,6 @@ class Safety:
                 raise Violation("closed is final", f"'{self._closed}' became '{closed}'")
             self._check_close(run)
             self._closed = closed
-        self._looks += 1
-        if self._looks % self._every == 0:
-            machine.check()
 
     def _check_budget(self, run: RunMachine) -> None:
         used, before = run.restarts_used, self._restarts_used
@@ -196,7 +198,7 @@ class Safety:
         if fact.number is None:
             raise Violation("every fact of a run has its number", fact.sentence)
         self._facts.add((fact.number, fact.sentence))
-        if fact.kind == "node_gone" and connected and ": the " in fact.sentence:
+        if fact.kind == "node_gone" and connected and fact.data["why"] == Gone.DROPPED:
             raise Violation("only dropped nodes are dropped", f"it is connected, but: {fact.sentence}")
 
     def heard(self, node: MemberProcess, fact: ToldFact) -> None:
@@ -240,8 +242,7 @@ class Safety:
 
     def look_at_member(self, node: MemberProcess) -> None:
         """Look at a member after one event."""
-        self._looks += 1
-        if self._looks % self._every == 0:
+        if self.is_due():
             node.machine.check()
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from holdfast.coordinator import machine as c
 from holdfast.coordinator.messages import (
+    Beat,
     Cause,
     Memory,
     NodeSpec,
@@ -114,7 +115,7 @@ class TakeoverNode(Process):
                     if self.wire is not None:
                         if isinstance(effect.message, Promise):
                             self.sim.rules.promised(self, effect.message.term)
-                        if type(effect.message).__name__ != "Beat":
+                        if self.sim.story and type(effect.message) is not Beat:
                             self.sim.tell(self.id, f"says {told(effect.message)}")
                         self.sim.send(self.wire, effect.message, up=True)
                 case m.OpenLink():
@@ -217,6 +218,7 @@ class TakeoverSimulation:
         self.current: dict[int, TakeoverNode] = {}
         self.rules = TakeoverRules(self)
         self.messages = 0
+        self._messages_max = scenario.messages_max()
         self.counts: dict[str, int] = {}
         self._lives: dict[int, int] = {}
         self._wires = 0
@@ -374,9 +376,9 @@ class TakeoverSimulation:
 
     def reach(self, one: int, other: int) -> bool:
         """Whether two hosts can talk to each other."""
-        if one in self.dark or other in self.dark:
+        if self.dark and (one in self.dark or other in self.dark):
             return False
-        return all((one in cut) == (other in cut) for cut in self.cuts.values())
+        return not self.cuts or all((one in cut) == (other in cut) for cut in self.cuts.values())
 
     def connect(self, node: TakeoverNode, address: str, timeout_s: float) -> Wire:
         """Begin to connect; the node hears how it went."""
@@ -419,26 +421,26 @@ class TakeoverSimulation:
     def send(self, wire: Wire, message: Message, *, up: bool) -> None:
         """Send a message on a connection; what is sent into a cut waits, as TCP does."""
         self.messages += 1
-        if self.messages > self.scenario.messages_max():
+        if self.messages > self._messages_max:
             raise Violation("few messages are sent", f"{self.messages} in {self.world.now:.0f} s")
         server = wire.server
         if server is None:
             return
-        when = max(self.world.now + self._delay(), wire.last_up if up else wire.last_down)
+        when = self.world.now + self._delay()
         if up:
-            wire.last_up = when
+            when = wire.last_up = when if when > wire.last_up else wire.last_up
         else:
-            wire.last_down = when
+            when = wire.last_down = when if when > wire.last_down else wire.last_down
         self.world.at(when, self._arrive, wire, server, message, up)
 
     def _arrive(self, wire: Wire, server: Carrier, message: Message, up: bool) -> None:
-        def act() -> None:
+        if self.reach(wire.node.index, server.node.index):
             if up and wire.server_open:
                 server.post(server.received, wire, message)
             elif not up and wire.node_open:
                 wire.node.post(wire.node.hear, wire, message)
-
-        self._carry(wire.node.index, server.node.index, act)
+        else:
+            self._carry(wire.node.index, server.node.index, lambda: self._arrive(wire, server, message, up))
 
     def hang_up(self, wire: Wire) -> None:
         """The node closes a connection."""

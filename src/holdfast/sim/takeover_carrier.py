@@ -86,7 +86,7 @@ class Carrier(Process):
             return
         if isinstance(message, Sealed):
             self.sim.rules.sealed(self.node, wire.node, message)
-        if isinstance(message, Sealed | Elect | Out):
+        if self.sim.story and isinstance(message, Sealed | Elect | Out):
             self.sim.tell(f"c@{self.node.id}", f"to {wire.node.id}: {told(message)}")
         self.sim.send(wire, message, up=False)
 

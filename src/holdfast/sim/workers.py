@@ -131,16 +131,39 @@ class SimWorker(MemberProcess):
         """Hand an event to the trainer, the news first, and carry out what it answers."""
         if self.ended or not self.alive:
             return
-        inbox, self._inbox = self._inbox, []
-        for each in (*inbox, event):
-            effects = self.trainer.handle(each, self.local())
-            self.trainer.check()
-            for effect in effects:
-                if self.alive and not self.ended:
-                    self._do(effect)
+        if self._inbox:
+            inbox, self._inbox = self._inbox, []
+            for each in inbox:
+                self._hand_over(each)
+        self._hand_over(event)
+
+    def _hand_over(self, event: t.TrainerEvent) -> None:
+        effects = self.trainer.handle(event, self.local())
+        self.trainer.check()
+        for effect in effects:
+            if self.alive and self.exit is None:
+                self._do(effect)
 
     def _do(self, effect: t.TrainerEffect) -> None:
-        match effect:
+        match effect:  # what every step brings first
+            case t.StepGiven():
+                self._step()
+            case t.MarkState():
+                self.model.mark()
+            case t.StepBegun():
+                self._later(self.training.step_s, self._sum)
+            case t.SettleSums():
+                self._settle()
+            case t.CountStep():
+                self._count()
+            case t.TellVote():
+                self._collective("vote", effect.vote)
+            case t.StepCounted() | t.StepUndone():
+                self.go(t.StepAsked())
+            case t.SaveIfDue():
+                self._save(due=True)
+            case t.TellStraggler():
+                pass  # a fact for people
             case t.AskRound():
                 self._ask(effect.reason)
             case t.OpenRound():
@@ -163,30 +186,14 @@ class SimWorker(MemberProcess):
                 self.go(t.StateSynced())
             case t.RoundGone():
                 self.go(t.RoundLost(effect.reason))
-            case t.StepGiven():
-                self._step()
-            case t.MarkState():
-                self.model.mark()
-            case t.StepBegun():
-                self._later(self.training.step_s, self._sum)
-            case t.SettleSums():
-                self._settle()
-            case t.CountStep():
-                self._count()
-            case t.TellVote():
-                self._collective("vote", effect.vote)
             case t.RollBack():
                 whole = self.model.roll_back(can_undo=self.rng.random() < self.training.undo)
                 self.tell(f"rolls step {self.model.step} back" + ("" if whole else ", and cannot"))
                 self.go(t.StepRolledBack(whole))
             case t.AwaitNews():
                 self._await_news(self.world.now + NEWS_WAIT_S, reachable=True)
-            case t.SaveIfDue():
-                self._save(due=True)
             case t.SaveNow():
                 self._save(due=False)
-            case t.StepCounted() | t.StepUndone():
-                self.go(t.StepAsked())
             case t.AwaitAll():
                 self._collective("all left", None)
             case t.CloseRun():

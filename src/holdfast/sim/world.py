@@ -20,17 +20,19 @@ class World:
     def at(self, when: float, act: Callable[..., None], *args: Any) -> None:
         """Let `act` happen at a time; what is planned first for one moment happens first."""
         self._planned += 1
-        heapq.heappush(self._queue, (max(when, self.now), self._planned, act, args))
+        heapq.heappush(self._queue, (when if when > self.now else self.now, self._planned, act, args))
 
     def after(self, seconds: float, act: Callable[..., None], *args: Any) -> None:
         """Let `act` happen so many seconds from now."""
-        self.at(self.now + seconds, act, *args)
+        self._planned += 1
+        when = self.now + seconds if seconds > 0 else self.now
+        heapq.heappush(self._queue, (when, self._planned, act, args))
 
     def run(self, until: float) -> None:
         """Let everything happen that is due up to and including a time, and stop there."""
-        queue = self._queue
+        queue, pop = self._queue, heapq.heappop
         while queue and queue[0][0] <= until:
-            self.now, _, act, args = heapq.heappop(queue)
+            self.now, _, act, args = pop(queue)
             self.events += 1
             act(*args)
         self.now = max(self.now, until)

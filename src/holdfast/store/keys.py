@@ -157,6 +157,9 @@ class Keys:
 
     def check(self) -> None:
         """Assert that everything is counted and nothing empty is kept."""
+        if not self.spaces:
+            assert self.entries == self.bytes == 0
+            return
         for name, space in self.spaces.items():
             assert name == space.name
             assert space.values or space.queues or space.waiting or space.popping, f"{name!r} is empty"

@@ -113,6 +113,9 @@ class Waiters:
 
     def check(self, spaces: list[Space]) -> None:
         """Assert that tables, heap and counts agree."""
+        if not spaces and not self._heap:
+            assert self.count == self.keys == 0
+            return
         waiters = {waiter.serial: waiter for space in spaces for waiter in self.within(space)}
         for space in spaces:
             assert not any(key in space.queues for key in space.popping), (

@@ -1,13 +1,12 @@
 """The events and effects of the trainer machine. Pure.
 
 An effect whose end matters names the events that report it. An `Answer` goes to the program: it says what the call that
-brought the event returns or raises.
+brought the event returns or raises. All are structs because each step makes many of them.
 """
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 
 import msgspec
 
@@ -45,8 +44,7 @@ class Vote(msgspec.Struct, frozen=True, array_like=True):
 # -- events: rounds ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class RoundSealed:
+class RoundSealed(msgspec.Struct, frozen=True):
     """The coordinator sealed a round with this worker in it."""
 
     number: int
@@ -54,43 +52,37 @@ class RoundSealed:
     world_size: int
 
 
-@dataclass(frozen=True, slots=True)
-class AskFailed:
+class AskFailed(msgspec.Struct, frozen=True):
     """No round was formed in time, or this worker was refused."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class RunEnded:
+class RunEnded(msgspec.Struct, frozen=True):
     """The training is over for all workers; `failed` if it did not succeed."""
 
     reason: str
     failed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RoundBroken:
+class RoundBroken(msgspec.Struct, frozen=True):
     """The coordinator says that a round is over."""
 
     number: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class NewcomersWait:
+class NewcomersWait(msgspec.Struct, frozen=True):
     """The number of workers that wait to join."""
 
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class RoundOpened:
+class RoundOpened(msgspec.Struct, frozen=True):
     """This worker is connected to the others of its round."""
 
 
-@dataclass(frozen=True, slots=True)
-class RoundLost:
+class RoundLost(msgspec.Struct, frozen=True):
     """A collective operation of the workers did not finish: one of them is gone, or the round is over.
 
     `touched` if a transfer had already changed this worker's state.
@@ -103,82 +95,69 @@ class RoundLost:
 # -- events: the state -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class SharingAsked:
+class SharingAsked(msgspec.Struct, frozen=True):
     """The state asks to be made equal on all workers."""
 
 
-@dataclass(frozen=True, slots=True)
-class SavedFound:
+class SavedFound(msgspec.Struct, frozen=True):
     """The newest checkpoint that this worker can read is of this step; -1 if there is none."""
 
     step: int
 
 
-@dataclass(frozen=True, slots=True)
-class AccountsHeard:
+class AccountsHeard(msgspec.Struct, frozen=True):
     """Every worker has told what it holds, in the order of ranks."""
 
     accounts: tuple[Account, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SavedRestored:
+class SavedRestored(msgspec.Struct, frozen=True):
     """The state is now that of the checkpoint."""
 
     step: int
 
 
-@dataclass(frozen=True, slots=True)
-class SavedUnreadable:
+class SavedUnreadable(msgspec.Struct, frozen=True):
     """The checkpoint that was there a moment ago cannot be read; the state is as it was."""
 
 
-@dataclass(frozen=True, slots=True)
-class StateMoved:
+class StateMoved(msgspec.Struct, frozen=True):
     """The transfer is complete; `step` is the number of steps of the state now."""
 
     step: int
 
 
-@dataclass(frozen=True, slots=True)
-class StateSynced:
+class StateSynced(msgspec.Struct, frozen=True):
     """The state's own `sync` has returned."""
 
 
 # -- events: steps -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class RoundAsked:
+class RoundAsked(msgspec.Struct, frozen=True):
     """The program asks for a round, and syncs the state itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class SyncAsked:
+class SyncAsked(msgspec.Struct, frozen=True):
     """The program asks for the state to be made equal in the round that it has."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepAsked:
+class StepAsked(msgspec.Struct, frozen=True):
     """The program asks for its next step."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepEntered:
+class StepEntered(msgspec.Struct, frozen=True):
     """The program begins the step."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepDone:
+class StepDone(msgspec.Struct, frozen=True):
     """The program has done its part of the step; `last` if no other step follows."""
 
     seconds: float
     last: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SumsSettled:
+class SumsSettled(msgspec.Struct, frozen=True):
     """Every collective of the step has done its work."""
 
 
@@ -193,16 +172,14 @@ class Blame(enum.Enum):
     OWN = "own"
 
 
-@dataclass(frozen=True, slots=True)
-class StepFailed:
+class StepFailed(msgspec.Struct, frozen=True):
     """The step ended with an error."""
 
     blame: Blame
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class NewsAwaited:
+class NewsAwaited(msgspec.Struct, frozen=True):
     """Something explains the error, or the time to wait for that is up; news comes before this event."""
 
     #: Whether a neighbour in the round has closed its connection.
@@ -211,15 +188,13 @@ class NewsAwaited:
     reachable: bool
 
 
-@dataclass(frozen=True, slots=True)
-class StepRolledBack:
+class StepRolledBack(msgspec.Struct, frozen=True):
     """The state is as it was before the step, unless it is not `whole`."""
 
     whole: bool
 
 
-@dataclass(frozen=True, slots=True)
-class VotesHeard:
+class VotesHeard(msgspec.Struct, frozen=True):
     """Every worker has said how the step ended for it, in the order of ranks."""
 
     votes: tuple[Vote, ...]
@@ -228,28 +203,24 @@ class VotesHeard:
 # -- events: the end ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class StopAsked:
+class StopAsked(msgspec.Struct, frozen=True):
     """The program wants the training to end for all workers."""
 
 
-@dataclass(frozen=True, slots=True)
-class LeaveNoticed:
+class LeaveNoticed(msgspec.Struct, frozen=True):
     """This worker must be gone soon."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class LoopLeft:
+class LoopLeft(msgspec.Struct, frozen=True):
     """The program has left its loop; `failed` if by an error."""
 
     reason: str
     failed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class AllLeft:
+class AllLeft(msgspec.Struct, frozen=True):
     """The others have left their loops too, or the time to wait for them is up."""
 
 
@@ -288,136 +259,114 @@ TrainerEvent = (
 # -- effects -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class AskRound:
+class AskRound(msgspec.Struct, frozen=True):
     """Ask the coordinator for a round; ends in `RoundSealed`, `RunEnded` or `AskFailed`."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class OpenRound:
+class OpenRound(msgspec.Struct, frozen=True):
     """Connect to the others of the round; ends in `RoundOpened` or `RoundLost`."""
 
 
-@dataclass(frozen=True, slots=True)
-class CloseRound:
+class CloseRound(msgspec.Struct, frozen=True):
     """Release everything that belongs to the round."""
 
 
-@dataclass(frozen=True, slots=True)
-class SyncState:
+class SyncState(msgspec.Struct, frozen=True):
     """Let the state make itself equal on all workers; ends in `StateSynced` or `RoundLost`.
 
     By default the state asks for that by `SharingAsked` meanwhile.
     """
 
 
-@dataclass(frozen=True, slots=True)
-class FindSaved:
+class FindSaved(msgspec.Struct, frozen=True):
     """Look for the newest checkpoint; ends in `SavedFound`."""
 
 
-@dataclass(frozen=True, slots=True)
-class TellAccount:
+class TellAccount(msgspec.Struct, frozen=True):
     """Tell all workers what this one holds; ends in `AccountsHeard` or `RoundLost`."""
 
     account: Account
 
 
-@dataclass(frozen=True, slots=True)
-class RestoreSaved:
+class RestoreSaved(msgspec.Struct, frozen=True):
     """Restore the newest checkpoint; ends in `SavedRestored` or `SavedUnreadable`."""
 
 
-@dataclass(frozen=True, slots=True)
-class MoveState:
+class MoveState(msgspec.Struct, frozen=True):
     """Send the state of the rank `source` to the ranks in `to`; ends in `StateMoved` or `RoundLost`."""
 
     source: int
     to: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MarkState:
+class MarkState(msgspec.Struct, frozen=True):
     """Keep what is needed to undo the step."""
 
 
-@dataclass(frozen=True, slots=True)
-class SettleSums:
+class SettleSums(msgspec.Struct, frozen=True):
     """Wait until the collectives of the step have done their work; ends in `SumsSettled` or `StepFailed`."""
 
 
-@dataclass(frozen=True, slots=True)
-class CountStep:
+class CountStep(msgspec.Struct, frozen=True):
     """The step counts: advance the ledger."""
 
 
-@dataclass(frozen=True, slots=True)
-class TellVote:
+class TellVote(msgspec.Struct, frozen=True):
     """Tell all workers how the step ended here; ends in `VotesHeard` or `RoundLost`."""
 
     vote: Vote
 
 
-@dataclass(frozen=True, slots=True)
-class RollBack:
+class RollBack(msgspec.Struct, frozen=True):
     """Undo the step; ends in `StepRolledBack`."""
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitNews:
+class AwaitNews(msgspec.Struct, frozen=True):
     """Wait, but not for long, for news or for the end of a neighbour's connection; ends in `NewsAwaited`."""
 
 
-@dataclass(frozen=True, slots=True)
-class SaveIfDue:
+class SaveIfDue(msgspec.Struct, frozen=True):
     """Save a checkpoint if one is due; in the background."""
 
 
-@dataclass(frozen=True, slots=True)
-class SaveNow:
+class SaveNow(msgspec.Struct, frozen=True):
     """Save a checkpoint and, with `wait`, wait until it is written or the time is up."""
 
     wait: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class TellStraggler:
+class TellStraggler(msgspec.Struct, frozen=True):
     """Show which rank keeps the others waiting; None if none does. `news` if that was not known before."""
 
     slow: Slow | None
     news: bool
 
 
-@dataclass(frozen=True, slots=True)
-class TellRetry:
+class TellRetry(msgspec.Struct, frozen=True):
     """Report that a step failed for an unknown reason, and that it is tried again."""
 
     step: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitAll:
+class AwaitAll(msgspec.Struct, frozen=True):
     """Wait, but not for long, until the others have done their last step too; ends in `AllLeft`."""
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitSaves:
+class AwaitSaves(msgspec.Struct, frozen=True):
     """Wait until every checkpoint that was begun is written."""
 
 
-@dataclass(frozen=True, slots=True)
-class CloseRun:
+class CloseRun(msgspec.Struct, frozen=True):
     """End the training for all workers; if it `failed`, no worker starts it again."""
 
     reason: str
     failed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Leave:
+class Leave(msgspec.Struct, frozen=True):
     """Leave for good."""
 
     reason: str
@@ -426,77 +375,64 @@ class Leave:
 # -- answers to the program --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class StepGiven:
+class StepGiven(msgspec.Struct, frozen=True):
     """There is a round, all its workers have the same state, and the next step may begin."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepBegun:
+class StepBegun(msgspec.Struct, frozen=True):
     """The step may change the state."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepCounted:
+class StepCounted(msgspec.Struct, frozen=True):
     """The step counts, whatever happens to the others."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepUndone:
+class StepUndone(msgspec.Struct, frozen=True):
     """The step was undone and will be done again."""
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorStands:
+class ErrorStands(msgspec.Struct, frozen=True):
     """The error is the program's own and is raised."""
 
 
-@dataclass(frozen=True, slots=True)
-class StateShared:
+class StateShared(msgspec.Struct, frozen=True):
     """The state is the same on all workers of the round."""
 
 
-@dataclass(frozen=True, slots=True)
-class RoundFormed:
+class RoundFormed(msgspec.Struct, frozen=True):
     """There is a round, and this worker is connected to the others."""
 
 
-@dataclass(frozen=True, slots=True)
-class RoundGone:
+class RoundGone(msgspec.Struct, frozen=True):
     """The round was over before the request was done."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingOver:
+class TrainingOver(msgspec.Struct, frozen=True):
     """All steps are done."""
 
 
-@dataclass(frozen=True, slots=True)
-class TooLate:
+class TooLate(msgspec.Struct, frozen=True):
     """The training ended before this worker had any part in it."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingFailed:
+class TrainingFailed(msgspec.Struct, frozen=True):
     """The training cannot continue; `ends_job` if it could not with a new worker either."""
 
     reason: str
     ends_job: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class MustLeave:
+class MustLeave(msgspec.Struct, frozen=True):
     """This worker leaves now; its checkpoint is saved."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Left:
+class Left(msgspec.Struct, frozen=True):
     """This worker has left."""
 
 

@@ -152,19 +152,19 @@ class TrainerMachine:
 
     def handle(self, event: TrainerEvent, now: float) -> list[TrainerEffect]:  # noqa: ARG002 - see the class
         """Decide what one event means."""
-        match event:
-            case t.RoundBroken() | t.NewcomersWait() | t.StopAsked() | t.LeaveNoticed():
-                self._on_news(event)
-            case t.RunEnded():
-                self._on_closed(event)
-            case t.StepAsked() | t.RoundAsked() | t.SyncAsked() | t.LoopLeft() | t.AllLeft():
-                self._on_program(event)
+        match event:  # what every step brings first
             case (
                 t.StepEntered() | t.StepDone() | t.SumsSettled() | t.StepFailed() | t.NewsAwaited() | t.StepRolledBack()
             ):
                 self._on_step(event)
+            case t.StepAsked() | t.RoundAsked() | t.SyncAsked() | t.LoopLeft() | t.AllLeft():
+                self._on_program(event)
             case t.VotesHeard():
                 self._on_votes(event.votes)
+            case t.RoundBroken() | t.NewcomersWait() | t.StopAsked() | t.LeaveNoticed():
+                self._on_news(event)
+            case t.RunEnded():
+                self._on_closed(event)
             case t.RoundSealed() | t.AskFailed() | t.RoundOpened() | t.RoundLost():
                 self._on_round(event)
             case _:
