@@ -345,11 +345,12 @@ def restart(case: str, trials: int) -> list[Sample]:
     side = case.partition(":")[2]
     flags = {
         "warm": ("--preload", "torch"),
-        "standby": ("--preload", "torch", "--standby", "2"),
+        "standby": ("--preload", "torch,own_host", "--standby", "2"),
         "cold": ("--preload", "none"),
         "torchrun": ("--standalone",),
     }[side]
     on_gpu = has_gpu()
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(SCRIPTS / "preload"), os.environ.get("PYTHONPATH", "")])
     samples: list[Sample] = []
     with Scene(device="cuda" if on_gpu else "cpu", backend="nccl" if on_gpu else "gloo") as scene:
         launcher = "torchrun" if side == "torchrun" else "holdfast"

@@ -2,11 +2,11 @@
 
 Blocks of STEPS steps of about STEP_MS take turns: one with torch alone, one with ours, in the same process and over the
 same group, so that whatever slows the machine slows both. HOW is `reduce` (a model of 134 million parameters in
-bfloat16; torch alone sums each gradient by `all_reduce`), `ddp` (the same model in DistributedDataParallel and in
-`run.ddp`) or `tiny` (a kernel that only takes time, and a model of a million parameters: its optimizer is over before
-the host has queued the next step, so nothing hides what the host does meanwhile). The host runs ahead of the GPU where
-the loop lets it. Rank 0 writes a line `bare ours` to FILE for each pair of blocks, in ms a step. Without a GPU all
-steps are `tiny`, with a sleep, and gloo averages.
+bfloat16; torch alone sums each gradient by `all_reduce`, and divides), `ddp` (the same model in
+DistributedDataParallel and in `run.ddp`) or `tiny` (a kernel that only takes time, and a model of a million parameters:
+its optimizer is over before the host has queued the next step, so nothing hides what the host does meanwhile). The host
+runs ahead of the GPU where the loop lets it. Rank 0 writes a line `bare ours` to FILE for each pair of blocks, in ms a
+step. Without a GPU all steps are `tiny`, with a sleep, and gloo averages.
 """
 
 from __future__ import annotations
@@ -114,8 +114,10 @@ def main() -> None:
                 bare.forward = nn.parallel.DistributedDataParallel(bare.model)
             bare.compute()
             if how != "ddp":
-                for parameter in bare.model.parameters():
-                    dist.all_reduce(parameter.grad)
+                gradients = [parameter.grad for parameter in bare.model.parameters()]
+                for gradient in gradients:
+                    dist.all_reduce(gradient)
+                torch._foreach_div_(gradients, dist.get_world_size())
             bare.optimizer.step()
 
         # The first block of each opens what is opened once.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,6 +14,8 @@ from holdfast.torch.sharded import align_gradients, as_part_of, own_part
 from holdfast.train.ring import Ring
 
 BUCKET_BYTES = 25 * 1024 * 1024
+#: A gradient of so many bytes is summed where it is: to copy it costs more than one collective less saves.
+LARGE_BYTES_MIN = 4 * 1024 * 1024
 
 #: Begins to sum one tensor over all workers, in place; returns a function that waits for the end.
 Summing = Callable[[torch.Tensor], Callable[[], Any]]
@@ -21,7 +23,10 @@ Summing = Callable[[torch.Tensor], Callable[[], Any]]
 
 @dataclass(slots=True)
 class _Bucket:
-    """Parameters of one kind, whose gradients are sent as one tensor, and for each how many workers have a gradient."""
+    """Parameters of one kind: the gradients of small ones are sent as one tensor, those of large ones each by itself.
+
+    With them goes for each parameter, the large ones last, how many workers have a gradient.
+    """
 
     parameters: list[torch.nn.Parameter]
     flat: torch.Tensor
@@ -29,6 +34,13 @@ class _Bucket:
     #: The views as gradients, shared out as the parameters are. To make one takes torch longer than a small sum.
     gradients: list[torch.Tensor]
     present: torch.Tensor
+    large: list[torch.nn.Parameter]
+    #: Where the large gradients of this step are summed.
+    sums: list[torch.Tensor] = field(default_factory=list)
+
+    def everyone(self) -> list[torch.nn.Parameter]:
+        """Return all its parameters."""
+        return [*self.parameters, *self.large]
 
 
 class Reducer:
@@ -50,7 +62,7 @@ class Reducer:
         waits = []
         for bucket in self._buckets:
             _fill(bucket, weight)
-            waits.append(summing(bucket.flat))
+            waits += [summing(each) for each in (bucket.flat, *bucket.sums)]
         statistics = self._statistics()
         if statistics:
             flat = torch.cat([each.reshape(-1) for each in statistics])
@@ -69,7 +81,7 @@ class Reducer:
     def forget(self) -> None:
         """Release all sums: an aborted collective may still write to their memory."""
         for bucket in self._buckets:
-            for parameter in bucket.parameters:
+            for parameter in bucket.everyone():
                 parameter.grad = None
         self._trained, self._buckets = [], []
 
@@ -127,60 +139,88 @@ def give_gradients(parameters: list[torch.nn.Parameter], totals: dict[str, Any])
 
 
 def _make_buckets(parameters: Iterable[torch.nn.Parameter]) -> Iterable[_Bucket]:
-    """Put parameters of one dtype and device together, in their order, up to a size."""
-    open_: dict[tuple[torch.dtype, torch.device], list[torch.nn.Parameter]] = {}
+    """Put parameters of one dtype and device together, in their order, up to a size; large ones go with the last."""
+    kinds: dict[tuple[torch.dtype, torch.device], tuple[list[torch.nn.Parameter], list[torch.nn.Parameter]]] = {}
     for parameter in parameters:
         if not parameter.requires_grad:
             continue
-        some = open_.setdefault((parameter.dtype, parameter.device), [])
-        some.append(parameter)
-        if sum(own_part(each).numel() * each.element_size() for each in some) >= BUCKET_BYTES:
-            yield _make_bucket(open_.pop((parameter.dtype, parameter.device)))
-    for some in open_.values():
-        yield _make_bucket(some)
+        small, large = kinds.setdefault((parameter.dtype, parameter.device), ([], []))
+        if _nbytes(parameter) >= LARGE_BYTES_MIN:
+            large.append(parameter)
+            continue
+        small.append(parameter)
+        if sum(map(_nbytes, small)) >= BUCKET_BYTES:
+            yield _make_bucket(small, [])
+            kinds[parameter.dtype, parameter.device] = ([], large)
+    for small, large in kinds.values():
+        if small or large:
+            yield _make_bucket(small, large)
 
 
-def _make_bucket(parameters: list[torch.nn.Parameter]) -> _Bucket:
+def _nbytes(parameter: torch.nn.Parameter) -> int:
+    return own_part(parameter).numel() * parameter.element_size()
+
+
+def _make_bucket(parameters: list[torch.nn.Parameter], large: list[torch.nn.Parameter]) -> _Bucket:
     parts = [own_part(parameter) for parameter in parameters]
     sizes = [part.numel() for part in parts]
-    flat = torch.zeros(sum(sizes) + len(sizes), dtype=parts[0].dtype, device=parts[0].device)
-    *pieces, present = torch.split(flat, [*sizes, len(sizes)])
+    count = len(parameters) + len(large)
+    some = own_part([*parameters, *large][0])
+    flat = torch.zeros(sum(sizes) + count, dtype=some.dtype, device=some.device)
+    *pieces, present = torch.split(flat, [*sizes, count])
     views = [piece.view(part.shape) for piece, part in zip(pieces, parts, strict=True)]
     with torch.no_grad():
         gradients = [as_part_of(view, parameter) for view, parameter in zip(views, parameters, strict=True)]
-    return _Bucket(parameters, flat, views, gradients, present)
+    return _Bucket(parameters, flat, views, gradients, present, large)
 
 
 def _fill(bucket: _Bucket, weight: float) -> None:
     with torch.no_grad():
         here = [
             own_part(parameter.grad) if weight and parameter.grad is not None else None
-            for parameter in bucket.parameters
+            for parameter in bucket.everyone()
         ]
         if any(gradient is not None and gradient.layout is not torch.strided for gradient in here):
             raise UsageError("sparse gradients cannot be averaged: make the embedding with sparse=False")
-        pairs = [(view, grad) for view, grad in zip(bucket.views, here, strict=True) if grad is not None]
+        small, large = here[: len(bucket.views)], here[len(bucket.views) :]
+        pairs = [(view, grad) for view, grad in zip(bucket.views, small, strict=True) if grad is not None]
         # A gradient may be the view itself, if it was set to zero rather than dropped.
         moved = [(view, grad) for view, grad in pairs if view.data_ptr() != grad.data_ptr()]
-        if len(pairs) < len(here):
-            for view, gradient in zip(bucket.views, here, strict=True):
+        if len(pairs) < len(small):
+            for view, gradient in zip(bucket.views, small, strict=True):
                 if gradient is None:
                     view.zero_()
         if moved:
             torch._foreach_copy_([view for view, _ in moved], [grad for _, grad in moved])
         bucket.flat.mul_(weight)
+        bucket.sums = [
+            torch.zeros_like(own_part(parameter), memory_format=torch.contiguous_format)
+            if gradient is None
+            else gradient.contiguous()
+            for parameter, gradient in zip(bucket.large, large, strict=True)
+        ]
+        if bucket.sums:
+            torch._foreach_mul_(bucket.sums, weight)
         bucket.present.fill_(1.0)
-        if len(pairs) < len(here):
+        if any(gradient is None for gradient in here):
             for index, gradient in enumerate(here):
                 bucket.present[index] = 0.0 if gradient is None else 1.0
 
 
 def _hand_out(bucket: _Bucket) -> None:
     """Give every parameter its sum; one that had no gradient on any worker gets none."""
-    missing = [index for index, parameter in enumerate(bucket.parameters) if parameter.grad is None]
+    everyone = bucket.everyone()
+    missing = [index for index, parameter in enumerate(everyone) if parameter.grad is None]
     absent = {index for index in missing if not bucket.present[index]} if missing else set()
     for index, (parameter, gradient) in enumerate(zip(bucket.parameters, bucket.gradients, strict=True)):
         parameter.grad = None if index in absent else gradient
+    first = len(bucket.parameters)
+    for index, (parameter, total) in enumerate(zip(bucket.large, bucket.sums, strict=True), first):
+        if index in absent:
+            parameter.grad = None
+        elif parameter.grad is None or own_part(parameter.grad).data_ptr() != total.data_ptr():
+            parameter.grad = as_part_of(total, parameter)
+    bucket.sums = []
 
 
 def _scatter(flat: torch.Tensor, tensors: list[torch.Tensor]) -> None:
