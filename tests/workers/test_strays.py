@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.workers import strays
 from holdfast.workers.plan import GANG_VARIABLE
-from holdfast.workers.strays import has_token
+from holdfast.workers.strays import children, has_token
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
@@ -47,3 +48,10 @@ def test_a_process_is_known_by_its_token_also_while_it_becomes_another_program(s
 
 def test_a_process_without_an_environment_belongs_to_no_gang(start) -> None:
     assert not has_token(start("/usr/bin/env", "-i", "/bin/sh", "-c", "echo; exec sleep 1000"), "mine")
+
+
+def test_a_list_of_children_that_the_kernel_cut_short_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    lists = iter([[1], [1, 2], [1, 2]])
+    monkeypatch.setattr(strays, "_list_children", lambda _: next(lists))
+
+    assert children(os.getpid()) == [1, 2]

@@ -56,8 +56,25 @@ def read_stat(pid: int) -> Stat | None:
     return Stat(pid, int(fields[1]), int(fields[3]), fields[0], int(fields[19]))
 
 
+#: How often a list of children that keeps changing is read before the last one is believed.
+_READS_MAX = 10
+
+
 def children(pid: int) -> list[int]:
-    """Return the direct children of a process, those of all its threads."""
+    """Return the direct children of a process, those of all its threads.
+
+    The kernel leaves children out of the list while others of them end, and when a thread ends its children go to one
+    that may have been asked already. So the list is read until it comes out twice the same.
+    """
+    found = _list_children(pid)
+    for _ in range(_READS_MAX):
+        before, found = found, _list_children(pid)
+        if found == before:
+            break
+    return found
+
+
+def _list_children(pid: int) -> list[int]:
     found: list[int] = []
     with contextlib.suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - names are all we need
