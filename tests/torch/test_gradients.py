@@ -20,6 +20,13 @@ from holdfast.torch.gradients import Reducer  # noqa: E402
 pytestmark = pytest.mark.torch
 
 
+@pytest.fixture(autouse=True, params=[gradients.LARGE_BYTES_MIN, 60, 0], ids=["copied", "some in place", "in place"])
+def large_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Gradients from this size on are summed where they are; all tests hold for any."""
+    monkeypatch.setattr(gradients, "LARGE_BYTES_MIN", request.param)
+    return int(request.param)
+
+
 class Meeting:
     """Checksums tensors of several threads."""
 
@@ -149,3 +156,25 @@ def test_gradients_of_several_types_travel_as_one_array_each_and_find_back() -> 
         [4.0],
     ]
     assert all(parameter.grad.dtype == parameter.dtype for parameter in parameters)
+
+
+def test_a_large_gradient_is_summed_where_it_is(large_bytes: int) -> None:
+    models = [nn.Linear(3, 2, bias=False), nn.Linear(3, 2, bias=False)]
+    for model in models:
+        model.weight.grad = torch.ones(2, 3)
+    before = [model.weight.grad for model in models]
+
+    together(models, [0.5, 0.5])
+
+    assert [model.weight.grad is grad for model, grad in zip(models, before, strict=True)] == [large_bytes == 0] * 2
+
+
+def test_a_gradient_that_does_not_lie_in_one_piece_is_summed_too() -> None:
+    models = [nn.Linear(3, 2, bias=False), nn.Linear(3, 2, bias=False)]
+    for model in models:
+        model.weight.grad = torch.arange(6.0).reshape(3, 2).t()
+
+    together(models, [0.5, 0.5])
+
+    for model in models:
+        assert torch.equal(model.weight.grad, torch.arange(6.0).reshape(3, 2).t())

@@ -97,6 +97,8 @@ class DeviceSums:
         self._side: Any = _cuda.Stream()
         #: Memory that a running collective may still write to; it must not be reused before the collective has ended.
         self.in_flight: list[torch.Tensor] = []
+        #: How many sums were begun, and how many of these, in their order, are known to be complete.
+        self._begun = self._complete = 0
 
     def begin(self, tensor: torch.Tensor) -> Callable[[], None]:
         """Begin to sum a tensor over all workers, in place; what is returned waits for the end."""
@@ -104,9 +106,12 @@ class DeviceSums:
             raise RoundOverError(reason)  # a group that is being aborted would not let go of us until that is done
         work = self._reduce(tensor)
         self.in_flight.append(tensor)
+        self._begun = number = self._begun + 1
 
         def wait() -> None:
-            self.wait(work)
+            if number > self._complete:  # else a later one was waited for, and sums end in their order
+                self.wait(work)
+                self._complete = number
             self.in_flight = [each for each in self.in_flight if each is not tensor]
 
         return wait
