@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.coordinator.events import (
@@ -341,6 +342,20 @@ def test_when_no_node_of_the_last_round_is_left_a_first_gathering_begins_again()
 
     assert run.machine.stage is Stage.GATHERING
     assert sealed(run.ask("b"))["b"].round.number == 2
+
+
+def test_who_is_expected_is_what_the_first_of_a_new_gathering_says() -> None:
+    """Of two nodes one has left the run for good, the other died, and one in its place comes alone."""
+    run = Run(1, 4, expected=2)
+    for name in ("a", "b"):
+        run.ask(name)
+    run.tell(NodeSaid("b", Leave(run.seq("b"), "drained")))
+    run.ask("a")
+    run.tell(NodeSaid("a", Leave(run.seq("a"), "its worker ended")))
+
+    effects = run.ask("c", settings=msgspec.structs.replace(run.settings, expected=1))
+
+    assert sealed(effects).keys() == {"c"}
 
 
 def test_a_late_coordinator_does_not_blame_its_nodes() -> None:

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from holdfast.coordinator import history, sentences
 from holdfast.coordinator.admission import LEFT_OVER, refusal
 from holdfast.coordinator.budget import Spent, charge_failure
@@ -355,6 +357,9 @@ class RunMachine(Rounds):
     def _add(self, join: Join, now: float, *, earlier: bool) -> Node:
         if self.settings is None or (not self.nodes and self.round is None):
             self.settings = join.settings
+        elif not self.nodes:
+            # Nodes gather anew, and those that were expected before may have left the run.
+            self.settings = msgspec.structs.replace(self.settings, expected=join.settings.expected)
         return self.roster.add(join, now, earlier=earlier)
 
 
