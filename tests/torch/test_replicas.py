@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 from holdfast.errors import UsageError
+from holdfast.torch import TorchState, elastic
 from holdfast.torch.replicas import _divide
 from holdfast.torch.sharded import as_part_of, is_sharded, own_part
 from holdfast.wire.ports import HeldPort
+from holdfast.workers.plan import MEMBER_FILE_VARIABLE
 
 pytestmark = pytest.mark.torch
 
@@ -179,3 +181,13 @@ def test_a_plain_tensor_is_a_part_of_its_own() -> None:
     assert not is_sharded(plain)
     assert own_part(plain).data_ptr() == plain.data_ptr()
     assert as_part_of(plain, torch.zeros(3)) is plain
+
+
+def test_the_backend_that_is_asked_for_is_the_replicas_or_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(MEMBER_FILE_VARIABLE, str(tmp_path / "0" / "member"))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+
+    with pytest.raises(UsageError, match="gloo or nccl, not through 'ring'"):
+        elastic(TorchState(model=torch.nn.Linear(1, 1)), backend="ring", replicas_of="node")

@@ -75,7 +75,7 @@ def submit(
             raise UsageError(
                 f"submit cannot take {known}: {error}; arguments of the function by name are given with "
                 "functools.partial(fn, name=value)"
-            ) from error
+            ) from None
         with get_runner() as runner:
             handle = runner.run(app, scheduler, dict(cfg or {}), workspace)
     except BaseException:

@@ -148,12 +148,10 @@ class ColumnGroup:
         self._timeout = timedelta(seconds=timeout_s)
         if backend == "gloo":
             self._group = c10d.ProcessGroupGloo(keys, view.rank, view.world_size, self._timeout)
-        elif backend == "nccl":
+        else:
             options = c10d.ProcessGroupNCCL.Options()
             options._timeout = self._timeout
             self._group = c10d.ProcessGroupNCCL(keys, view.rank, view.world_size, options)
-        else:
-            raise UsageError(f"replicas talk through gloo or nccl, not through '{backend}'")
 
     def reduce(self, tensor: torch.Tensor) -> Any:
         """Begin to sum a tensor over the column."""
@@ -200,6 +198,11 @@ def replica(of: str | int = "node", *, backend: str = "auto", timeout: timedelta
     if _present is not None:
         if _present.size != size:
             raise UsageError(f"this worker is in a replica of {_present.size} already, not in one of {size}")
+        if backend not in ("auto", _present.backend):
+            raise UsageError(
+                f"this worker's replica talks through {_present.backend} already, not through {backend}: "
+                "give the backend to holdfast.torch.replica"
+            )
         return _present
     if dist.is_initialized():
         raise UsageError("there is a process group already: leave init_process_group to holdfast.torch.replica")
@@ -208,6 +211,7 @@ def replica(of: str | int = "node", *, backend: str = "auto", timeout: timedelta
         raise UsageError(f"this process has no agent (${MEMBER_FILE_VARIABLE} is not set): use `holdfast launch`")
     if backend == "auto":
         backend = "nccl" if torch.cuda.is_available() else "gloo"
+    _check_backend(backend)
     # From now on the agent ends and replaces the workers of a replica together.
     Path(member_file).write_text(str(size))
     folder, name = Path(member_file).parent.parent, f"replica-{number}"
@@ -228,6 +232,11 @@ def replica(of: str | int = "node", *, backend: str = "auto", timeout: timedelta
     )
     _present = Replica(index, size, backend, end, spans=spans)
     return _present
+
+
+def _check_backend(backend: str) -> None:
+    if backend not in ("gloo", "nccl"):
+        raise UsageError(f"replicas talk through gloo or nccl, not through '{backend}'")
 
 
 #: This process's replica, once it has one.

@@ -437,7 +437,7 @@ def elastic(
     if replicas_of is not None:
         from holdfast.torch.replicas import ColumnGroup, replica
 
-        its = replica(replicas_of)
+        its = replica(replicas_of, backend=backend, timeout=timeout)
         rounds = its.rounds(lambda: membership or from_environ(min_workers=min_workers, replica=its.size))
         columns = RoundGroups(its.backend, timeout, ColumnGroup(its.index))
         if checkpoints is not None and checkpoints.gather is None:
