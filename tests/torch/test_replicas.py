@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
 from holdfast.errors import UsageError
 from holdfast.torch import TorchState, elastic
@@ -186,6 +186,8 @@ def test_a_plain_tensor_is_a_part_of_its_own() -> None:
 def test_the_backend_that_is_asked_for_is_the_replicas_or_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    import torch
+
     monkeypatch.setenv(MEMBER_FILE_VARIABLE, str(tmp_path / "0" / "member"))
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
 
