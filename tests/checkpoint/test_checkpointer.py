@@ -19,7 +19,8 @@ from holdfast.checkpoint import (
     checkpointer,
     standard_tiers,
 )
-from holdfast.checkpoint.checksums import Checksums
+from holdfast.checkpoint.checksums import Checksums, checksum
+from holdfast.checkpoint.choose import choose
 from holdfast.checkpoint.keys import Entry, Key
 from holdfast.errors import UsageError
 from holdfast.facts import Fact
@@ -338,6 +339,63 @@ def test_another_copy_of_the_same_step_is_taken_before_an_older_one(tmp_path: Pa
 
     assert found is not None
     assert (found.step, found.data["from"]) == (2, ["second"])
+
+
+def test_only_a_later_step_is_restored_where_one_is_asked_for(tmp_path: Path, told: list[Fact]) -> None:
+    with Checkpointer([StorageTier(tmp_path)]) as checkpoints:
+        for step in (1, 2, 3):
+            checkpoints.save(step, {"w": np.ones(10) * step})
+            checkpoints.wait()
+        for path in tmp_path.glob("step-*3/*.state"):
+            path.write_bytes(bytes(path.stat().st_size))
+
+        found = checkpoints.restore(after=1)
+        assert found is not None
+        assert found.step == 2
+        assert checkpoints.restore(after=2) is None
+
+    assert told[-1].sentence.startswith("no checkpoint after step 2 is complete: step 3 cannot be read")
+
+
+class SlowLister(HeldTier):
+    """A tier that says what it has when the test lets it; or fails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    def entries(self) -> list[Entry]:
+        self.asked += 1
+        if self.error is not None:
+            raise self.error
+        assert self.go.acquire(timeout=PATIENCE_S)
+        return [Entry(Key(9, "run.1", 1, 0), 1, self.name)]
+
+
+def test_a_tier_that_does_not_say_in_time_what_it_has_is_left_out(tmp_path: Path, told: list[Fact]) -> None:
+    tier = SlowLister()
+    checkpoints = Checkpointer([MemoryTier(tmp_path), tier], origin="run.1")
+    checkpoints._memory.save(Key(3, "run.1", 1, 0), memoryview(b"state"), checksum(memoryview(b"state")))
+
+    for _ in range(2):
+        group = checkpoints.latest(timeout=0.01).group
+        assert group is not None
+        assert group.step == 3
+    assert tier.asked == 1, "it is not asked again before it has answered"
+    assert [fact.sentence for fact in told if fact.kind == "checkpoint_refused"] == [
+        "what storage holds cannot be used: it does not answer when it is asked what it has",
+        "what storage holds cannot be used: it was asked what it has a while ago, and has not answered yet",
+    ]
+    tier.go.release(2)
+    checkpoints._looks["storage"].join(PATIENCE_S)
+
+    group = checkpoints.latest(timeout=PATIENCE_S).group
+    assert group is not None
+    assert group.step == 9
+    tier.error = ValueError("not an error of files")
+    assert checkpoints.latest(timeout=PATIENCE_S).group == choose(checkpoints.tiers[0].entries()).group
+    assert told[-1].sentence == "what storage holds cannot be used: ValueError: not an error of files"
+    checkpoints.close()
 
 
 def test_a_state_object_is_saved_and_restored_in_place(tmp_path: Path) -> None:

@@ -289,7 +289,7 @@ def test_a_lost_hosts_state_is_taken_from_its_neighbours_memory(
     for rank in (0, 1):
         checkpoints = Checkpointer(tiers, gather=lambda data: [data])
         entries = [entry for each in tiers for entry in each.entries()]
-        checkpoints._inventory = lambda shard, entries=entries: entries  # type: ignore[method-assign]
+        checkpoints._inventory = lambda *_, entries=entries: entries  # type: ignore[method-assign]
         restored = checkpoints.restore(shard=(rank, 2))
         assert restored is not None
         found[rank] = (restored.step, int(restored.tree["w"][0]), restored.data["from"])

@@ -6,18 +6,25 @@ Bugs planted on purpose show that the checks can fail.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import cast
 
 import msgspec
 import pytest
 
 from holdfast.agent.machine import AgentEffect, AgentEvent, AgentMachine, WorkerFailed
+from holdfast.coordinator.messages import RoundId
 from holdfast.sim import nodes as nodes_module
 from holdfast.sim import workers as workers_module
 from holdfast.sim.scenario import make_training
 from holdfast.sim.simulation import Outcome, Simulation
+from holdfast.sim.training import Model
+from holdfast.sim.violation import Violation
+from holdfast.sim.workers import SimWorker
 from holdfast.train import machine as trainer_module
 from holdfast.train.events import (
     Account,
+    CloseRun,
     MoveState,
     NewsAwaited,
     SavedFound,
@@ -40,6 +47,26 @@ def test_no_step_is_lost_and_every_training_ends(start: int) -> None:
     outcomes = [Simulation(make_training(seed)).run() for seed in range(start, start + 20)]
 
     assert [outcome for outcome in outcomes if outcome.check is not None] == []
+
+
+#: One worker regroups alone behind a partition. It had undone a step that the others counted, and that is in a
+#: checkpoint of one of them.
+UNDONE_ALONE = 9513
+
+
+@pytest.mark.parametrize(("asks", "takes_long"), [(True, False), (False, True), (False, False)])
+def test_a_step_that_others_have_saved_is_not_done_again(
+    monkeypatch: pytest.MonkeyPatch, asks: bool, takes_long: bool
+) -> None:
+    """Either reason to look for checkpoints is enough here; without both the step is lost, as it once was."""
+    if not asks:
+        monkeypatch.setattr(trainer_module, "may_be_behind", lambda _: False)
+    if not takes_long:
+        monkeypatch.setattr(trainer_module, "LONG_WAIT_S", float("inf"))
+
+    lost = Simulation(make_training(UNDONE_ALONE, nodes_max=8)).run().check
+
+    assert lost == (None if asks or takes_long else "no step is lost while a worker or a checkpoint has it")
 
 
 class BlamesItself(TrainerMachine):
@@ -151,6 +178,26 @@ def test_a_training_whose_state_is_lost_ends_its_job(seed: int) -> None:
     ends = [node.outcome for node in simulation.current.values() if node.alive and node.outcome is not None]
     assert ends
     assert not any(outcome.succeeded for outcome in ends)
+
+
+def test_a_loss_that_a_second_worker_tells_is_the_same_loss() -> None:
+    """It tells it when the first has ended, whose torn state was further than its own."""
+    simulation = Simulation(make_training(0))
+    safety = simulation.training
+    assert safety is not None
+    plan = simulation.scenario.training
+    assert plan is not None
+    torn, whole = Model(plan), Model(plan)
+    torn.used, torn.torn, whole.used = [(0, 1), (1, 2)], True, [(0, 1)]
+    first = SimpleNamespace(id="a", alive=True, workers=RoundId(3, "x"), model=torn)
+    second = SimpleNamespace(id="b", alive=True, workers=RoundId(3, "x"), model=whole)
+    safety._workers = {"a": cast("SimWorker", first)}
+    safety.closes(cast("SimWorker", first), CloseRun("step 2 is lost", failed=True))
+    safety._workers = {"b": cast("SimWorker", second)}
+
+    safety.closes(cast("SimWorker", second), CloseRun("step 2 is lost", failed=True))
+    with pytest.raises(Violation, match="a training fails only when its state is lost"):
+        safety.closes(cast("SimWorker", second), CloseRun("step 1 is lost", failed=True))
 
 
 def test_a_worker_that_is_replaced_in_vain_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -18,6 +19,7 @@ from holdfast.coordinator.query import ask_coordinator
 from holdfast.errors import NotRetryableError, RoundOverError, UsageError
 from holdfast.facts import facts
 from holdfast.rendezvous import RendezvousParameters
+from holdfast.train import machine
 from holdfast.train.membership import Membership, worker_settings
 from holdfast.train.run import Run, elastic
 from holdfast.wire.address import Endpoint
@@ -25,6 +27,8 @@ from holdfast.wire.ports import HeldPort
 from holdfast.wire.secret import find_secret
 
 np = pytest.importorskip("numpy")
+
+WAIT_S = 240.0
 
 
 @pytest.fixture(autouse=True)
@@ -235,6 +239,91 @@ def test_a_training_does_not_begin_anew_over_checkpoints_that_cannot_be_read(por
     with pytest.raises(NotRetryableError, match="none can be read"):
         train_with(tmp_path / "kept", other.port, epochs=1)
     other.close()
+
+
+class Lister(StorageTier):
+    """Counts how often it is asked what it has; may fail then."""
+
+    def __init__(self, url: Path) -> None:
+        super().__init__(url, keep=None)  # to delete old ones it would list them, too
+        self.lists = 0
+        self.fails = False
+
+    def entries(self, after: int | None = None) -> list[Any]:
+        self.lists += 1
+        if self.fails:
+            raise ValueError("the storage is not itself")
+        return super().entries(after)
+
+
+def lose_one(port: int, folder: Path, lost: int, *, fails: bool = False) -> tuple[list[int], list[float], int]:
+    """Have one worker count and save a step that the other undoes, and then leave.
+
+    Returns the steps of the worker that stays, its sum, and how often it looked for checkpoints after its first round.
+    """
+    summed = threading.Event()
+    result: list[Any] = []
+
+    def work(_: int) -> None:
+        tier = Lister(folder)
+        tried: list[int] = []
+        stays, first = False, 0
+        with (
+            Checkpointer([tier], every=Every(steps=1), origin="steps.1") as kept,
+            elastic(holdfast.NumpyState(total=np.zeros(1)), membership=member(port, 2), checkpoints=kept) as run,
+        ):
+            for step in run.steps(steps=4):
+                if not tried:
+                    stays, first = run.rank != lost, tier.lists
+                tried.append(step.number)
+                with step:
+                    step.add(np.ones(1))
+                    run.state.total = run.state.total + step.total()
+                    if step.number == 1 and run.world_size == 2:
+                        if stays:
+                            assert summed.wait(WAIT_S)
+                            tier.fails = fails
+                            raise RoundOverError("the sum never arrived")
+                        summed.set()
+                if not stays and step.number == 1:
+                    assert kept.wait(WAIT_S)
+                    raise KeyError("it is gone")
+            result.extend([tried, run.state.total.tolist(), tier.lists - first])
+
+    def work_or_fail(number: int) -> None:
+        with contextlib.suppress(KeyError):
+            work(number)
+
+    together(port, 2, work_or_fail)
+    return result[0], result[1], result[2]
+
+
+def test_a_step_that_only_a_checkpoint_has_is_not_done_again(port: int, tmp_path: Path) -> None:
+    steps, total, lists = lose_one(port, tmp_path / "kept", lost=0)
+
+    assert steps == [0, 1, 2, 3], "step 1 came again"
+    assert total == [2.0 + 2.0 + 1.0 + 1.0]
+    assert lists > 0
+
+
+def test_where_the_one_that_writes_checkpoints_lives_storage_is_not_asked(
+    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "LONG_WAIT_S", float("inf"))  # a busy machine may take long to form a round
+
+    steps, total, lists = lose_one(port, tmp_path / "kept", lost=1)
+
+    assert steps == [0, 1, 1, 2, 3]
+    assert total == [2.0 + 1.0 + 1.0 + 1.0]
+    assert lists == 0
+
+
+def test_a_storage_that_fails_does_not_end_a_training_that_has_its_state(port: int, tmp_path: Path) -> None:
+    steps, total, lists = lose_one(port, tmp_path / "kept", lost=0, fails=True)
+
+    assert steps == [0, 1, 1, 2, 3]
+    assert total == [2.0 + 1.0 + 1.0 + 1.0]
+    assert lists > 0
 
 
 def test_a_worker_that_is_told_to_leave_saves_first(port: int, tmp_path: Path) -> None:

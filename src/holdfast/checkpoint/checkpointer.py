@@ -107,6 +107,8 @@ class Checkpointer:
         self._gave_up = False
         self._thread: threading.Thread | None = None
         self._agreements = 0
+        #: Tiers that are being looked at with a limit, and may not have answered yet.
+        self._looks: dict[str, threading.Thread] = {}
 
     # -- saving ----------------------------------------------------------------------------------------------------
 
@@ -248,15 +250,20 @@ class Checkpointer:
 
     # -- restoring -------------------------------------------------------------------------------------------------
 
-    def latest(self, shard: tuple[int, int] = ALONE) -> Choice:
-        """Return which checkpoint would be restored, and why; workers with a shard each must call this together."""
-        return choose(self._inventory(shard))
+    def latest(self, shard: tuple[int, int] = ALONE, *, timeout: float | timedelta | None = None) -> Choice:
+        """Return which checkpoint would be restored, and why; workers with a shard each must call this together.
+
+        With `timeout`, a tier that fails in any way or has not listed its checkpoints by then is reported and left out.
+        """
+        return choose(self._inventory(shard, None if timeout is None else to_seconds(timeout)))
 
     def restore(
         self,
         shard: tuple[int, int] = ALONE,
         *,
         step: int | None = None,
+        after: int | None = None,
+        timeout: float | timedelta | None = None,
         into: Any = None,
         deal: Deal = deal_evenly,
     ) -> Restored | None:
@@ -264,12 +271,13 @@ class Checkpointer:
 
         Workers with a shard each must call this together. If another number of workers saved the state, each gets its
         part by `deal` of the arrays declared as `FlatSlice`, and the rest from shard `rank % saved world`. A checkpoint
-        that cannot be read is reported as a fact, and the next best is taken. `into` is a state with `apply_snapshot`.
+        that cannot be read is reported as a fact, and the next best is taken; with `after`, only one of a later step
+        than this. `timeout` is that of `latest`. `into` is a state with `apply_snapshot`.
         """
-        entries = self._inventory(shard)
+        entries = self._inventory(shard, None if timeout is None else to_seconds(timeout))
         refusals: dict[tuple[int, str, int], str] = {}
         while True:
-            choice = choose(entries, step=step, refused=refusals)
+            choice = choose(entries, step=step, after=after, refused=refusals)
             if choice.group is None:
                 telling.absent(choice.sentence, choice.data)
                 return None
@@ -342,9 +350,10 @@ class Checkpointer:
 
     # -- agreeing --------------------------------------------------------------------------------------------------
 
-    def _inventory(self, shard: tuple[int, int]) -> list[Entry]:
+    def _inventory(self, shard: tuple[int, int], limit_s: float | None = None) -> list[Entry]:
         """Return the shards that all workers together can see."""
         alone = shard[1] == 1
+        deadline = None if limit_s is None else time.monotonic() + limit_s
         entries: list[Entry] = []
         for tier in self.tiers:
             # Storage is the same for all; a neighbour's memory is listed by the workers who live there.
@@ -353,7 +362,7 @@ class Checkpointer:
             ):
                 continue
             try:
-                entries += tier.entries()
+                entries += tier.entries() if deadline is None else self._list_until(tier, deadline)
             except (HoldfastError, OSError) as error:
                 telling.refused(-1, tier.name, "", error)
         told = json.dumps([[*_told(entry)] for entry in entries]).encode()
@@ -361,6 +370,28 @@ class Checkpointer:
         found: list[Entry] = []
         for text in self._gather(told, shard):
             found += [_heard(one, here) for one in json.loads(text)]
+        return found
+
+    def _list_until(self, tier: Tier, deadline: float) -> list[Entry]:
+        """List a tier on a thread of its own; raises `OSError` if it fails or has not answered by the deadline."""
+        answer: queue.SimpleQueue[list[Entry] | Exception] = queue.SimpleQueue()
+
+        def look() -> None:
+            try:
+                answer.put(tier.entries())
+            except Exception as error:  # noqa: BLE001 - whatever a storage raises is for the one that waits
+                answer.put(error)
+
+        before = self._looks.get(tier.name)
+        if before is not None and before.is_alive():
+            raise TimeoutError("it was asked what it has a while ago, and has not answered yet")
+        self._looks[tier.name] = start_thread(look, f"holdfast checkpoints in {tier.name}")
+        try:
+            found = answer.get(timeout=max(deadline - time.monotonic(), 0.0))
+        except queue.Empty:
+            raise TimeoutError("it does not answer when it is asked what it has") from None
+        if isinstance(found, Exception):
+            raise OSError(f"{type(found).__name__}: {found}") from found
         return found
 
     def _gather(self, data: bytes, shard: tuple[int, int]) -> list[bytes]:

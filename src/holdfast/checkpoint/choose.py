@@ -65,16 +65,21 @@ def group_up(entries: Iterable[Entry]) -> list[Group]:
 
 
 def choose(
-    entries: Iterable[Entry], *, step: int | None = None, refused: dict[tuple[int, str, int], str] | None = None
+    entries: Iterable[Entry],
+    *,
+    step: int | None = None,
+    after: int | None = None,
+    refused: dict[tuple[int, str, int], str] | None = None,
 ) -> Choice:
     """Choose the newest checkpoint that is complete over all tiers together, or the one of `step`.
 
-    `refused` has the checkpoints that could not be read, with the reason.
+    With `after` none of this step or an earlier one is chosen. `refused` has the checkpoints that could not be read,
+    with the reason.
     """
     refused = refused or {}
     passed: list[str] = []
     for group in group_up(entries):
-        if step is not None and group.step != step:
+        if (step is not None and group.step != step) or (after is not None and group.step <= after):
             continue
         if group.name in refused:
             passed.append(f"step {group.step} cannot be read ({refused[group.name]})")
@@ -83,6 +88,7 @@ def choose(
         else:
             return _chosen(group, passed)
     what = "no checkpoint" if step is None else f"no checkpoint of step {step}"
+    what += "" if after is None else f" after step {after}"
     why = f": {'; '.join(passed[:NAMED_MAX])}" if passed else ""
     found = "was found" if not passed else "is complete"
     return Choice(None, f"{what} {found}{why}", {"step": None, "passed_over": passed})

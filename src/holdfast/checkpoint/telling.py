@@ -48,11 +48,12 @@ def failed(step: int, tier: str, error: BaseException | str, **data: Any) -> Non
 
 
 def refused(step: int, tier: str, place: str, error: BaseException) -> None:
-    """Report a shard that could not be read; another copy or an older step is used."""
+    """Report a shard that could not be read, or with step -1 a tier; another copy or an older step is used."""
+    what = f"step {step} in {tier}{f' ({place})' if place else ''} is refused"
     _tell(
         Fact(
             "checkpoint_refused",
-            f"step {step} in {tier}{f' ({place})' if place else ''} is refused: {error}",
+            f"{what if step >= 0 else f'what {tier} holds cannot be used'}: {error}",
             {"step": step, "tier": tier, "place": place, "error": str(error)},
             WARNING,
         )

@@ -207,7 +207,9 @@ class TrainingSafety(Safety):
     def closes(self, worker: SimWorker, close: t.CloseRun) -> None:
         """Look at a worker that ends the training for all."""
         if close.failed:
+            # Others of the round come to the same end a moment later, when the first may be gone already.
+            if close.reason != self.failed_for:
+                self._check_lost(worker)
             self.failed_for = close.reason
-            self._check_lost(worker)
         elif worker.model.step < worker.training.steps:
             raise Violation("a training ends after its last step", f"{worker.id} ends it at step {worker.model.step}")

@@ -48,7 +48,7 @@ class SimWorker(MemberProcess):
         self.scenario, self.disk = scenario, disk
         spec = NodeSpec(node=name, host=plan.host, role=plan.role, local_world_size=1, port=0, lease_s=scenario.lease_s)
         self.join_as(name, WORKERS_RUN, spec, self.training.settings())
-        self.trainer = TrainerMachine()
+        self.trainer = TrainerMachine(keeps=self.training.save_every > 0)
         self.model = Model(self.training)
         #: The rounds in which this worker has begun to train.
         self.rounds_begun: dict[RoundId, None] = {}
@@ -178,7 +178,7 @@ class SimWorker(MemberProcess):
             case t.TellAccount():
                 self._collective("accounts", effect.account)
             case t.RestoreSaved():
-                self._later(self.training.disk_s, self._restore)
+                self._later(self.training.disk_s, self._restore, effect.after)
             case t.MoveState():
                 mine = self.model.copy() if self._rank == effect.source else None
                 self._collective("move", (mine, effect))
@@ -337,9 +337,9 @@ class SimWorker(MemberProcess):
             self.tell(f"takes the state of step {self.model.step} from rank {effect.source}")
         self.go(t.StateMoved(self.model.step))
 
-    def _restore(self) -> None:
+    def _restore(self, after: int | None) -> None:
         saved = self.disk.read()
-        if saved is None:
+        if saved is None or (after is not None and saved.step <= after):
             self.go(t.SavedUnreadable())
             return
         self.model.take(saved)

@@ -29,6 +29,12 @@ class Account(msgspec.Struct, frozen=True, array_like=True):
     #: The round in which its last step was counted, or its state restored. States with the same step of the same round
     #: are the same.
     counted_in: int = 0
+    #: Whether it comes straight from the last round with a whole state, and so did not look for checkpoints.
+    straight: bool = False
+    #: Whether it was the one that writes checkpoints in the last round: none of them is further than it was.
+    wrote: bool = False
+    #: It could not read checkpoints of steps up to this one, though it tried; -1 for none.
+    refused: int = -1
 
 
 class Vote(msgspec.Struct, frozen=True, array_like=True):
@@ -281,7 +287,12 @@ class SyncState(msgspec.Struct, frozen=True):
 
 
 class FindSaved(msgspec.Struct, frozen=True):
-    """Look for the newest checkpoint; ends in `SavedFound`."""
+    """Look for the newest checkpoint; ends in `SavedFound`.
+
+    Where there is a limit, what has not been found by then, or cannot be asked, counts as not there.
+    """
+
+    limit_s: float | None = None
 
 
 class TellAccount(msgspec.Struct, frozen=True):
@@ -291,7 +302,13 @@ class TellAccount(msgspec.Struct, frozen=True):
 
 
 class RestoreSaved(msgspec.Struct, frozen=True):
-    """Restore the newest checkpoint; ends in `SavedRestored` or `SavedUnreadable`."""
+    """Restore the newest checkpoint that can be read; ends in `SavedRestored` or `SavedUnreadable`.
+
+    With `after`, one of a later step than this, or none. The limit is that of `FindSaved`.
+    """
+
+    after: int | None = None
+    limit_s: float | None = None
 
 
 class MoveState(msgspec.Struct, frozen=True):

@@ -24,7 +24,9 @@ The rules:
    first marks it as not whole, and marks it as whole at its end.
 3. When a round begins, all workers take the most advanced whole state, or a checkpoint that is further than all of
    them. Of states that have the same step, counted in different rounds, the later round's is taken. A worker looks for
-   checkpoints unless it comes straight from the last round with a whole state.
+   checkpoints unless it comes straight and soon from the last round with a whole state. If the one that wrote
+   checkpoints in that round is not among them, all look: it may have counted and saved a step that they undid. A worker
+   that can go on without a checkpoint waits only so long for one to be found, and tries only so often to read it.
 4. If no whole state is as far as a worker once was, the training goes back to the newest checkpoint, or to a whole
    state that is further than that. Without a checkpoint it ends as failed, and the job with it: it never starts again
    at an earlier step by itself, and a new worker could not mend it. A worker that was away while the others went back
@@ -43,7 +45,7 @@ from typing import Any
 
 from holdfast.train import events as t
 from holdfast.train.events import Account, Blame, TrainerEffect, TrainerEvent, Vote
-from holdfast.train.source import Plan, choose_source
+from holdfast.train.source import Plan, choose_source, may_be_behind
 from holdfast.train.stragglers import Stragglers
 
 #: Workers vote this often, or at every step if steps take longer; and at least once in this many steps.
@@ -57,6 +59,11 @@ ATTEMPTS_MAX = 100
 NEWS_WAIT_S = 2.0
 #: How often a checkpoint may vanish while it is restored.
 RESTORES_MAX = 3
+#: How long a worker that has a whole state looks for a checkpoint that is further.
+LOOK_MAX_S = 5.0
+#: A round that took longer than this to form costs little more if its workers look for checkpoints, too. Workers that
+#: they waited for in vain may have saved their state before they gave up.
+LONG_WAIT_S = 1.0
 
 HALF_BEGUN = (
     "the worker whose state the others were taking over is gone, and no step had been done; a new worker begins in the "
@@ -107,11 +114,13 @@ IN_STEP = frozenset({Stage.READY, Stage.STEPPING, Stage.SETTLING, Stage.VOTING})
 class TrainerMachine:
     """Decides for one worker; see the module's opening.
 
-    Every wait is an effect whose driver bounds it, so time alone changes nothing here.
+    `keeps` says whether the training has checkpoints. Every wait is an effect whose driver bounds it, so time alone
+    changes nothing here.
     """
 
-    def __init__(self, vote_every_s: float = VOTE_EVERY_S) -> None:
+    def __init__(self, vote_every_s: float = VOTE_EVERY_S, *, keeps: bool = True) -> None:
         self.stage = Stage.IDLE
+        self._keeps = keeps
         self._vote_every_s = vote_every_s
         self.round: t.RoundSealed | None = None
         #: How many steps the state has.
@@ -137,8 +146,15 @@ class TrainerMachine:
         #: The round in which the last step was counted, and that of the state which is being taken.
         self._counted_in = 0
         self._takes_from = 0
-        #: The last round in which the state was shared.
-        self._shared_in = 0
+        #: The last round in which the state was shared, and this worker's rank in it.
+        self._shared_in, self._shared_as = 0, -1
+        #: When a round was asked for, and whether it took long.
+        self._now = self._asked_at = 0.0
+        self._waited_long = False
+        #: The newest checkpoint that this worker can read; None where it has not looked.
+        self._saved: int | None = None
+        #: This worker goes on without checkpoints up to this step: it could not read them.
+        self.refused = -1
         self._seconds = 0.0
         self._vote_at = 0
         self._voted = -1
@@ -150,8 +166,9 @@ class TrainerMachine:
 
     # -- the contract --------------------------------------------------------------------------------------------------
 
-    def handle(self, event: TrainerEvent, now: float) -> list[TrainerEffect]:  # noqa: ARG002 - see the class
+    def handle(self, event: TrainerEvent, now: float) -> list[TrainerEffect]:
         """Decide what one event means."""
+        self._now = now
         match event:  # what every step brings first
             case (
                 t.StepEntered() | t.StepDone() | t.SumsSettled() | t.StepFailed() | t.NewsAwaited() | t.StepRolledBack()
@@ -280,6 +297,7 @@ class TrainerMachine:
     def _ask(self, reason: str) -> None:
         self.stage = Stage.JOINING
         self._regroup = reason
+        self._asked_at = self._now
         self._out.append(t.CloseRound())
         if self._closed is not None:
             self._on_closed(self._closed)
@@ -293,6 +311,7 @@ class TrainerMachine:
                 self.round = event
                 self._newcomers = False
                 self._vote_at = 0
+                self._waited_long = self._now - self._asked_at > LONG_WAIT_S
                 self._out.append(t.OpenRound())
             case t.AskFailed() if self.stage is Stage.JOINING:
                 self.stage = Stage.OVER
@@ -333,27 +352,21 @@ class TrainerMachine:
     def _on_state(self, event: TrainerEvent) -> None:
         match event:
             case t.SharingAsked():
-                self._sharing = True
+                self._sharing, self._saved = True, None
                 if self._comes_straight():
-                    self._tell_account(-1)
+                    self._tell_account()
                 else:
-                    self._out.append(t.FindSaved())
+                    self._look()
             case t.SavedFound():
-                self._tell_account(event.step)
+                self._saved = event.step
+                self._tell_account()
             case t.AccountsHeard():
                 self._on_accounts(event.accounts)
             case t.SavedRestored():
                 self.step, self._restores, self._counted_in = event.step, 0, self._round_number
                 self._move()
             case t.SavedUnreadable():
-                self.whole, self._plan = self._whole_before, None
-                self._restores += 1
-                if self._restores == RESTORES_MAX:
-                    # This worker ends, and is replaced a while later; by then the storage may be back.
-                    self._sharing, self.stage = False, Stage.OVER
-                    self._out.append(t.TrainingFailed(UNREADABLE))
-                else:
-                    self._on_lost(t.RoundLost("the checkpoint that was there a moment ago cannot be read any more"))
+                self._on_unreadable()
             case t.StateMoved():
                 self.step = event.step
                 self._counted_in = self._takes_from
@@ -363,7 +376,7 @@ class TrainerMachine:
                 self.whole = self.synced = True
                 self._regroup = None
                 assert self.round is not None
-                self._shared_in = self.round.number
+                self._shared_in, self._shared_as = self.round.number, self.round.rank
                 self._out.append(t.StepGiven())
             case _:
                 raise AssertionError(f"{event} while {self.stage}")
@@ -372,14 +385,32 @@ class TrainerMachine:
     def _round_number(self) -> int:
         return self.round.number if self.round is not None else 0
 
-    def _comes_straight(self) -> bool:
-        """Whether this worker was in the last round, so that no checkpoint can be further than its state."""
-        return self.synced and self.whole and self.round is not None and self._shared_in == self.round.number - 1
+    @property
+    def _was_in_last(self) -> bool:
+        return self._shared_in > 0 and self._shared_in == self._round_number - 1
 
-    def _tell_account(self, saved: int) -> None:
-        self._out.append(t.TellAccount(Account(self.step, self.whole, self.synced, saved, self._counted_in)))
+    def _comes_straight(self) -> bool:
+        """Whether only a worker that was in the last round with this one can have saved a later step."""
+        long = self._waited_long and self._keeps
+        return self.synced and self.whole and self._was_in_last and not long
+
+    def _look(self) -> None:
+        # A worker that has nothing else must know what there is, however long that takes.
+        self._out.append(t.FindSaved(LOOK_MAX_S if self.synced and self.whole else None))
+
+    def _tell_account(self) -> None:
+        straight, saved = self._keeps and self._saved is None, -1 if self._saved is None else self._saved
+        wrote = self._was_in_last and self._shared_as == 0
+        mine = Account(self.step, self.whole, self.synced, saved, self._counted_in, straight, wrote, self.refused)
+        self._out.append(t.TellAccount(mine))
 
     def _on_accounts(self, accounts: Sequence[Account]) -> None:
+        if may_be_behind(accounts):  # all hear the same, so all tell their accounts once more
+            if self._saved is None:
+                self._look()
+            else:
+                self._tell_account()
+            return
         chosen = choose_source(accounts)
         if chosen == 0:
             # No step is lost: workers in the places of these begin with the state that a program begins with.
@@ -395,9 +426,24 @@ class TrainerMachine:
         self._takes_from = self._round_number if chosen.restores else accounts[chosen.source].counted_in
         if chosen.restores and chosen.source == self._rank:
             self.whole = False
-            self._out.append(t.RestoreSaved())
+            self._out.append(t.RestoreSaved(chosen.after, None if chosen.after is None else LOOK_MAX_S))
         else:
             self._move()
+
+    def _on_unreadable(self) -> None:
+        assert self._plan is not None
+        unread = self._plan.saved
+        self.whole, self._plan = self._whole_before, None
+        self._restores += 1
+        if self._restores >= RESTORES_MAX:
+            self._restores = 0
+            if not (self.whole and self.synced):
+                # This worker ends, and is replaced a while later; by then the storage may be back.
+                self._sharing, self.stage = False, Stage.OVER
+                self._out.append(t.TrainingFailed(UNREADABLE))
+                return
+            self.refused = unread
+        self._on_lost(t.RoundLost("the checkpoint that was there a moment ago cannot be read any more"))
 
     def _move(self) -> None:
         plan = self._plan

@@ -17,23 +17,38 @@ class Plan:
     restores: bool
     #: The ranks that take the state from the source.
     to: tuple[int, ...]
+    #: The step of that checkpoint, and the step that workers have without it; None if they have none.
+    saved: int = -1
+    after: int | None = None
+
+
+def may_be_behind(accounts: Sequence[Account]) -> bool:
+    """Whether there may be a checkpoint that is further than every worker, though none has looked for it.
+
+    Workers that undid their last step are one behind a worker that counted it. If that one wrote a checkpoint of it
+    and is not among them, only the checkpoint knows.
+    """
+    return any(account.straight for account in accounts) and not any(account.wrote for account in accounts)
 
 
 def choose_source(accounts: Sequence[Account]) -> Plan | int:
     """Choose whose state all workers take, or return the step whose state is lost.
 
     The source is the most advanced whole state; of equals one that has trained with others, then the lowest rank. A
-    checkpoint is taken where it is further than every whole state. Where there are checkpoints the training may go back
-    to an earlier step; without any it may not.
+    checkpoint is taken where it is further than every whole state, unless a worker that can do without has tried to
+    read it in vain. Where there are checkpoints the training may go back to an earlier step; without any it may not.
     """
     ranks = range(len(accounts))
     whole = [rank for rank in ranks if accounts[rank].whole]
     best = max((accounts[rank].step for rank in whole), default=-1)
     newest = max((accounts[rank].counted_in for rank in whole if accounts[rank].step == best), default=0)
-    saver = max(ranks, key=lambda rank: (accounts[rank].saved, -rank))
+    kept = any(accounts[rank].synced and accounts[rank].step == best for rank in whole)
+    refused = max((account.refused for account in accounts), default=-1) if kept else -1
+    # Of those that see the same checkpoint one that can go on without it reads it.
+    saver = max(ranks, key=lambda rank: (accounts[rank].saved, accounts[rank].whole and accounts[rank].synced, -rank))
     saved = accounts[saver].saved
-    if saved > best:
-        return Plan(saver, True, tuple(rank for rank in ranks if rank != saver))
+    if saved > max(best, refused):
+        return Plan(saver, True, tuple(rank for rank in ranks if rank != saver), saved, best if kept else None)
     # A worker that comes back from an older round may have been further: the training went back without it.
     furthest = max((account.step for account in accounts if account.counted_in >= newest), default=best)
     if best < furthest and saved < 0:

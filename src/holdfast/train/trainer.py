@@ -95,7 +95,7 @@ class Trainer:
         shard: tuple[int, int] = ALONE,
     ) -> None:
         worker_telemetry.tell_facts()
-        self.machine = TrainerMachine(vote_every_s)
+        self.machine = TrainerMachine(vote_every_s, keeps=checkpoints is not None)
         self._decider: Decider = MachineDecides(self.machine, carry_out) if decider is None else decider(self.machine)
         self.membership = membership
         self.position: Position = StepCount()
@@ -335,15 +335,19 @@ class Trainer:
         )
         return t.StateSynced()
 
-    def _find_saved(self, _: t.FindSaved) -> t.TrainerEvent:
-        group = self.checkpoints.latest(self._shard).group if self.checkpoints is not None else None
+    def _find_saved(self, effect: t.FindSaved) -> t.TrainerEvent:
+        if self.checkpoints is None:
+            return t.SavedFound(-1)
+        group = self.checkpoints.latest(self._shard, timeout=effect.limit_s).group
         return t.SavedFound(-1 if group is None else group.step)
 
     def _tell_account(self, effect: t.TellAccount) -> t.TrainerEvent:
         return self._together(lambda: t.AccountsHeard(self._gather(effect.account, t.Account)))
 
-    def _restore_saved(self, _: t.RestoreSaved) -> t.TrainerEvent:
-        restored = self.checkpoints.restore(self._shard) if self.checkpoints is not None else None
+    def _restore_saved(self, effect: t.RestoreSaved) -> t.TrainerEvent:
+        if self.checkpoints is None:
+            return t.SavedUnreadable()
+        restored = self.checkpoints.restore(self._shard, after=effect.after, timeout=effect.limit_s)
         if restored is None:
             return t.SavedUnreadable()
         self._become(restored.tree)
