@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.workers import Gang, Program, WorkerPlan
 from holdfast.workers.family import family
-from holdfast.workers.orphans import LOOKS_MIN, is_waited_for
+from holdfast.workers.orphans import LOOKS_MIN, Orphans, is_waited_for
 from holdfast.workers.strays import children, read_stat
 
 PATIENCE_S = 240.0
@@ -79,6 +79,28 @@ def test_an_orphan_that_outlives_the_gang_is_reaped_when_it_ends(gang, monkeypat
     left = [Path(f"/proc/{each}/cmdline").read_text() for each in children(os.getpid()) if read_stat(each)]
     assert not thread.is_alive(), f"another test has left processes: {left}"
     assert read_stat(pid) is None
+
+
+def test_a_look_that_began_before_the_end_is_not_the_last():
+    looks, looking, ended = [], threading.Event(), threading.Event()
+
+    class Slow(Orphans):
+        def look(self):
+            looks.append(self._open)
+            looking.set()
+            assert ended.wait(PATIENCE_S)
+            return 0
+
+    orphans = Slow(frozenset, look_s=0.01)
+    orphans.begin()
+    thread = orphans._thread
+    assert looking.wait(PATIENCE_S)
+
+    orphans.end()
+    ended.set()
+    thread.join(PATIENCE_S)
+
+    assert looks == [True, False]
 
 
 def test_an_orphan_that_comes_while_the_thread_looks_is_reaped(gang, monkeypatch):

@@ -73,9 +73,12 @@ class Orphans:
     def _run(self) -> None:
         while True:
             self._wake.wait(self._look_s)
+            with self._lock:
+                was_open = self._open
             left = self.look()
             with self._lock:
-                if not self._open and not left:
+                # A look that began before the end may not have seen the last orphans.
+                if not was_open and not self._open and not left:
                     self._thread = None
                     self._own.clear()
                     return
