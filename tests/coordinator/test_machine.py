@@ -18,12 +18,15 @@ from holdfast.coordinator.machine import (
 )
 from holdfast.coordinator.messages import (
     Ack,
+    Ballot,
     Beat,
     Broken,
     Close,
     Closed,
     Elect,
+    Heir,
     Join,
+    Memory,
     NodeSpec,
     Out,
     Phase,
@@ -33,8 +36,10 @@ from holdfast.coordinator.messages import (
     Rejected,
     Report,
     Resend,
+    RoundId,
     RunSettings,
     Sealed,
+    Term,
 )
 from holdfast.machine import Tick
 from holdfast.wire.frames import Message
@@ -199,6 +204,22 @@ def test_workers_are_taken_in_where_the_coordinator_of_their_agents_has_come_bac
     coordinator.say("z", msgspec.structs.replace(worker, seq=2))
 
     assert not sent(coordinator.say("z", Beat(3, Phase.WAITING, 1, None)), Out)
+
+
+def test_a_node_that_was_in_no_round_begins_none_at_an_agent_that_takes_over() -> None:
+    """It joins before the agent's own node does, and the rounds that the agent knows of count all the same."""
+    coordinator = Coordinator()
+    settings = RunSettings(1, 2, takeover=True, expected=1)
+    spare = msgspec.structs.replace(join("c"), settings=settings, pledge=Pledge())
+    ballot = Ballot(RoundId(1, "n"), 1, 2, "a", ("a", "b"), firm=True, spares=1)
+    coordinator.connect("x")
+
+    coordinator.tell(Lead("job", Memory(("b",), Term(1, "before"), (ballot,), (Heir("b", "10.0.0.2:1"),))))
+    effects = coordinator.say("x", spare)
+    coordinator.now += 60.0
+    effects += coordinator.tell(Tick())
+
+    assert not sent(effects, Sealed)
 
 
 def test_workers_that_come_back_before_their_agents_get_their_round_when_these_are_back() -> None:

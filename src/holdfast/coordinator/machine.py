@@ -41,7 +41,6 @@ from holdfast.coordinator.messages import (
     Closed,
     Fail,
     Finish,
-    Heir,
     Join,
     Leave,
     Memory,
@@ -111,8 +110,7 @@ class Lead(msgspec.Struct, frozen=True):
     """This process's own agent carries the run's coordinator from now on, since the one before is gone."""
 
     run: str
-    heirs: tuple[Heir, ...] = ()
-    #: What the process before this one knew of the run, if it was in it.
+    #: What the agent knows of the run, from its own rounds or from those of the process before it.
     memory: Memory | None = None
 
 
@@ -405,8 +403,9 @@ class CoordinatorMachine:
         match event:
             case Lead():
                 moved = self.takeover.elsewhere.pop(event.run, None) is not None
-                if (event.heirs or event.memory) and (moved or event.run not in self.runs):
-                    self._run(event.run, Leads(event.heirs, event.memory), now)
+                known = event.memory
+                if known and (known.ballots or known.heirs) and (moved or event.run not in self.runs):
+                    self._run(event.run, Leads(known), now)
             case Follow():
                 if event.run in self.runs:
                     self._step_down(event.run, event.address, OUT_REASON)

@@ -101,7 +101,11 @@ class Standing:
     # -- what is heard ----------------------------------------------------------------------------------------------
 
     def recall(self, memory: Memory, now: float) -> None:
-        """Take in what the process before this one knew."""
+        """Take in what the agent knows that carries this coordinator.
+
+        Its own node may be the last one to join, and a node that was in no round the first: that one would begin anew.
+        """
+        self.addresses.update({heir.node: heir.address for heir in memory.heirs})
         self._take_in(memory.ballots)
         self._tried_at = now + TRIED_S
         self._hear_term(memory.term)
