@@ -5,16 +5,19 @@ from typing import Any
 import msgspec
 
 from holdfast.coordinator.machine import (
+    AskOther,
     Connected,
     CoordinatorEffect,
     CoordinatorEvent,
     CoordinatorMachine,
     Disconnected,
     Follow,
+    Found,
     Lead,
     Received,
     SaveRun,
     Send,
+    Stray,
 )
 from holdfast.coordinator.messages import (
     Ack,
@@ -39,8 +42,10 @@ from holdfast.coordinator.messages import (
     RoundId,
     RunSettings,
     Sealed,
+    Seen,
     Term,
 )
+from holdfast.coordinator.takeover import SEEK_S
 from holdfast.machine import Tick
 from holdfast.wire.frames import Message
 
@@ -220,6 +225,49 @@ def test_a_node_that_was_in_no_round_begins_none_at_an_agent_that_takes_over() -
     effects += coordinator.tell(Tick())
 
     assert not sent(effects, Sealed)
+
+
+def taken_over() -> Coordinator:
+    """Return a coordinator that took over with one node of the two in the round before."""
+    coordinator = Coordinator()
+    ballot = Ballot(RoundId(1, "n"), 1, 2, "a", ("a", "b"), firm=True)
+    heirs = (Heir("a", "10.0.0.1:1"), Heir("b", "10.0.0.2:1"))
+    coordinator.tell(Lead("job", Memory(("b",), Term(1, "before"), (ballot,), heirs)))
+    coordinator.connect("x")
+    member = msgspec.structs.replace(join("b"), settings=RunSettings(1, 2, takeover=True), pledge=Pledge())
+    coordinator.say("x", member)
+    return coordinator
+
+
+def test_agents_that_name_each_other_are_asked_once_between_two_looks() -> None:
+    """Neither of them carries the coordinator; to follow what they say at once would never end."""
+    coordinator = taken_over()
+    named = {"10.0.0.1:1": "10.0.0.3:1", "10.0.0.3:1": "10.0.0.1:1"}
+    asked: list[str] = []
+    for _ in range(3):
+        coordinator.now += SEEK_S
+        effects = coordinator.tell(Tick())
+        while asks := [each.address for each in effects if isinstance(each, AskOther)]:
+            asked += asks
+            assert len(asked) < 20
+            effects = [
+                effect for each in asks for effect in coordinator.tell(Found(each, Seen("job", None, named[each])))
+            ]
+
+    assert asked == ["10.0.0.1:1", "10.0.0.3:1"] * 3
+
+
+def test_an_agent_that_was_sent_away_names_that_place_no_more() -> None:
+    coordinator = Coordinator()
+    for peer in ("x", "y", "z"):
+        coordinator.connect(peer)
+    coordinator.tell(Follow("job", "10.0.0.2:1"))
+    assert sent(coordinator.say("x", join("b")), Out)["x"].address == "10.0.0.2:1"
+
+    coordinator.tell(Stray("job", "10.0.0.3:1"))
+    assert sent(coordinator.say("y", join("c")), Out)["y"].address == "10.0.0.2:1"
+    coordinator.tell(Stray("job", "10.0.0.2:1"))
+    assert sent(coordinator.say("z", join("d")), Out)["z"].address == ""
 
 
 def test_workers_that_come_back_before_their_agents_get_their_round_when_these_are_back() -> None:

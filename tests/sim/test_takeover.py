@@ -29,11 +29,12 @@ def test_an_agent_that_was_started_again_while_cut_off_begins_no_run_of_its_own(
     assert run_takeover(1413, *NODES).check is None
 
 
-@pytest.mark.parametrize("seed", [346, 13529, 16405, 21675, 22934, 30422, 38639])
+@pytest.mark.parametrize("seed", [346, 13529, 16405, 21675, 22934, 30422, 36790, 38639, 54534])
 def test_what_was_wrong_once_is_not_wrong_again(seed: int) -> None:
     """Two groups trained, or nodes did not find each other: a spare, a pause, a cut before the first step, a drain.
 
     30422: a round was sealed in a term that its members had left for the next one of the same coordinator.
+    36790, 54534: agents that were in no round sent each other's nodes around, and a coordinator asked them without a pause.
     38639: a spare found the agent that takes over before that agent's own node did, and began a run of its own.
     """
     assert run_takeover(seed, *NODES).check is None

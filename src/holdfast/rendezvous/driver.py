@@ -108,6 +108,9 @@ class Host:
     def reached(self, endpoint: Endpoint) -> None:
         """Note which coordinator this node is connected to."""
 
+    def strayed(self, endpoint: Endpoint) -> None:
+        """Note that this node was sent away where it was connected, or hears nothing there."""
+
     def remember(self, memory: Memory | None) -> None:
         """Keep what the process that is started in this one's place must know; None if there is no such thing."""
 
@@ -211,6 +214,8 @@ class Member:
                     self._opening = self._loop.create_task(self._open(effect))
                 case DropLink():
                     self._drop(silent=effect.silent)
+                    if self._host is not None:
+                        self._host.strayed(self._endpoint)
                 case Say():
                     if self._link is not None:
                         self._link.send(effect.message)

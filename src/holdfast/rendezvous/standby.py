@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from holdfast.coordinator.driver import EMBEDDED, Coordinator
-from holdfast.coordinator.machine import Follow, HandOver, Lead
+from holdfast.coordinator.machine import Follow, HandOver, Lead, Stray
 from holdfast.coordinator.messages import Memory, Succession, Term
 from holdfast.errors import UnavailableError
 from holdfast.facts import facts
@@ -145,6 +145,11 @@ class Standby(Host):
         if self._coordinator is not None and not (mine and self._leads):
             self._leads = False
             self._coordinator.tell(Follow(self._run, str(endpoint)))
+
+    def strayed(self, endpoint: Endpoint) -> None:
+        """Do not send nodes that look here to a place any more where this node found no coordinator."""
+        if self._coordinator is not None:
+            self._coordinator.tell(Stray(self._run, str(endpoint)))
 
     async def revisit(self, machine: MemberMachine) -> None:
         """Carry the run again if all nodes begin here, and no other agent does."""

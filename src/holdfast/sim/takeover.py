@@ -127,6 +127,8 @@ class TakeoverNode(Process):
                 case m.DropLink():
                     if self.wire is not None:
                         self.sim.hang_up(self.wire)
+                        if self.wire.server is not None:
+                            self.carrier.handle(c.Stray(RUN, self.wire.server.address))
                     self.wire, self.linked = None, False
                 case m.Remember():
                     if effect.memory is not None:
