@@ -40,6 +40,12 @@ def test_what_was_wrong_once_is_not_wrong_again(seed: int) -> None:
     assert run_takeover(seed, *NODES).check is None
 
 
+@pytest.mark.parametrize("seed", [36261, 50898])
+def test_what_cannot_be_otherwise_is_not_held_against_the_nodes(seed: int) -> None:
+    """36261: all that were in the last term are dead. 50898: a node was paused until a moment before a cut ends."""
+    assert run_takeover(seed, *NODES).check is None
+
+
 def test_an_agent_that_has_lost_its_disk_begins_a_run_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """And the rules notice: so they would notice it of one that has its disk."""
     monkeypatch.setattr(TakeoverNode, "keep", lambda self, succession: None)

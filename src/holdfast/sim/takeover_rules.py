@@ -102,7 +102,8 @@ class TakeoverRules:
         That agent knows what the member knew, so it goes on only if the others could not have. Else all must be dead.
         """
         last = self._trained
-        if last is not None and self._terms[last] > self._terms[round_id]:
+        # Once all processes that were in its rounds are dead, a term deposes no coordinator: none can know of it.
+        if last is not None and self._terms[last] > self._terms[round_id] and self._is_in(self._terms[last]):
             raise Violation(
                 "a coordinator that was deposed seals nothing",
                 f"{self._describe(round_id)} trains after {self._describe(last)}",
@@ -131,8 +132,8 @@ class TakeoverRules:
                 continue
             members = [self._sim.nodes[name] for name in self.rounds[node.workers]]
             if any((node.index in fault.hosts) != (other.index in fault.hosts) for other in members):
-                recent = [each for each in scenario.faults if each.at > self._sim.world.now - scenario.stop_bound_s()]
-                if not recent:
+                since = self._sim.world.now - scenario.stop_bound_s()
+                if not any(each.ends_at > since for each in scenario.faults if each is not fault):
                     raise Violation("a minority stops", f"{node.id} still runs {self._describe(node.workers)}")
 
     def _describe(self, round_id: RoundId) -> str:
