@@ -2,8 +2,9 @@
 
 It begins where it last found one, unless that one fell silent; then come the agents that take over, in their order. One
 that fell silent is tried once more before this node's own agent carries the coordinator. An agent that does not carry
-it answers where it follows one; the member looks there, and then goes on with its places. A node that has not been in a round yet knows only what it was told while it waited:
-its own agent does not carry the coordinator, since it knows of no round that counts.
+it answers where it follows one; the member looks there, and then goes on with its places. A node that has not been in a
+round yet knows only what it was told while it waited: its own agent does not carry the coordinator, since it knows of
+no round that counts.
 """
 
 from __future__ import annotations

@@ -21,7 +21,6 @@ from holdfast.errors import UnavailableError
 from holdfast.facts import facts
 from holdfast.rendezvous.allegiance import after_seal
 from holdfast.rendezvous.driver import Host
-from holdfast.rendezvous.machine import MemberMachine
 from holdfast.rendezvous.memory import MemoryFile
 from holdfast.wire.address import Endpoint
 from holdfast.wire.tls import TlsFiles
@@ -151,12 +150,12 @@ class Standby(Host):
         if self._coordinator is not None:
             self._coordinator.tell(Stray(self._run, str(endpoint)))
 
-    async def revisit(self, machine: MemberMachine) -> None:
+    async def revisit(self) -> None:
         """Carry the run again if all nodes begin here, and no other agent does."""
         if self._at_home:
-            await self.lead(machine)
+            await self.lead()
 
-    async def lead(self, machine: MemberMachine) -> None:
+    async def lead(self) -> None:
         """Carry the coordinator in this process, since the one before is gone."""
         if self._coordinator is None:
             await self.try_open()
