@@ -32,7 +32,7 @@ from holdfast.sim.story import Story
 from holdfast.sim.takeover_carrier import HOME, Carrier, Wire, told
 from holdfast.sim.takeover_faults import TakeoverFault, TakeoverKind, TakeoverScenario
 from holdfast.sim.takeover_rules import TakeoverRules
-from holdfast.sim.violation import Violation
+from holdfast.sim.violation import KnownLimit, Violation
 from holdfast.sim.world import Clock, World
 from holdfast.wire.frames import Message
 
@@ -242,6 +242,8 @@ class TakeoverSimulation:
         outcome = Outcome(self.scenario.seed)
         try:
             self._live()
+        except KnownLimit as limit:
+            self.tell("world", f"a known limit is met: {limit}")
         except Violation as violation:
             outcome.check, outcome.sentence = violation.check, violation.sentence
         except AssertionError as error:

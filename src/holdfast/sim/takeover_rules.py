@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.coordinator.messages import RoundId, Sealed, Term
+from holdfast.coordinator.messages import Ballot, RoundId, Sealed, Term
+from holdfast.coordinator.quorum import order
 from holdfast.coordinator.state import Hold
 from holdfast.rendezvous.machine import State
-from holdfast.sim.violation import Violation
+from holdfast.sim.violation import KnownLimit, Violation
 
 if TYPE_CHECKING:
     from holdfast.sim.takeover import TakeoverNode, TakeoverSimulation
@@ -41,6 +42,8 @@ class TakeoverRules:
         if round_id not in self.rounds and not self._is_remembered():
             self._sealers.clear()  # no process lives that was ever in a round: this is another launch
             self._trained = None
+        if round_id not in self.rounds:
+            self._look_for_unknown(carrier, succession.ballots[:-1])
         if self._sealers.get(term, carrier.id) != carrier.id and not self._is_in(term):
             del self._sealers[term]  # it is known to no process that lives
         before = self._sealers.setdefault(term, carrier.id)
@@ -53,6 +56,22 @@ class TakeoverRules:
             self._terms[round_id] = term
         if node.id not in self.rounds[round_id]:
             raise Violation("one membership per round", f"{node.id} has no place in {round_id}")
+
+    def _look_for_unknown(self, carrier: TakeoverNode, basis: tuple[Ballot, ...]) -> None:
+        """End the simulation at a limit that is known: agents that were started again cannot know who joined later.
+
+        All members of the rounds that they know of are dead, and a member of a later one lives elsewhere.
+        """
+        members = [self._sim.nodes[name] for ballot in basis for name in ballot.names]
+        if not members or any(node.alive for node in members):
+            return
+        newest, here = max(order(ballot) for ballot in basis), carrier.carrier.machine.runs[RUN].nodes
+        for node in self._sim.current.values():
+            place = node.machine.place
+            if place is None or not node.alive or node.ended is not None or node.id in here:
+                continue
+            if (self._terms[place.round], place.round.number) > newest:
+                raise KnownLimit(f"{carrier.id} cannot know of {node.id} in {self._describe(place.round)}")
 
     def promised(self, node: TakeoverNode, term: Term) -> None:
         """Look at a promise as it is given."""
