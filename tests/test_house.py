@@ -409,6 +409,7 @@ NO_ERRORS = {
     "components.arguments _HelpWanted": "--help among the arguments of a component",
     "components.errors HelpRequested": "--help among the arguments of a component",
     "sim.violation Violation": "what the simulator is looking for; no program meets it",
+    "sim.violation KnownLimit": "where a simulation ends, not an error",
     "workers.effects Ends": "the reader of a script's source knows no more",
 }
 

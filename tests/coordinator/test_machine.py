@@ -5,25 +5,31 @@ from typing import Any
 import msgspec
 
 from holdfast.coordinator.machine import (
+    AskOther,
     Connected,
     CoordinatorEffect,
     CoordinatorEvent,
     CoordinatorMachine,
     Disconnected,
     Follow,
+    Found,
     Lead,
     Received,
     SaveRun,
     Send,
+    Stray,
 )
 from holdfast.coordinator.messages import (
     Ack,
+    Ballot,
     Beat,
     Broken,
     Close,
     Closed,
     Elect,
+    Heir,
     Join,
+    Memory,
     NodeSpec,
     Out,
     Phase,
@@ -33,9 +39,13 @@ from holdfast.coordinator.messages import (
     Rejected,
     Report,
     Resend,
+    RoundId,
     RunSettings,
     Sealed,
+    Seen,
+    Term,
 )
+from holdfast.coordinator.takeover import SEEK_S
 from holdfast.machine import Tick
 from holdfast.wire.frames import Message
 
@@ -199,6 +209,65 @@ def test_workers_are_taken_in_where_the_coordinator_of_their_agents_has_come_bac
     coordinator.say("z", msgspec.structs.replace(worker, seq=2))
 
     assert not sent(coordinator.say("z", Beat(3, Phase.WAITING, 1, None)), Out)
+
+
+def test_a_node_that_was_in_no_round_begins_none_at_an_agent_that_takes_over() -> None:
+    """It joins before the agent's own node does, and the rounds that the agent knows of count all the same."""
+    coordinator = Coordinator()
+    settings = RunSettings(1, 2, takeover=True, expected=1)
+    spare = msgspec.structs.replace(join("c"), settings=settings, pledge=Pledge())
+    ballot = Ballot(RoundId(1, "n"), 1, 2, "a", ("a", "b"), firm=True, spares=1)
+    coordinator.connect("x")
+
+    coordinator.tell(Lead("job", Memory(("b",), Term(1, "before"), (ballot,), (Heir("b", "10.0.0.2:1"),))))
+    effects = coordinator.say("x", spare)
+    coordinator.now += 60.0
+    effects += coordinator.tell(Tick())
+
+    assert not sent(effects, Sealed)
+
+
+def taken_over() -> Coordinator:
+    """Return a coordinator that took over with one node of the two in the round before."""
+    coordinator = Coordinator()
+    ballot = Ballot(RoundId(1, "n"), 1, 2, "a", ("a", "b"), firm=True)
+    heirs = (Heir("a", "10.0.0.1:1"), Heir("b", "10.0.0.2:1"))
+    coordinator.tell(Lead("job", Memory(("b",), Term(1, "before"), (ballot,), heirs)))
+    coordinator.connect("x")
+    member = msgspec.structs.replace(join("b"), settings=RunSettings(1, 2, takeover=True), pledge=Pledge())
+    coordinator.say("x", member)
+    return coordinator
+
+
+def test_agents_that_name_each_other_are_asked_once_between_two_looks() -> None:
+    """Neither of them carries the coordinator; to follow what they say at once would never end."""
+    coordinator = taken_over()
+    named = {"10.0.0.1:1": "10.0.0.3:1", "10.0.0.3:1": "10.0.0.1:1"}
+    asked: list[str] = []
+    for _ in range(3):
+        coordinator.now += SEEK_S
+        effects = coordinator.tell(Tick())
+        while asks := [each.address for each in effects if isinstance(each, AskOther)]:
+            asked += asks
+            assert len(asked) < 20
+            effects = [
+                effect for each in asks for effect in coordinator.tell(Found(each, Seen("job", None, named[each])))
+            ]
+
+    assert asked == ["10.0.0.1:1", "10.0.0.3:1"] * 3
+
+
+def test_an_agent_that_was_sent_away_names_that_place_no_more() -> None:
+    coordinator = Coordinator()
+    for peer in ("x", "y", "z"):
+        coordinator.connect(peer)
+    coordinator.tell(Follow("job", "10.0.0.2:1"))
+    assert sent(coordinator.say("x", join("b")), Out)["x"].address == "10.0.0.2:1"
+
+    coordinator.tell(Stray("job", "10.0.0.3:1"))
+    assert sent(coordinator.say("y", join("c")), Out)["y"].address == "10.0.0.2:1"
+    coordinator.tell(Stray("job", "10.0.0.2:1"))
+    assert sent(coordinator.say("z", join("d")), Out)["z"].address == ""
 
 
 def test_workers_that_come_back_before_their_agents_get_their_round_when_these_are_back() -> None:

@@ -5,7 +5,19 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.coordinator.events import NodeDropped, NodeProbed, Tell
-from holdfast.coordinator.messages import Ack, Phase, Pledge, Sealed, Succession
+from holdfast.coordinator.messages import (
+    Ack,
+    NodeSpec,
+    Phase,
+    Pledge,
+    RoundId,
+    RunSettings,
+    Sealed,
+    Succession,
+    Term,
+)
+from holdfast.coordinator.standing import Standing
+from holdfast.coordinator.state import Node
 from tests.coordinator.test_run import Run
 
 
@@ -48,6 +60,31 @@ def test_a_coordinator_that_was_stopped_counts_no_deaths_though_its_node_joins_a
     run.pass_time(1.0, "a")
 
     assert not seals(run, "a", succession)
+
+
+def test_a_coordinator_that_asks_for_a_higher_term_does_not_seal_in_the_old_one() -> None:
+    """A node that has promised the higher term would never accept the round, and the others wait for it for ever."""
+    standing = Standing("ours")
+    settings = RunSettings(1, 4, takeover=True)
+    nodes = [Node(NodeSpec(name, name, "", 1, 0), "", 1, 1, Phase.WAITING, 1, 100.0) for name in "abc"]
+    standing.limits = (settings.min_nodes, settings.max_nodes)
+    succession = standing.seal(RoundId(1, "n"), nodes, {})
+    for name in "abc":
+        standing.hear(name, member_of(succession), 0.0)
+    standing.hear("d", Pledge(Term(1, "theirs")), 0.0)
+
+    elect = standing.poll("abcd", 0.0)
+
+    assert elect is not None
+    assert elect.term == Term(2, "ours")
+    standing.hear_promise("d", elect.poll, elect.term)
+    assert not standing.concluded("abcd", 0.0)
+    assert not standing.may_seal("abcd", 0.0)
+    for name in "ab":
+        standing.hear_promise(name, elect.poll, elect.term)
+    assert standing.concluded("abcd", 0.0)
+    assert standing.may_seal("abcd", 0.0)
+    assert standing.term == elect.term
 
 
 def test_a_node_that_stands_by_hears_where_the_coordinator_may_be_next() -> None:

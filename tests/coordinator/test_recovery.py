@@ -38,6 +38,20 @@ def test_who_has_not_come_back_is_named_where_names_are_known() -> None:
     assert found.round.seats() == SEATS
 
 
+def test_a_member_that_was_given_up_before_the_record_was_written_is_a_newcomer() -> None:
+    """Behind the others it would stand apart from the nodes of its host."""
+    found = recovery(SEATS[0], SEATS[2], size=2)
+    take_back(found, "b", 1)
+    take_back(found, "c", 2)
+
+    assert not found.is_over(101.0)
+    take_back(found, "a", 0)
+    assert found.is_over(101.0)
+    assert found.conclude() is None
+    assert list(found.round.places) == ["a", "c"]
+    assert found.round.seats() == [SEATS[0], SEATS[2]]
+
+
 def test_members_that_are_learned_are_counted_and_put_in_rank_order() -> None:
     found = recovery()
     take_back(found, "c", 2)

@@ -13,6 +13,7 @@ from holdfast.coordinator.messages import (
     Join,
     Newcomers,
     NodeSpec,
+    Out,
     Phase,
     Place,
     Rejected,
@@ -48,6 +49,7 @@ from holdfast.rendezvous.machine import (
     Sought,
     State,
 )
+from holdfast.rendezvous.seeking import RETRY_S_MAX
 from holdfast.wire.frames import Message
 
 LEASE_S = 3.0
@@ -473,3 +475,39 @@ def test_a_node_that_has_a_coordinator_stays_with_it() -> None:
 
     assert member.tell(Sought("d:1")) == []
     assert {address for address, _ in tried(member, 4)} == {""}
+
+
+def test_a_node_that_two_agents_send_to_each_other_looks_elsewhere_in_the_end() -> None:
+    """Neither of them carries the coordinator; it is back where all nodes begin."""
+    member = waiting(takeover=True)
+    member.hear(Ack("waiting", 0, heirs=(Heir("b", "b:1"), Heir("c", "c:1"))))
+    looked = opened(member.tell(LinkDown("its process ended", ended=True)))
+    for _ in range(40):
+        at = looked[-1]
+        if at in ("b:1", "c:1"):
+            member.tell(LinkUp())
+            looked += opened(member.hear(Out("c:1" if at == "b:1" else "b:1", "another agent carries it")))
+        else:
+            looked += opened(member.tell(LinkDown("refused")))
+        looked += opened(member.pass_time(1.5 * RETRY_S_MAX))
+
+    assert looked[1:5] == ["b:1", "c:1", "b:1", "c:1"]
+    late = looked[20:]
+    assert late.count("") > 3
+    assert max(late.count("b:1"), late.count("c:1")) <= late.count("") + 1
+
+
+def test_a_node_that_no_agent_can_send_anywhere_looks_at_its_next_place() -> None:
+    member = waiting(takeover=True)
+    member.hear(Ack("waiting", 0, heirs=(Heir("b", "b:1"), Heir("c", "c:1"))))
+    looked = opened(member.tell(LinkDown("its process ended", ended=True)))
+    looked += opened(member.tell(LinkDown("refused")))
+    for _ in range(3):
+        member.tell(LinkUp())
+        looked += opened(member.hear(Out("", "another agent carries it")) + member.pass_time(RETRY_S_MAX))
+
+    assert looked == ["", "b:1", "c:1", "b:1", ""]
+
+
+def opened(effects: list[MemberEffect]) -> list[str]:
+    return [effect.address for effect in effects if isinstance(effect, OpenLink)]

@@ -50,6 +50,13 @@ def test_a_coordinator_that_dies_as_it_closes_a_run_knows_why_when_it_is_back() 
     assert outcome.check is None, outcome.sentence
 
 
+def test_nodes_of_a_host_stand_together_though_some_were_given_up_before_a_restart() -> None:
+    # A coordinator without its disk gives three members up; they are back when it dies again, with its disk.
+    outcome = Simulation(make_scenario(6675)).run()
+
+    assert outcome.check is None, outcome.sentence
+
+
 def test_every_kind_of_fault_is_drawn() -> None:
     makers = (make_scenario, make_training)
     drawn = {fault.kind for make in makers for seed in range(60) for fault in make(seed).faults}

@@ -10,7 +10,8 @@ from holdfast.rendezvous.allegiance import Allegiance
 from holdfast.rendezvous.seeking import Seeker
 from holdfast.sim.batch import run_seeds, run_takeover
 from holdfast.sim.simulation import Outcome
-from holdfast.sim.takeover import TakeoverNode
+from holdfast.sim.takeover import TakeoverNode, TakeoverSimulation
+from holdfast.sim.takeover_faults import make_takeover
 
 SEEDS_MAX = 300
 NODES = (2, 7)
@@ -29,10 +30,30 @@ def test_an_agent_that_was_started_again_while_cut_off_begins_no_run_of_its_own(
     assert run_takeover(1413, *NODES).check is None
 
 
-@pytest.mark.parametrize("seed", [346, 13529, 16405, 21675, 22934])
+@pytest.mark.parametrize("seed", [346, 13529, 16405, 21675, 22934, 30422, 36790, 38639, 54534])
 def test_what_was_wrong_once_is_not_wrong_again(seed: int) -> None:
-    """Two groups trained, or nodes did not find each other: a spare, a pause, a cut before the first step, a drain."""
+    """Two groups trained, or nodes did not find each other: a spare, a pause, a cut before the first step, a drain.
+
+    30422: a round was sealed in a term that its members had left for the next one of the same coordinator.
+    36790, 54534: agents that were in no round sent nodes to each other, and a coordinator asked them without a pause.
+    38639: a spare found the agent that takes over before that agent's own node did, and began a run of its own.
+    """
     assert run_takeover(seed, *NODES).check is None
+
+
+@pytest.mark.parametrize("seed", [36261, 50898])
+def test_what_cannot_be_otherwise_is_not_held_against_the_nodes(seed: int) -> None:
+    """36261: all that were in the last term are dead. 50898: a node was paused until a moment before a cut ends."""
+    assert run_takeover(seed, *NODES).check is None
+
+
+def test_a_simulation_ends_at_a_limit_that_is_known() -> None:
+    """A node joined later than the round that an agent remembers, and all of that round are dead; then it is paused."""
+    simulation = TakeoverSimulation(make_takeover(40390, *NODES), story=True)
+
+    assert simulation.run().check is None
+    assert simulation.story is not None
+    assert "n0.2 cannot know of n2" in simulation.story.lines[-1]
 
 
 def test_an_agent_that_has_lost_its_disk_begins_a_run_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ from holdfast.coordinator.messages import (
     Close,
     Fail,
     Finish,
-    Heir,
     Join,
     Leave,
     Memory,
@@ -53,11 +52,9 @@ class SealAllowed(msgspec.Struct, frozen=True):
 
 
 class Leads(msgspec.Struct, frozen=True):
-    """This coordinator takes over; these are the agents of the last round, as its own agent knows them."""
+    """This coordinator takes over; `memory` is what its own agent knows of the run."""
 
-    heirs: tuple[Heir, ...] = ()
-    #: What the process before this one knew of the run, if it was in it.
-    memory: Memory | None = None
+    memory: Memory
 
 
 class NodeProbed(msgspec.Struct, frozen=True):

@@ -41,7 +41,6 @@ from holdfast.coordinator.messages import (
     Closed,
     Fail,
     Finish,
-    Heir,
     Join,
     Leave,
     Memory,
@@ -111,13 +110,19 @@ class Lead(msgspec.Struct, frozen=True):
     """This process's own agent carries the run's coordinator from now on, since the one before is gone."""
 
     run: str
-    heirs: tuple[Heir, ...] = ()
-    #: What the process before this one knew of the run, if it was in it.
+    #: What the agent knows of the run, from its own rounds or from those of the process before it.
     memory: Memory | None = None
 
 
 class Follow(msgspec.Struct, frozen=True):
     """This process's own agent has found the run's coordinator elsewhere."""
+
+    run: str
+    address: str
+
+
+class Stray(msgspec.Struct, frozen=True):
+    """This process's own agent was sent away where it followed a coordinator, or hears nothing there."""
 
     run: str
     address: str
@@ -144,7 +149,8 @@ class Found(msgspec.Struct, frozen=True):
     seen: Seen
 
 
-CoordinatorEvent = Connected | Received | Disconnected | RunMaySeal | Lead | Follow | HandOver | Probed | Found | Tick
+TakeoverEvent = Lead | Follow | Stray | HandOver | Probed | Found
+CoordinatorEvent = Connected | Received | Disconnected | RunMaySeal | TakeoverEvent | Tick
 
 # -- effects -------------------------------------------------------------------------------------------------
 
@@ -401,16 +407,19 @@ class CoordinatorMachine:
 
     # -- where the coordinator can move ---------------------------------------------------------------------------
 
-    def _on_takeover(self, event: Lead | Follow | HandOver | Probed | Found, now: float) -> None:
+    def _on_takeover(self, event: TakeoverEvent, now: float) -> None:
         match event:
             case Lead():
                 moved = self.takeover.elsewhere.pop(event.run, None) is not None
-                if (event.heirs or event.memory) and (moved or event.run not in self.runs):
-                    self._run(event.run, Leads(event.heirs, event.memory), now)
+                known = event.memory
+                if known and (known.ballots or known.heirs) and (moved or event.run not in self.runs):
+                    self._run(event.run, Leads(known), now)
             case Follow():
                 if event.run in self.runs:
                     self._step_down(event.run, event.address, OUT_REASON)
                 self.takeover.elsewhere[event.run] = event.address
+            case Stray():
+                self.takeover.stray(event.run, event.address)
             case HandOver():
                 for run, machine in list(self.runs.items()):
                     if (heir := self.takeover.heir(machine)) is not None and machine.standing is not None:
@@ -457,7 +466,7 @@ class CoordinatorMachine:
         for run in self.takeover.due(now):
             if (machine := self.runs.get(run)) is None:
                 continue
-            if targets := self.takeover.targets(machine):
+            if targets := self.takeover.look(run, machine):
                 seek = Seek(run, self.takeover.address_of(machine), self.takeover.claim(machine, now))
                 self._out += [AskOther(address, seek) for address in targets]
             self.takeover.plan(run, machine, now)
@@ -469,7 +478,7 @@ class CoordinatorMachine:
             self._send((peer,), Seen(seek.run, None, follows))
             self._out.append(Sought(seek.run, seek.address))
             if seek.claim.settled and machine is None:
-                self.takeover.elsewhere.setdefault(seek.run, seek.address)
+                self.takeover.elsewhere[seek.run] = follows or seek.address
             return
         self._send((peer,), Seen(seek.run, self.takeover.claim(machine, now)))
         if seek.claim > self.takeover.claim(machine, now):
@@ -483,7 +492,7 @@ class CoordinatorMachine:
         claim = self.takeover.claim(machine, now)
         if seen.claim is not None and seen.claim > claim:
             self._step_down(run, address, OUT_REASON)
-        elif seen.follows and seen.follows not in (address, self.takeover.address_of(machine)):
+        elif self.takeover.look_also(run, machine, seen.follows):
             self._out.append(AskOther(seen.follows, Seek(run, self.takeover.address_of(machine), claim)))
 
     def _step_down(self, run: str, address: str, reason: str, gone: tuple[str, ...] = ()) -> None:

@@ -164,9 +164,7 @@ class RunMachine(Rounds):
     def _on_lead(self, event: Leads, now: float) -> None:
         if self.standing is None:
             self.standing = Standing(self._make_nonce())
-        self.standing.addresses.update({heir.node: heir.address for heir in event.heirs})
-        if event.memory is not None:
-            self.standing.recall(event.memory, now)
+        self.standing.recall(event.memory, now)
 
     def _hear_pledge(self, join: Join, now: float) -> None:
         """Take in what a node has promised, and what it was told by the coordinator before this one."""

@@ -8,7 +8,8 @@ Only where the coordinator can move (`RunSettings.takeover`). The rules:
    term. One that has no term yet asks for a new one once a quorum is connected to it, never before: so a node that was
    cut off does not disturb the others when it is back.
 3. A coordinator that hears of a higher term, or of the same term under another coordinator, is deposed: it seals
-   nothing any more, and its nodes look for the other one.
+   nothing any more, and its nodes look for the other one. One that has itself asked for a higher term seals in that
+   term only: a node that has promised it accepts no older one, and its answer may still be on the way.
 4. A round that all its members have accepted is firm. Until then the rounds before it count as well. Until a step was
    made in it, one member of the last round in which there was one must vote, too: only those have the state.
 5. An agent that was started again is no member of its predecessor's rounds, but it tells them, and stands for its
@@ -48,7 +49,7 @@ class Standing:
         self.limits = (1, 1 << 30)
         #: The term in which this coordinator acts; number 0 while it has none.
         self.term = Term()
-        #: The highest number of a term that was heard of.
+        #: The highest number of a term that was heard of, or asked for here.
         self.highest = 0
         #: Whether another coordinator has taken over.
         self.deposed = False
@@ -100,7 +101,11 @@ class Standing:
     # -- what is heard ----------------------------------------------------------------------------------------------
 
     def recall(self, memory: Memory, now: float) -> None:
-        """Take in what the process before this one knew."""
+        """Take in what the agent knows that carries this coordinator.
+
+        Its own node may be the last one to join, and a node that was in no round the first: that one would begin anew.
+        """
+        self.addresses.update({heir.node: heir.address for heir in memory.heirs})
         self._take_in(memory.ballots)
         self._tried_at = now + TRIED_S
         self._hear_term(memory.term)
@@ -256,7 +261,7 @@ class Standing:
         if not self._ballots:
             return True
         votes = [name for name in chosen if self._promised.get(name) == self.term]
-        return self.term.number > 0 and self._is_quorum(votes, now)
+        return self.term.number >= max(self.highest, 1) and self._is_quorum(votes, now)
 
     def poll(self, present: Collection[str], now: float) -> Elect | None:
         """Ask for the term that a seal needs, if those who are present would be a quorum; None if they are not."""
@@ -265,6 +270,7 @@ class Standing:
         if self._candidate is None:
             mine = self.term.number >= max(self.highest, 1) and not any(self._is_another_s(name) for name in present)
             self._candidate = self.term if mine else Term(self.highest + 1, self.leader)
+            self.highest = self._candidate.number
             self._poll += 1
             self._answered = {}
         return Elect(self._poll, self._candidate)

@@ -167,7 +167,9 @@ class Recovery:
         self._carrier = carrier
 
     def take_back(self, node: Node, place: Place) -> None:
-        """Note that a member is back."""
+        """Note that a member is back; one that was given up before the record was written is a newcomer, as then."""
+        if self.by_name and node.spec.node not in self.round.hosts:
+            return
         self.round.places[node.spec.node] = place
         self.round.hosts[node.spec.node] = node.spec.host
         self._dead_rank = -1 if self._awaits_carrier else place.coordinator_rank

@@ -28,6 +28,8 @@ class Takeover:
         #: By guardian, the runs that wait for a quorum of its nodes.
         self.pending: dict[str, dict[str, None]] = {}
         self._seek_at: dict[str, float] = {}
+        #: By run, the places that were asked since the last look: agents that name each other are asked once.
+        self._asked: dict[str, dict[str, None]] = {}
 
     def wakeup(self) -> float | None:
         """Say when another place should be looked at."""
@@ -50,7 +52,27 @@ class Takeover:
     def forget(self, run: str) -> None:
         """Stop asking for a run."""
         self._seek_at.pop(run, None)
+        self._asked.pop(run, None)
         self.pending.pop(run, None)
+
+    def stray(self, run: str, address: str) -> None:
+        """Name a place no more at which this process's agent found no coordinator."""
+        if self.elsewhere.get(run) == address:
+            self.elsewhere[run] = ""
+
+    def look(self, run: str, machine: RunMachine) -> list[str]:
+        """Return where another coordinator of a run is asked for now."""
+        targets = self.targets(machine)
+        self._asked[run] = dict.fromkeys(targets)
+        return targets
+
+    def look_also(self, run: str, machine: RunMachine, address: str) -> bool:
+        """Return whether to ask at a place that another agent names: it is not here, and was not asked yet."""
+        asked = self._asked.setdefault(run, {})
+        if not address or address in asked or address in (self.address_of(machine), self._address):
+            return False
+        asked[address] = None
+        return True
 
     def note_workers(self, guard: RunMachine | None) -> None:
         """Note that workers of a run's agents train in process; None if the run of their agents is not there."""

@@ -108,16 +108,19 @@ class Host:
     def reached(self, endpoint: Endpoint) -> None:
         """Note which coordinator this node is connected to."""
 
+    def strayed(self, endpoint: Endpoint) -> None:
+        """Note that this node was sent away where it was connected, or hears nothing there."""
+
     def remember(self, memory: Memory | None) -> None:
         """Keep what the process that is started in this one's place must know; None if there is no such thing."""
 
     def touch(self) -> None:
         """Say that this process is alive to the one that may be started in its place; called often."""
 
-    async def revisit(self, machine: MemberMachine) -> None:
+    async def revisit(self) -> None:
         """Look again where all nodes begin, which may be here."""
 
-    async def lead(self, machine: MemberMachine) -> None:
+    async def lead(self) -> None:
         """Carry the coordinator in this process, since the one before is gone."""
 
     async def close(self, farewell_of: str = "") -> None:
@@ -211,6 +214,8 @@ class Member:
                     self._opening = self._loop.create_task(self._open(effect))
                 case DropLink():
                     self._drop(silent=effect.silent)
+                    if self._host is not None:
+                        self._host.strayed(self._endpoint)
                 case Say():
                     if self._link is not None:
                         self._link.send(effect.message)
@@ -238,9 +243,9 @@ class Member:
         if how.address:
             self._endpoint = parse_endpoint(how.address)
             if how.lead and self._host is not None:
-                await self._host.lead(self.machine)
+                await self._host.lead()
         elif self._host is not None and self.machine.has_heirs:
-            await self._host.revisit(self.machine)
+            await self._host.revisit()
             self._endpoint = self._host.endpoint
         elif self._host is not None and self._may_host:
             self.machine.describe(hosts_coordinator=await self._host.try_open(), **self._host.described)

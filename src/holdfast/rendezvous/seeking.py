@@ -16,8 +16,9 @@ from holdfast.rendezvous.search import HOME, Search
 
 RETRY_S_MIN = 0.05
 RETRY_S_MAX = 1.0
-#: A node that other agents send back to a coordinator that it cannot reach does so for this long.
-LOST_LEASES = 2.0
+#: A node goes where other agents send it, also back and forth between two of them, for this long; then it looks at each
+#: place once in a pass.
+ASTRAY_LEASES = 2.0
 
 
 class Seeker:
@@ -45,6 +46,8 @@ class Seeker:
         self._settled_in = False
         #: Whether this coordinator is a process of its own, from which no agent takes over.
         self._fixed = False
+        #: Since when other agents have sent this node around; None while a coordinator has taken it in.
+        self._astray_since: float | None = None
         #: Whether any coordinator has, ever.
         self._ever_in = False
         #: Where the coordinator is looked for, and what this node has promised; only where it can move.
@@ -78,23 +81,32 @@ class Seeker:
         self._retry_at = now
 
     def _on_out(self, out: wire.Out, now: float) -> None:
-        """Follow where another coordinator is; one that cannot be reached for long is not waited for."""
-        if self._settled_in:
+        """Leave a place that is not the coordinator's, or not any more."""
+        was_in = self._settled_in
+        if was_in:
             self._lose_coordinator(now, ended=True)
         if self.allegiance is not None and out.gone:
             self.allegiance.gone = (*self.allegiance.gone, *out.gone)
         self._out.append(DropLink())
         self._linked, self._beat_at, self._link_trouble = False, None, out.reason
         self._away.begin(now)
-        since = self._away.since
-        lost = since is not None and now > since + LOST_LEASES * self.spec.lease_s
-        where = self.search.guide if lost and self.allegiance is not None else out.address
-        if where:
-            self.search.go(where)
-        else:
-            self.search.begin(silent=True)
+        self._send_on(out.address, now, was_in=was_in)
         self._retry_at = now if self._retry_s == RETRY_S_MIN else now + self._retry_s * self._jitter()
         self._retry_s = min(self._retry_s * 2, RETRY_S_MAX)
+
+    def _send_on(self, address: str, now: float, *, was_in: bool) -> None:
+        """Look where this node is sent; if that is nowhere, or it is sent around for too long, at its next place."""
+        if self._astray_since is None:
+            self._astray_since = now
+        is_astray = now > self._astray_since + ASTRAY_LEASES * self.spec.lease_s
+        if was_in and address:
+            self.search.go_anew(address)
+        elif was_in:
+            self.search.begin(silent=True)
+        elif address and not (is_astray and self.search.was_tried(address)):
+            self.search.go(address)
+        else:
+            self.search.fail()
 
     def _lose_coordinator(self, now: float, *, ended: bool) -> None:
         self._settled_in = False
@@ -105,6 +117,7 @@ class Seeker:
     def _settle_in(self) -> None:
         """Note that a coordinator has taken this node in."""
         self._settled_in = self._ever_in = True
+        self._astray_since = None
         self._retry_s = RETRY_S_MIN
 
     def _open(self) -> None:

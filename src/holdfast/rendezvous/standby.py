@@ -12,14 +12,15 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from holdfast.coordinator.driver import EMBEDDED, Coordinator
-from holdfast.coordinator.machine import Follow, HandOver, Lead
+from holdfast.coordinator.machine import Follow, HandOver, Lead, Stray
 from holdfast.coordinator.messages import Memory, Succession, Term
 from holdfast.errors import UnavailableError
 from holdfast.facts import facts
 from holdfast.rendezvous.allegiance import after_seal
 from holdfast.rendezvous.driver import Host
-from holdfast.rendezvous.machine import MemberMachine
 from holdfast.rendezvous.memory import MemoryFile
 from holdfast.wire.address import Endpoint
 from holdfast.wire.tls import TlsFiles
@@ -46,9 +47,10 @@ class Standby(Host):
         self._run = run
         self._file = file
         found = file.found if file is not None else None
-        #: What the agent before this one knew.
-        self._recalled = found
-        self._memory = Memory((node, *(found.nodes if found else ())), found.term if found else Term())
+        #: What this agent knows of the run; at first, what the one before it knew.
+        self._memory = Memory((node,), Term())
+        if found is not None:
+            self._memory = msgspec.structs.replace(found, nodes=(node, *found.nodes))
         self._owned = owned
         self._asked = endpoint
         if not owned:
@@ -73,7 +75,7 @@ class Standby(Host):
             self._leads = self._at_home = True
         elif self._at_home and self._coordinator is not None:
             self._leads = True
-            self._coordinator.tell(Lead(self._run))  # what was heard of another coordinator is void
+            self._lead(self._coordinator)
         if self._coordinator is None:
             coordinator = self._make(str(self._asked))
             opened = await coordinator.open(Endpoint("", 0), self._context())
@@ -84,10 +86,10 @@ class Standby(Host):
         if self._coordinator is not None:
             opened_also = await self._coordinator.open_also(self._bound, self._context())
             if opened_also:
-                self._recall(self._coordinator)
+                self._lead(self._coordinator)
             return opened_also
         coordinator = self._make("")
-        self._recall(coordinator)
+        self._lead(coordinator)
         try:
             opened = await coordinator.open(self._bound, self._context())
         except UnavailableError:
@@ -97,10 +99,9 @@ class Standby(Host):
         self._coordinator, self._port = coordinator, opened.port
         return True
 
-    def _recall(self, coordinator: Coordinator) -> None:
-        """Tell the coordinator here what the agent before this one knew; what was heard of another one is void."""
-        heirs = self._recalled.heirs if self._recalled is not None else ()
-        coordinator.tell(Lead(self._run, heirs, self._recalled))
+    def _lead(self, coordinator: Coordinator) -> None:
+        """Let the coordinator here carry the run, with all that this agent knows; what it heard of another is void."""
+        coordinator.tell(Lead(self._run, self._memory))
 
     def _make(self, home: str) -> Coordinator:
         tls = self._tls
@@ -144,12 +145,17 @@ class Standby(Host):
             self._leads = False
             self._coordinator.tell(Follow(self._run, str(endpoint)))
 
-    async def revisit(self, machine: MemberMachine) -> None:
+    def strayed(self, endpoint: Endpoint) -> None:
+        """Do not send nodes that look here to a place any more where this node found no coordinator."""
+        if self._coordinator is not None:
+            self._coordinator.tell(Stray(self._run, str(endpoint)))
+
+    async def revisit(self) -> None:
         """Carry the run again if all nodes begin here, and no other agent does."""
         if self._at_home:
-            await self.lead(machine)
+            await self.lead()
 
-    async def lead(self, machine: MemberMachine) -> None:
+    async def lead(self) -> None:
         """Carry the coordinator in this process, since the one before is gone."""
         if self._coordinator is None:
             await self.try_open()
@@ -160,8 +166,7 @@ class Standby(Host):
                 f"this node carries the coordinator of run '{self._run}' from now on",
             )
         self._leads = True
-        heirs = machine.allegiance.agents if machine.allegiance is not None else ()
-        self._coordinator.tell(Lead(self._run, heirs))
+        self._lead(self._coordinator)
         if self._owned and not self._at_home:
             self._at_home = await self._coordinator.open_also(self._bound, self._context())
 

@@ -32,7 +32,7 @@ from holdfast.sim.story import Story
 from holdfast.sim.takeover_carrier import HOME, Carrier, Wire, told
 from holdfast.sim.takeover_faults import TakeoverFault, TakeoverKind, TakeoverScenario
 from holdfast.sim.takeover_rules import TakeoverRules
-from holdfast.sim.violation import Violation
+from holdfast.sim.violation import KnownLimit, Violation
 from holdfast.sim.world import Clock, World
 from holdfast.wire.frames import Message
 
@@ -59,12 +59,12 @@ class TakeoverNode(Process):
         spec = NodeSpec(
             self.id, self.host, "trainer", 1, 0, lease_s=scenario.lease_s, standby=address, hosts_coordinator=index == 0
         )
-        #: What the life before this one has left on the host's disk.
+        #: What this node knows, as it is on the host's disk; at first, what the life before this one has left there.
         self.memory = sim.disks.get(index)
         self.machine: m.MemberMachine = m.MemberMachine(RUN, spec, scenario.settings, rng.random, memory=self.memory)
         self.carrier = Carrier(sim, self, clock, address)
         if self.memory is not None and index == 0:
-            self.carrier.handle(c.Lead(RUN, self.memory.heirs, self.memory))
+            self.carrier.handle(c.Lead(RUN, self.memory))
         #: The round whose workers run here.
         self.workers: RoundId | None = None
         self.place: Place | None = None
@@ -102,7 +102,11 @@ class TakeoverNode(Process):
     def keep(self, succession: Succession) -> None:
         """Write down what the coordinator here tells the members of a new round."""
         assert self.machine.allegiance is not None
-        self.sim.disks[self.index] = after_seal(self.machine.allegiance.memory(self.id), succession)
+        self.remember(after_seal(self.machine.allegiance.memory(self.id), succession))
+
+    def remember(self, memory: Memory) -> None:
+        """Keep what the next life on this host must know."""
+        self.memory = self.sim.disks[self.index] = memory
 
     def ask(self) -> None:
         """Ask for a round."""
@@ -123,10 +127,12 @@ class TakeoverNode(Process):
                 case m.DropLink():
                     if self.wire is not None:
                         self.sim.hang_up(self.wire)
+                        if self.wire.server is not None:
+                            self.carrier.handle(c.Stray(RUN, self.wire.server.address))
                     self.wire, self.linked = None, False
                 case m.Remember():
                     if effect.memory is not None:
-                        self.sim.disks[self.index] = effect.memory
+                        self.remember(effect.memory)
                 case m.RoundSealed():
                     self._on_sealed(effect.place)
                 case m.RoundBroken():
@@ -140,11 +146,11 @@ class TakeoverNode(Process):
         self.machine.check()
 
     def _open(self, effect: m.OpenLink) -> None:
-        if effect.lead and self.machine.allegiance is not None:
+        if effect.lead:
             self.sim.tell(self.id, "carries the coordinator")
-            self.carrier.handle(c.Lead(RUN, self.machine.allegiance.agents))
+            self.carrier.handle(c.Lead(RUN, self.memory))
         elif not effect.address and self.index == 0:
-            self.carrier.handle(c.Lead(RUN))  # no other address answers: what was heard of another is void
+            self.carrier.handle(c.Lead(RUN, self.memory))  # no other address answers: what was heard of another is void
         address = effect.address or HOME
         self.wire, self.linked = self.sim.connect(self, address, effect.timeout_s or _CONNECT_S), False
 
@@ -236,6 +242,8 @@ class TakeoverSimulation:
         outcome = Outcome(self.scenario.seed)
         try:
             self._live()
+        except KnownLimit as limit:
+            self.tell("world", f"a known limit is met: {limit}")
         except Violation as violation:
             outcome.check, outcome.sentence = violation.check, violation.sentence
         except AssertionError as error:

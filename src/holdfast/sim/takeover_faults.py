@@ -32,6 +32,11 @@ class TakeoverFault(msgspec.Struct, frozen=True):
     hosts: tuple[int, ...]
     seconds: float = 0.0
 
+    @property
+    def ends_at(self) -> float:
+        """When its hosts can act again: those that were stopped, or cut off, only then."""
+        return self.at + self.seconds if self.kind in (TakeoverKind.PAUSE, TakeoverKind.CUT) else self.at
+
     def __str__(self) -> str:
         return f"{self.kind} {self.hosts} for {self.seconds:.2f} s"
 

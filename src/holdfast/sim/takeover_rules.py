@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.coordinator.messages import RoundId, Sealed, Term
+from holdfast.coordinator.messages import Ballot, RoundId, Sealed, Term
+from holdfast.coordinator.quorum import order
 from holdfast.coordinator.state import Hold
 from holdfast.rendezvous.machine import State
-from holdfast.sim.violation import Violation
+from holdfast.sim.violation import KnownLimit, Violation
 
 if TYPE_CHECKING:
     from holdfast.sim.takeover import TakeoverNode, TakeoverSimulation
@@ -41,6 +42,8 @@ class TakeoverRules:
         if round_id not in self.rounds and not self._is_remembered():
             self._sealers.clear()  # no process lives that was ever in a round: this is another launch
             self._trained = None
+        if round_id not in self.rounds:
+            self._look_for_unknown(carrier, succession.ballots[:-1])
         if self._sealers.get(term, carrier.id) != carrier.id and not self._is_in(term):
             del self._sealers[term]  # it is known to no process that lives
         before = self._sealers.setdefault(term, carrier.id)
@@ -53,6 +56,22 @@ class TakeoverRules:
             self._terms[round_id] = term
         if node.id not in self.rounds[round_id]:
             raise Violation("one membership per round", f"{node.id} has no place in {round_id}")
+
+    def _look_for_unknown(self, carrier: TakeoverNode, basis: tuple[Ballot, ...]) -> None:
+        """End the simulation at a limit that is known: agents that were started again cannot know who joined later.
+
+        All members of the rounds that they know of are dead, and a member of a later one lives elsewhere.
+        """
+        members = [self._sim.nodes[name] for ballot in basis for name in ballot.names]
+        if not members or any(node.alive for node in members):
+            return
+        newest, here = max(order(ballot) for ballot in basis), carrier.carrier.machine.runs[RUN].nodes
+        for node in self._sim.current.values():
+            place = node.machine.place
+            if place is None or not node.alive or node.ended is not None or node.id in here:
+                continue
+            if (self._terms[place.round], place.round.number) > newest:
+                raise KnownLimit(f"{carrier.id} cannot know of {node.id} in {self._describe(place.round)}")
 
     def promised(self, node: TakeoverNode, term: Term) -> None:
         """Look at a promise as it is given."""
@@ -102,7 +121,8 @@ class TakeoverRules:
         That agent knows what the member knew, so it goes on only if the others could not have. Else all must be dead.
         """
         last = self._trained
-        if last is not None and self._terms[last] > self._terms[round_id]:
+        # Once all processes that were in its rounds are dead, a term deposes no coordinator: none can know of it.
+        if last is not None and self._terms[last] > self._terms[round_id] and self._is_in(self._terms[last]):
             raise Violation(
                 "a coordinator that was deposed seals nothing",
                 f"{self._describe(round_id)} trains after {self._describe(last)}",
@@ -131,8 +151,8 @@ class TakeoverRules:
                 continue
             members = [self._sim.nodes[name] for name in self.rounds[node.workers]]
             if any((node.index in fault.hosts) != (other.index in fault.hosts) for other in members):
-                recent = [each for each in scenario.faults if each.at > self._sim.world.now - scenario.stop_bound_s()]
-                if not recent:
+                since = self._sim.world.now - scenario.stop_bound_s()
+                if not any(each.ends_at > since for each in scenario.faults if each is not fault):
                     raise Violation("a minority stops", f"{node.id} still runs {self._describe(node.workers)}")
 
     def _describe(self, round_id: RoundId) -> str:

@@ -1,4 +1,4 @@
-"""A failed check."""
+"""How a simulation ends before its time: a failed check, or a limit that docs/ARCHITECTURE.md tells of."""
 
 from __future__ import annotations
 
@@ -10,3 +10,7 @@ class Violation(Exception):
         super().__init__(f"{check}: {sentence}")
         self.check = check
         self.sentence = sentence
+
+
+class KnownLimit(Exception):
+    """A simulation has come to where nothing is promised any more; it ends there, and has not failed."""
