@@ -115,7 +115,10 @@ class Kept:
             if samples := self._samples.get(case):
                 rows += told(case, samples)
         about = {**describe_machine(), **self._about}
-        return Results(f"NCCL, ranks that share one {about.get('gpu', 'GPU')}", rows, "the bus", about)
+        title = (
+            f"NCCL, ranks that share one {about.get('gpu', 'GPU')}; trials of several days, each on the code of its day"
+        )
+        return Results(title, rows, "the bus", about)
 
 
 def _gpu_name() -> str:

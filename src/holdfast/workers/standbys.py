@@ -29,8 +29,8 @@ from holdfast.workers.warm import Order, Template
 
 #: What a standby may have opened before it becomes a worker.
 Opened = Literal["gpu", "nccl"]
-#: How long after one was taken the next is prepared. The worker that it became has the processors and the GPU to
-#: itself until it steps: opening a GPU holds up others that open communicators on it.
+#: How long after one was taken the next is prepared: the worker that it became has the processors and the GPU to
+#: itself until it steps.
 REFILL_AFTER_S = 3.0
 #: How many may be lost one after the other before no more are prepared.
 LOST_MAX = 3
