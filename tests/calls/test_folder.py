@@ -121,8 +121,9 @@ def test_what_cannot_be_sent_is_refused_at_once(kept: CallFolder) -> None:
         submit("train.py")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="workers is 0"):
         submit(print, workers=0)
-    with pytest.raises(UsageError, match=r"unexpected argument 'sep'; .*functools\.partial"):
+    with pytest.raises(UsageError, match=r"unexpected argument 'sep'; .*functools\.partial") as refused:
         submit(print, 1, sep="-")
+    assert refused.value.__suppress_context__, "one error is shown, not two"
     assert list(kept.path.parent.iterdir()) == [kept.path]
 
 

@@ -71,6 +71,17 @@ def test_short_waits_are_met_though_long_ones_are_usual(clock: Clock) -> None:
     assert clock.now - event.at <= LOOK_S_MIN + 2e-6
 
 
+def test_after_a_long_stall_no_processor_is_kept_busy(clock: Clock) -> None:
+    patience = Patience(lambda: None, 600.0)
+    patience.wait(Event(clock, 100.0))
+    clock.sleeps.clear()
+
+    patience.wait(Event(clock, 110.0))
+
+    busy = [seconds for seconds in clock.sleeps if seconds < LOOK_S_MAX]
+    assert len(busy) < 0.05 * len(clock.sleeps)
+
+
 def test_a_round_that_is_over_ends_the_wait(clock: Clock) -> None:
     over_at = clock.now + 0.5
     patience = Patience(lambda: "a peer is gone" if clock.now >= over_at else None, 60.0)

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -222,3 +222,73 @@ def test_a_forked_child_closes_its_copies_of_the_connections() -> None:
         groups.close()
 
     assert found == b"closed"
+
+
+class PretendedDevice:
+    """Counts collectives as torch does, and notes whether the host waited for all of them."""
+
+    def __init__(self) -> None:
+        self.begun = self.settles = 0
+        self.also: Callable[[], None] = lambda: None
+
+    def operations(self) -> int:
+        return self.begun
+
+    def begin(self, _: Any) -> Callable[[], None]:
+        self.begun += 1
+        self.also()
+        return lambda: None
+
+    def settle(self) -> None:
+        self.settles += 1
+
+
+@pytest.fixture
+def pretended() -> tuple[RoundGroups, PretendedDevice]:
+    groups, device = RoundGroups("nccl"), PretendedDevice()
+    groups._maker, groups.device_sums, groups._formed = device, device, True
+    return groups, device
+
+
+def test_sums_that_were_waited_for_are_not_waited_for_again(pretended: tuple[RoundGroups, PretendedDevice]) -> None:
+    groups, device = pretended
+    waits = [groups.begin_sum(torch.zeros(1)) for _ in range(3)]
+
+    for wait in reversed(waits):
+        wait()
+    groups.settle()
+
+    assert device.settles == 0
+
+
+@pytest.mark.parametrize("when", ["before", "between", "meanwhile", "after"])
+def test_a_collective_of_other_code_is_waited_for(pretended: tuple[RoundGroups, PretendedDevice], when: str) -> None:
+    groups, device = pretended
+
+    def begin_another() -> None:
+        device.begun += 1
+
+    if when == "before":
+        begin_another()
+    device.also = begin_another if when == "meanwhile" else device.also
+    waits = [groups.begin_sum(torch.zeros(1))]
+    if when == "between":
+        begin_another()
+    waits.append(groups.begin_sum(torch.zeros(1)))
+    if when == "after":
+        begin_another()
+    for wait in reversed(waits):
+        wait()
+
+    groups.settle()
+
+    assert device.settles == 1
+
+
+def test_a_sum_that_an_abort_has_ended_is_not_believed(pretended: tuple[RoundGroups, PretendedDevice]) -> None:
+    groups, _ = pretended
+    wait = groups.begin_sum(torch.zeros(1))
+    groups.aborted = "a peer is gone"
+
+    with pytest.raises(RoundOverError, match="a peer is gone"):
+        wait()

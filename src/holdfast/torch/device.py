@@ -26,8 +26,10 @@ _cuda: Any = torch.cuda  # its classes are untyped
 
 #: How long the host sleeps between two looks at the device: a fiftieth of the time it has waited, within these limits.
 LOOK_S_MIN, LOOK_S_MAX = 20e-6, 1e-3
-#: Within these parts of the time that waits have taken, the end is near, or due: then the host does not sleep at all.
+#: Within these parts of the time that waits have taken, and no longer than this, the end is near, or due: then the host
+#: does not sleep at all.
 NEAR, DUE = 0.15, 0.02
+NEAR_S_MAX, DUE_S_MAX = 20e-3, 1e-3
 #: A shorter wait is believed slowly: not every step waits where the longest wait is.
 FADES = 0.9
 
@@ -63,8 +65,8 @@ class Patience:
     def pause_s(self, waited_s: float) -> float:
         """Return how long to sleep before the next look."""
         away_s = abs(waited_s - self._usual_s)
-        if away_s <= NEAR * self._usual_s:
-            return LOOK_S_MIN if away_s > DUE * self._usual_s else 0.0
+        if away_s <= min(NEAR * self._usual_s, NEAR_S_MAX):
+            return LOOK_S_MIN if away_s > min(DUE * self._usual_s, DUE_S_MAX) else 0.0
         return min(max(waited_s / 50, LOOK_S_MIN), LOOK_S_MAX)
 
 

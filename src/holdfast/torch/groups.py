@@ -257,10 +257,11 @@ class RoundGroups:
         if self.device_sums is None:
             work = self._maker.reduce(tensor)
             return work.wait  # type: ignore[no-any-return, unused-ignore]
-        is_next = self.operations() in (self._settled, self._summed)
+        before = self.operations()
         wait_device = self.device_sums.begin(tensor)
         begun = self.operations()
-        if is_next:
+        # Another thread may have begun a collective meanwhile: then there are more than this one.
+        if before in (self._settled, self._summed) and begun == before + 1:
             self._summed = begun
 
         def wait() -> None:
