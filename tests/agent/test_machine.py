@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+import msgspec
 import pytest
 
 from holdfast.agent.machine import (
@@ -66,7 +65,7 @@ class Agent:
         effects: list[AgentEffect] = []
         for event in events:
             if isinstance(event, RoundSealed) and not event.number:
-                event = replace(event, number=self.machine.asks)
+                event = msgspec.structs.replace(event, number=self.machine.asks)
             effects = self.machine.handle(event, now)
             self.machine.check()
         return effects

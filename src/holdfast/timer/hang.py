@@ -27,8 +27,9 @@ The rules:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from holdfast.timer.machine import LATE_S, LOOK_S
 
@@ -37,8 +38,7 @@ LOOK_S_MIN = 0.05
 DOUBLINGS_MAX = 5
 
 
-@dataclass(frozen=True, slots=True)
-class HangOptions:
+class HangOptions(msgspec.Struct, frozen=True):
     """How long workers may be silent: `limit_s`, or learned where that is None.
 
     `start_s` is how long a gang may take to its first beat; None waits for ever the first time.
@@ -54,8 +54,7 @@ class HangOptions:
     still_s: float = 600.0
 
 
-@dataclass(frozen=True, slots=True)
-class Beat:
+class Beat(msgspec.Struct, frozen=True):
     """The beats of a worker: their number, the time of the last (None: never, or it pauses), and the longest gap.
 
     `began` is when the worker was started.
@@ -68,24 +67,21 @@ class Beat:
     began: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class GangStarted:
+class GangStarted(msgspec.Struct, frozen=True):
     """Workers were started; the ones before no longer count."""
 
 
-@dataclass(frozen=True, slots=True)
-class BeatsSeen:
+class BeatsSeen(msgspec.Struct, frozen=True):
     """The beats of all workers that run, by rank, as they are now, and how long all of them have been still.
 
     `still_s` is None if that cannot be seen.
     """
 
-    beats: Mapping[int, Beat] = field(default_factory=dict)
+    beats: Mapping[int, Beat] = {}
     still_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OthersSeen:
+class OthersSeen(msgspec.Struct, frozen=True):
     """The other nodes' answers: how long all their workers have been still; None if one did not answer."""
 
     still_s: float | None
@@ -94,20 +90,17 @@ class OthersSeen:
 HangEvent = GangStarted | BeatsSeen | OthersSeen
 
 
-@dataclass(frozen=True, slots=True)
-class AskOthers:
+class AskOthers(msgspec.Struct, frozen=True):
     """All workers here are still: ask the other nodes how long theirs have been. `OthersSeen` brings the answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class NoBeatsYet:
+class NoBeatsYet(msgspec.Struct, frozen=True):
     """The gang does not beat. Its hangs are found by stillness (`limit_s`), or not at all if that is None."""
 
     limit_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class GangStuck:
+class GangStuck(msgspec.Struct, frozen=True):
     """The gang has come to a halt. `suspects` are all ranks, those that are least far first.
 
     `newcomers` are those of them that were started after the silence began, and may still be starting. `is_still`

@@ -21,8 +21,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from holdfast.errors import UsageError
 from holdfast.facts import WARNING, Fact, facts
@@ -424,7 +426,7 @@ class _HangThread:
         if not self._is_on:  # the agent has given the slots back
             return {}
         return {
-            rank: replace(self._watchdog.read_beat(worker.local_rank), began=worker.began)
+            rank: msgspec.structs.replace(self._watchdog.read_beat(worker.local_rank), began=worker.began)
             for rank, worker in running.items()
         }
 
