@@ -16,8 +16,9 @@ The rules:
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
 from typing import Any
+
+import msgspec
 
 from holdfast.machine import Tick
 
@@ -30,8 +31,7 @@ LATE_S = 2.0
 Worker = Hashable
 
 
-@dataclass(frozen=True, slots=True)
-class TimerSet:
+class TimerSet(msgspec.Struct, frozen=True):
     """A worker will leave a scope by `deadline`, `seconds` after it set the timer; if not, it gets `signal`."""
 
     worker: Worker
@@ -41,16 +41,14 @@ class TimerSet:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class TimerReleased:
+class TimerReleased(msgspec.Struct, frozen=True):
     """A worker has left a scope."""
 
     worker: Worker
     scope: str
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerForgotten:
+class WorkerForgotten(msgspec.Struct, frozen=True):
     """A worker is gone, with all its timers."""
 
     worker: Worker
@@ -59,8 +57,7 @@ class WorkerForgotten:
 TimerEvent = TimerSet | TimerReleased | WorkerForgotten | Tick
 
 
-@dataclass(frozen=True, slots=True)
-class TimersExpired:
+class TimersExpired(msgspec.Struct, frozen=True):
     """A worker did not leave these scopes in time."""
 
     worker: Worker
@@ -150,4 +147,4 @@ class TimerMachine:
         if late_s > LATE_S:
             for timers in self._timers.values():
                 for scope, timer in timers.items():
-                    timers[scope] = replace(timer, deadline=timer.deadline + late_s)
+                    timers[scope] = msgspec.structs.replace(timer, deadline=timer.deadline + late_s)
