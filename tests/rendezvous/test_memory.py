@@ -109,9 +109,23 @@ def test_nothing_is_left_of_a_run_that_is_over_nor_of_one_that_is_long_forgotten
     first.keep(KNOWN)
     first.forget()
     first.close()
+    (swept,) = tmp_path.rglob("swept")
+    os.utime(swept, (0, 0))
     open_file().close()
 
-    assert [each for each in tmp_path.rglob("*") if each.is_file()] == []
+    assert [each for each in tmp_path.rglob("*") if each.is_file()] == [swept]
+
+
+def test_not_every_agent_looks_through_what_others_have_left(tmp_path: Path) -> None:
+    open_file().close()
+    forgotten = open_file(run="job8")
+    forgotten.keep(KNOWN)
+    forgotten.close()
+    (path,) = tmp_path.rglob("*.memory")
+    os.utime(path, (0, 0))
+    open_file().close()
+
+    assert path.exists()
 
 
 def test_one_that_cannot_be_read_or_kept_is_told_and_left_out(

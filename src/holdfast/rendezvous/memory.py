@@ -35,6 +35,8 @@ from holdfast.wire.forks import keep_descriptor, let_go
 VALID_S, TOUCH_S = 600.0, 60.0
 #: After so long a memory is removed, whichever run it is of.
 KEPT_S = 86_400.0
+#: At most so often an agent that starts looks through all memories for such.
+SWEEP_S = 3600.0
 #: So many agents of one run on one host have a memory.
 AGENTS_MAX = 64
 FOLDER, SUFFIX = "members", ".memory"
@@ -171,10 +173,15 @@ def _lock(path: Path) -> int | None:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what agents have left that no one started again."""
+    """Remove what agents have left that no one started again; now and then, since there may be thousands."""
+    now, swept = time.time(), folder / "swept"
+    with contextlib.suppress(FileNotFoundError):
+        if abs(now - swept.stat().st_mtime) < SWEEP_S:
+            return
+    swept.touch(0o600)
     for path in folder.glob(f"*{SUFFIX}"):
         with contextlib.suppress(OSError):
-            if time.time() - path.stat().st_mtime > KEPT_S and (lock := _lock(path)) is not None:
+            if now - path.stat().st_mtime > KEPT_S and (lock := _lock(path)) is not None:
                 path.unlink()
                 path.with_suffix(".lock").unlink()
                 os.close(lock)
