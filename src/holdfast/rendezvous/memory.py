@@ -43,6 +43,8 @@ FOLDER, SUFFIX = "members", ".memory"
 #: The room for one half, and what stands before it: its length and its checksum.
 HALF_BYTES = 1 << 16
 _HEAD = struct.Struct("<II")
+#: Those of this process, which may have many agents: their locks need not be tried.
+_taken: set[str] = set()
 
 
 class MemoryFile:
@@ -99,16 +101,20 @@ class MemoryFile:
         if self._path is not None and not self._path.exists():
             with contextlib.suppress(OSError):
                 self._path.with_suffix(".lock").unlink()
+        _taken.discard(str(self._path))
         self._path = None
         self._file, self._lock = _close(self._file), _close(self._lock)
 
     def _take(self, folder: Path, name: str) -> None:
         _sweep(folder)
         for number in range(AGENTS_MAX):
+            if f"{folder}/{name}.{number}{SUFFIX}" in _taken:
+                continue
             path = folder / f"{name}.{number}{SUFFIX}"
             lock = _lock(path)
             if lock is not None:
                 self._lock, self._path = keep_descriptor(lock), path
+                _taken.add(str(path))
                 self.found = self._read(path)
                 return
 
@@ -127,6 +133,7 @@ class MemoryFile:
         return found
 
     def _tell(self, error: Exception) -> None:
+        _taken.discard(str(self._path))
         self._path = None
         facts.warn(
             "memory_not_kept",
