@@ -7,6 +7,7 @@ asked first. What was asked may then have been carried out twice: every write he
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.client
 import json
 import socket
@@ -24,8 +25,15 @@ TIMEOUT_S = 5.0
 #: gRPC's codes of a server that cannot answer now, where another may: deadline exceeded, unavailable.
 _PASSED_OVER = frozenset({4, 14})
 _UNAUTHENTICATED = 16
+#: gRPC's "out of range": etcd has dropped the history of the revision that was asked for.
+_FORGOTTEN = 11
+_TRIES = 5
 
 T = TypeVar("T")
+
+
+class _ForgottenError(UnavailableError):
+    """etcd no longer knows the moment that a question is about."""
 
 
 class Gateway:
@@ -50,13 +58,19 @@ class Gateway:
         return self._ask("kv/range", {"key": _b64(key)}, _first)
 
     def read_all(self, *keys: str) -> list[tuple[bytes, int] | None]:
-        """Return the values and revisions of keys, all of one moment."""
-        ranges = [{"request_range": {"key": _b64(key)}} for key in keys]
-        return self._ask(
-            "kv/txn",
-            {"success": ranges},
-            lambda answer: [_first(each["response_range"]) for each in answer["responses"]],
-        )
+        """Return the values and revisions of keys, all of one moment.
+
+        Not as one transaction: a server of etcd before 3.5.5 or 3.4.21 ends when a client goes away while it carries
+        out a transaction that only reads (etcd's issue 14110), and an agent may be killed at any moment.
+        """
+        for _ in range(_TRIES):
+            with contextlib.suppress(_ForgottenError):
+                first, now = self._ask(
+                    "kv/range", {"key": _b64(keys[0])}, lambda answer: (_first(answer), _revision(answer))
+                )
+                others = [{"key": _b64(key), "revision": str(now)} for key in keys[1:]]
+                return [first, *(self._ask("kv/range", each, _first) for each in others)]
+        raise UnavailableError(f"etcd at {self.endpoint} drops its history faster than it can be read")
 
     def create(self, key: str, value: str, lease: int) -> bool:
         """Set a key that does not exist; return whether that was so."""
@@ -90,7 +104,7 @@ class Gateway:
             pairs = [
                 (base64.b64decode(each["key"]).decode(), base64.b64decode(each.get("value", ""))) for each in found
             ]
-            return int(answer["header"]["revision"]), pairs
+            return _revision(answer), pairs
 
         return self._ask("kv/txn", {"compare": compare, "success": success}, read)
 
@@ -135,8 +149,11 @@ class Gateway:
             shown = text[:200].decode(errors="backslashreplace")
             if status != http.client.OK:
                 errors.append(f"etcd at {endpoint} refused {what}: {shown}")
-                if _code(text) in _PASSED_OVER:
+                code = _code(text)
+                if code in _PASSED_OVER:
                     continue
+                if code == _FORGOTTEN:
+                    raise _ForgottenError(errors[-1])
                 break
             try:
                 found = read(json.loads(text))
@@ -202,6 +219,10 @@ def delete(key: str) -> dict[str, Any]:
 def _first(answer: dict[str, Any]) -> tuple[bytes, int] | None:
     found = answer.get("kvs", [])
     return (base64.b64decode(found[0].get("value", "")), int(found[0]["mod_revision"])) if found else None
+
+
+def _revision(answer: dict[str, Any]) -> int:
+    return int(answer["header"]["revision"])
 
 
 def _code(text: bytes) -> int | None:
